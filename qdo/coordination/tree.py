@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import enum
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, TypeAlias
@@ -28,7 +29,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from qdo.errors import CoordinationError
-from qdo.tasks import happens
 
 ANY = -1
 """Version that every node has."""
@@ -36,6 +36,8 @@ NODE_LIMIT = 1_000_000
 """Max bytes of a node; a server of ZooKeeper breaks the connection at about 1 MiB with all that is around it."""
 MAX_WAIT_SECONDS = 1.5
 """Timeout in seconds of :meth:`Link.wait`."""
+UNREPORTED_SECONDS = 0.01
+"""Interval in seconds between looks at a connection that is seen to be broken, which was not reported yet."""
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
@@ -181,7 +183,12 @@ class Link(abc.ABC):
 
     async def wait(self) -> State:
         """Waits a little for a connection that broke to be back; returns the state that it has then."""
-        await happens(self._settled, MAX_WAIT_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
+                await self._settled.wait()
+                while self.state == "suspended":  # seen by looking, and not reported yet
+                    await asyncio.sleep(UNREPORTED_SECONDS)
+                    await self._settled.wait()
         return self.state
 
     @abc.abstractmethod

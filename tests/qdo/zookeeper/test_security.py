@@ -6,12 +6,14 @@ import contextlib
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from kazoo.protocol.states import KazooState
 
 from deploy.local.addresses import claim
 from qdo.coordination import Coordinator, Member, Session
@@ -171,6 +173,29 @@ async def test_sasl(guarded: Guarded, open_one: Open) -> None:
 async def test_sasl_refuses_who_does_not_know_the_password(guarded: Guarded, open_one: Open) -> None:
     """That is said at once, and not tried until the time is over."""
     with pytest.raises(CoordinationRefused):
+        await open_one(f"zookeeper://sally:guess@{guarded.plain}/x?login=sasl")
+
+
+async def test_a_refusal_may_be_reported_late(guarded: Guarded, open_one: Open) -> None:
+    """Kazoo has closed the connection, but not said why yet, when the first request is made."""
+    begin, report = ZooKeeperLink._connect, ZooKeeperLink._listen
+
+    def begin_and_break(link: ZooKeeperLink) -> None:
+        begin(link)
+        until = time.monotonic() + 10
+        while link._client.connected and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def report_late(link: ZooKeeperLink, state: str) -> None:
+        if state == KazooState.LOST:
+            time.sleep(0.2)
+        report(link, state)
+
+    with (
+        replace(ZooKeeperLink._connect, begin_and_break),
+        replace(ZooKeeperLink._listen, report_late),
+        pytest.raises(CoordinationRefused, match="does not accept the credentials"),
+    ):
         await open_one(f"zookeeper://sally:guess@{guarded.plain}/x?login=sasl")
 
 

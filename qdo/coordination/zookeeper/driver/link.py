@@ -175,8 +175,7 @@ class ZooKeeperLink(Link):
         try:
             async with asyncio.timeout(self._access.connect_timeout):
                 await self._begun
-                # Credentials are presented after kazoo calls itself connected.
-                await self.look([self._access.chroot or "/"])
+                await self._presented()
         except TimeoutError as error:
             await self.close()
             trouble = f": {self._handler.trouble}" if self._handler.trouble else ""
@@ -187,6 +186,17 @@ class ZooKeeperLink(Link):
         except BaseException:
             await self.close()
             raise
+
+    async def _presented(self) -> None:
+        """Waits until a request was answered, as kazoo presents credentials after it calls itself connected."""
+        while True:
+            try:
+                await self.look([self._access.chroot or "/"])
+                break
+            except CoordinationLost:
+                if self.state == "connected":
+                    raise
+                await self.wait()  # The server may have refused them, which kazoo says a moment later.
 
     async def close(self) -> None:
         self._finish(SessionLost("the session was ended"))
