@@ -10,11 +10,12 @@ import msgspec
 import typer
 
 from queuey import ids, time_parsing
-from queuey.cli.queues import about, backlog_text, when
+from queuey.api.claims import backlog_text
 from queuey.cli.service_options import Queue, connected
 from queuey.terminal import output
-from queuey.terminal.output import Json
+from queuey.terminal.output import Block
 from queuey.terminal.texts import plural
+from queuey.titles import estimated, id_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,38 +33,38 @@ Id = Annotated[
 
 
 @connected
-def explain(client: Client, queue: Queue, id: Id = None, json: Json = False) -> None:  # noqa: A002 - the argument's name
+def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 - the argument's name
     """Say why a message is not read or claimed, yet or any more; without an id what readers of a queue see now."""
     if id is None:
-        _explain_queue(client, queue, json=json)
+        _explain_queue(client, queue)
     else:
-        _explain_message(client, queue, id, json=json)
+        _explain_message(client, queue, id)
 
 
 # One message
 
 
-def _explain_message(client: Client, queue: str, identifier: str, *, json: bool) -> None:
+def _explain_message(client: Client, queue: str, identifier: str) -> None:
     found = client.explain(queue, identifier)
     letter = _dead_letter(client, queue, identifier, found)
     passed = _passed(client, queue, found)
-    if json:
-        place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
-        output.emit(msgspec.to_builtins(found) | {"dead_letter": place, "groups": passed})
-        return
+    place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
+    text = _sentences_of_message(found, letter, passed)
+    output.show(msgspec.to_builtins(found) | {"dead_letter": place, "groups": passed}, text)
+
+
+def _sentences_of_message(found: Explanation, letter: DeadLetter | None, passed: dict[str, bool]) -> Iterator[str]:
     state = ("stored, and readable" if found.readable else "stored, not readable yet") if found.stored else "not stored"
-    output.say(f"Message {found.id} of {time_parsing.iso(float(found.timestamp))}: {state}.")
+    yield (f"Message {found.id} of {time_parsing.iso(float(found.timestamp))}: {state}.")
     several = len({reason.partition for reason in found.reasons if reason.partition is not None}) > 1
     for reason in found.reasons:
         where = f"Partition {reason.partition}: " if several and reason.partition is not None else ""
-        output.say(f"  {where}{reason.text}")
+        yield f"  {where}{reason.text}"
     for name, handled in passed.items():
-        output.say(f"  Group {name} {'has handled it' if handled else 'has not come to it yet'}.")
+        yield f"  Group {name} {'has handled it' if handled else 'has not come to it yet'}."
     if letter is not None:
         cause = letter.cause
-        output.say(
-            f"  It lies in queue {letter.lies_in} as a dead letter: attempts {cause.attempts}, error {cause.error}."
-        )
+        yield (f"  It lies in queue {letter.lies_in} as a dead letter: attempts {cause.attempts}, error {cause.error}.")
 
 
 def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> DeadLetter | None:
@@ -131,25 +132,24 @@ def _look(client: Client, queue: str) -> _Seen:
     return _Seen(info, claims, backlog, refused, _groups(client, queue, names), max(0, len(names) - MAX_GROUPS))
 
 
-def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
+def _explain_queue(client: Client, queue: str) -> None:
     seen = _look(client, queue)
-    if json:
-        output.emit(
-            {
-                "queue": seen.info,
-                "claims": seen.claims,
-                "backlog": seen.backlog,
-                "claims_refused": seen.refused,
-                "groups": seen.groups,
-            }
-        )
-        return
+    found = {
+        "queue": seen.info,
+        "claims": seen.claims,
+        "backlog": seen.backlog,
+        "claims_refused": seen.refused,
+        "groups": seen.groups,
+    }
+    output.show(found, _described(seen))
+
+
+def _described(seen: _Seen) -> Iterator[Block]:
     info = seen.info
-    for text in _sentences(seen):
-        output.say(text)
-    output.say()
+    yield from _sentences(seen)
+    yield ""
     claims = {} if seen.claims is None else seen.claims.partitions
-    output.table(
+    yield output.Table(
         [
             "partition",
             "messages",
@@ -161,9 +161,9 @@ def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
         (
             [
                 number,
-                about(part.count, exact=part.exact),
-                when(part.oldest),
-                when(part.newest),
+                estimated()(part.count, part),
+                part.oldest and id_time(part.oldest),
+                part.newest and id_time(part.newest),
                 _shown(info, part.oldest, part.newest),
                 *([claims[number].claimed, claims[number].waiting] if number in claims else []),
             ]
@@ -188,7 +188,7 @@ def _sentences(seen: _Seen) -> list[str]:
     if info.read_delay:
         found.append(
             f"Range reads stay {time_parsing.length(info.read_delay)} behind the clock: "
-            f"they show what is older than {when(info.horizon)}."
+            f"they show what is older than {id_time(info.horizon)}."
         )
     else:
         found.append("Range reads show a message as soon as it is stored, or due.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,7 @@ from queuey.api.values import Id
 from queuey.client.errors import ApiError
 from queuey.client.positions import order_of, time_of
 from queuey.messages import ChosenOptions
+from queuey.titles import instant, titled
 
 __all__ = [
     "CreatedQueue",
@@ -229,11 +230,11 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
         count: Messages, in listings that asked for them.
     """
 
-    name: str = msgspec.field(name="queue_name")
+    name: Annotated[str, titled("queue")] = msgspec.field(name="queue_name")
     principals: tuple[str, ...] = ()
-    created: float | None = None
+    created: Annotated[float | None, titled(unit=instant)] = None
     application: str | None = None
-    count: int | None = None
+    count: Annotated[int | None, titled("messages")] = None
 
 
 class CreatedQueue(Queue, frozen=True, kw_only=True):

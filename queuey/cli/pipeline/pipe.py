@@ -18,6 +18,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
 from queuey.spark.options import MAX_LEAD
 from queuey.terminal import output, times
+from queuey.terminal.output import Table
 from queuey.terminal.signals import handled
 from queuey.terminal.texts import plural
 
@@ -101,20 +102,17 @@ def pipe(
         job.check(chosen)  # a wrong name costs no start of Spark
     with run.session(chosen.source) as spark:
         if run.dry_run:
-            _show(job.preview(spark, chosen), json=run.json)
+            _show_preview(job.preview(spark, chosen))
             return
         with stopped_by_signals() as stop:
             done = job.run(spark, chosen, run.say, stop)
-    _show_end(done, start, json=run.json)
+    _show(done, start)
 
 
-def _show_end(done: Piped, start: str, *, json: bool) -> None:
-    if json:
-        output.emit(done)
-    else:
-        read = plural(done.messages, "message was", "messages were")
-        batches = plural(done.batches, "micro-batch", "micro-batches")
-        output.say(f"{read} read in {batches}, and {done.rows} written (query {done.query})")
+def _show(done: Piped, start: str) -> None:
+    read = plural(done.messages, "message was", "messages were")
+    batches = plural(done.batches, "micro-batch", "micro-batches")
+    output.show(done, f"{read} read in {batches}, and {done.rows} written (query {done.query})")
     if not done.rows:
         output.note(_nothing(done, start))
 
@@ -155,11 +153,8 @@ def _sql(text: str) -> str:
         raise typer.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="--sql") from error
 
 
-def _show(found: Preview, *, json: bool) -> None:
-    if json:
-        output.emit(found)
-        return
-    output.table(["column", "type"], found.columns.items())
-    if found.sorted:
-        output.say("Rows are shuffled, so those of a task are sorted before they are written.")
-    output.table(list(found.columns), [list(row.values()) for row in found.rows])
+def _show_preview(preview: Preview) -> None:
+    shuffled = "Rows are shuffled, so those of a task are sorted before they are written."
+    columns = Table(["column", "type"], [*preview.columns.items()])
+    rows = Table([*preview.columns], [[*row.values()] for row in preview.rows])
+    output.show(preview, [columns, *((shuffled,) if preview.sorted else ()), rows])

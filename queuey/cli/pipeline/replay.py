@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ from queuey import ids, time_parsing
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import output, times
+from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -82,27 +84,25 @@ def replay(
     )
     with run.session() as spark:
         report = job(spark, options, run.say)
-    _show(report, json=run.json)
+    output.show({**msgspec.to_builtins(report), "messages": report.messages}, _described(report))
 
 
-def _show(report: ReplayReport, *, json: bool) -> None:
-    if json:
-        output.emit({**msgspec.to_builtins(report), "messages": report.messages})
-        return
-    rows = [(", ".join(one.sources), one.target, one.created, one.count) for one in report.queues]
-    if rows:
-        output.table(("archived", "queue", "new", "messages"), rows)
+def _described(report: ReplayReport) -> Iterator[Block]:
+    from queuey.pipeline.archive.replay import Replayed
+
+    if report.queues:
+        yield output.table(Replayed, report.queues)
     if report.expired:
-        output.note(f"{plural(report.expired, 'message has', 'messages have')} expired and are left out.")
+        yield ToStderr(f"{plural(report.expired, 'message has', 'messages have')} expired and are left out.")
     if report.moved:
-        output.note(f"{plural(report.moved, 'message')} could not be written in time and got later ids.")
+        yield ToStderr(f"{plural(report.moved, 'message')} could not be written in time and got later ids.")
     whole = f"{plural(report.messages, 'message')} of {plural(report.buckets, 'bucket')}"
     if report.dry_run:
-        output.note(f"{whole} would be there. Run {report.run}.")
+        yield ToStderr(f"{whole} would be there. Run {report.run}.")
         return
     before = report.messages - report.written
     text = f", {before} of them from earlier runs" if before > 0 else ""
-    output.note(f"There: {whole}{text}. Run {report.run}.")
+    yield ToStderr(f"There: {whole}{text}. Run {report.run}.")
 
 
 def _position(text: str, now: float, option: str) -> ids.Position:

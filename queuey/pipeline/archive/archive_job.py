@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -32,6 +32,7 @@ from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import shared_out
 from queuey.terminal.texts import plural
+from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +76,7 @@ class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     bucket: str
-    count: int
+    count: Annotated[int, titled("messages")]
     bytes: int | None = None
     expiring: bool = False
 

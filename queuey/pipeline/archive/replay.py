@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -32,6 +32,7 @@ from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
 from queuey.storage import Store
 from queuey.terminal.texts import plural
+from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,10 +103,10 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         count: Messages that are there now because of this replay, whichever of its runs wrote them.
     """
 
-    sources: tuple[str, ...]
-    target: str
-    created: bool
-    count: int
+    sources: Annotated[tuple[str, ...], titled("archived")]
+    target: Annotated[str, titled("queue")]
+    created: Annotated[bool, titled("new")]
+    count: Annotated[int, titled("messages")]
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -16,6 +16,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import StoreOptions
 from queuey.spark.source import columns
 from queuey.terminal.texts import plural
+from queuey.titles import instant, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,12 +119,12 @@ class AuditSample(msgspec.Struct, frozen=True, kw_only=True):
         sha256: First half of the hash of what is stored, else of what was accepted.
     """
 
-    kind: str
+    kind: Annotated[str, titled("finding")]
     queue: str
     partition: int
     id: str
-    at: float | None
-    sha256: str
+    at: Annotated[float | None, titled("accepted", instant)]
+    sha256: Annotated[str, titled("hash")]
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):

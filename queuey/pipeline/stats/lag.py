@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -27,6 +27,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Selection, StoreOptions, Subscribe
 from queuey.storage import Store
+from queuey.titles import duration, estimated, formatted, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,10 +115,10 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     group: str
     offset: str | None
-    messages: int
+    messages: Annotated[int, titled("unread", estimated("exact", ","))]
     exact: bool
-    seconds: float
-    growth: float | None
+    seconds: Annotated[float, titled("behind", duration)]
+    growth: Annotated[float | None, titled(unit=formatted(".2f"))]
     forecast: Forecast
 
 
@@ -138,7 +139,7 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
 
     partitions: int
     behind: int
-    messages: int
+    messages: Annotated[int, titled("unread messages", estimated("exact", ","))]
     exact: bool
     lost: int
     first: float | None
