@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.pipeline.options import ArchiveOptions
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
+from queuey.terminal.struct_options import with_fields
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -25,21 +27,12 @@ Matching = Annotated[
 
 
 @on_spark
+@with_fields(ArchiveOptions)
 def archive(
     run: PipelineRun,
+    fields: dict[str, Any],
     queues: Queues = None,
-    *,
-    to: Annotated[
-        str, typer.Option("--to", help="Directory or URL of the archive, the same on all of Spark's machines.")
-    ],
     pattern: Matching = None,
-    bucket: Annotated[float, times.duration("Time span of one bucket: 1h, 15m, 1d.", show_default="1h")] = 3600.0,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Scan the store a second time and compare.")
-    ] = True,
-    again: Annotated[
-        bool, typer.Option("--again", help="Scan archived buckets again, and add missing messages.")
-    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Archive nothing: compare the archive with its manifests and the store.")
     ] = False,
@@ -63,21 +56,11 @@ def archive(
     if stream and checkpoint is None:
         raise typer.BadParameter("--stream needs a directory for its checkpoint", param_hint="--checkpoint")
     if check:
-        _check(run, selection, to, verify=verify)
+        _check(run, selection, fields["to"], verify=fields["verify"])
         return
-    from queuey.pipeline.archive import buckets
-    from queuey.pipeline.archive.archive_job import ArchiveOptions
     from queuey.pipeline.archive.archive_job import archive as job
 
-    options = ArchiveOptions(
-        store=run.store,
-        selection=selection,
-        to=to,
-        seconds=buckets.width(bucket),
-        verify=verify,
-        again=again,
-        dry_run=run.dry_run,
-    )
+    options = ArchiveOptions(store=run.store, selection=selection, dry_run=run.dry_run, **fields)
     if checkpoint is not None:
         from queuey.pipeline.archive.archive_stream import archive_stream
 

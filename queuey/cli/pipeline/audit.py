@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import output, times
+from queuey.pipeline.options import GROUPS, AuditOptions
+from queuey.terminal import output
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import Block, Table, ToStderr
+from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.pipeline.audit.audit_job import Account, Audit
 
-MAX_LATE = 31 * 86_400.0
-"""Max value of ``--late`` and ``--margin``, in seconds."""
-_GROUPS = "What groups have passed"
 _FINDINGS = {
     "missing": "missing",
     "twice": "twice in the archive",
@@ -31,55 +30,19 @@ _STANDS = ("passed", "waiting", "expired")
 
 
 @on_spark
+@with_fields(AuditOptions)
 def audit(
     run: PipelineRun,
-    receipts: Annotated[
-        list[str],
-        typer.Argument(
-            help="Files of receipts, directories or globs; where Spark's tasks find them.", show_default=False
-        ),
-    ],
-    archive: Annotated[
-        str | None, typer.Option(help="Directory of queuey pipeline archive; messages in it count as present, too.")
-    ] = None,
-    only_archive: Annotated[bool, typer.Option("--only-archive", help="Do not read the store.")] = False,
-    queue: Annotated[
-        list[str] | None, typer.Option(help="Only receipts of this queue; several may be given.", show_default="all")
-    ] = None,
+    fields: dict[str, Any],
     renamed: Annotated[
         list[str] | None,
         typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
-    ] = None,
-    late: Annotated[
-        float | None,
-        times.duration(
-            "Answers this long after the id's time count as late.",
-            least=0.001,
-            most=MAX_LATE,
-            show_default="the queue's read delay, or 5s if it has none",
-        ),
-    ] = None,
-    margin: Annotated[
-        float,
-        times.duration(
-            "How long before its expiry a message may be missing: the duration of an audit.",
-            most=MAX_LATE,
-            show_default="60s",
-        ),
-    ] = 60.0,
-    equal_bodies: Annotated[
-        bool, typer.Option("--equal-bodies", help="Producers send equal bodies on purpose: they are no duplicates.")
-    ] = False,
-    samples: Annotated[int, typer.Option(min=0, max=10_000, help="Number of messages to name for each finding.")] = 10,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="A group with offsets in the store; several may be given.", rich_help_panel=_GROUPS),
     ] = None,
     offsets: Annotated[
         list[str] | None,
         typer.Option(
             help="GROUP=FILE, with offsets as qdo offsets show --json prints them; several may be given.",
-            rich_help_panel=_GROUPS,
+            rich_help_panel=GROUPS,
         ),
     ] = None,
 ) -> None:
@@ -89,20 +52,9 @@ def audit(
     """
     from queuey.pipeline.audit import audit_job as job
 
-    options = job.AuditOptions(
-        receipts=tuple(receipts),
-        store=run.store,
-        archive=archive,
-        only_archive=only_archive,
-        queues=tuple(queue or ()),
-        names=dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ()),
-        groups=tuple(dict.fromkeys(group or ())),
-        offsets=_offsets(run, offsets or []),
-        late=late,
-        margin=margin,
-        copies=not equal_bodies,
-        samples=samples,
-    )
+    names = dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ())
+    fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
+    options = AuditOptions(store=run.store, names=names, offsets=_offsets(run, offsets or []), **fields)
     run.nothing_to_try()
     with run.session() as spark:
         found = job.run(spark, options, run.say)

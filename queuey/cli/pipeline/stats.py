@@ -13,9 +13,10 @@ import typer
 from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.messages import MAX_TTL
-from queuey.terminal import output, times
+from queuey.pipeline.options import LAG, LagOptions, StatsOptions
+from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr
+from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
     from queuey.pipeline.stats.lag import LagReport
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from queuey.pipeline.stats.totals import Order, QueueFigures
     from queuey.spark.options import Selection
 
-_LAG = "How far groups are behind"
-MAX_SAMPLE = 86_400
-"""Max time between two observations, in seconds."""
 _ORDERS: dict[Order, str] = {
     "messages": "The deepest",
     "bytes": "The largest",
@@ -35,89 +33,53 @@ _ORDERS: dict[Order, str] = {
 
 
 @on_spark
+@with_fields(StatsOptions, LagOptions)
 def stats(
     run: PipelineRun,
+    fields: dict[str, Any],
     queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
     pattern: Matching = None,
-    top: Annotated[int, typer.Option(min=0, help="Length of the lists.")] = 10,
     lag: Annotated[
-        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=_LAG)
+        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG)
     ] = False,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this group; several may be given.", show_default="all", rich_help_panel=_LAG),
-    ] = None,
     offsets: Annotated[
         Path | None,
-        typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=_LAG),
+        typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=LAG),
     ] = None,
-    sample: Annotated[
-        float,
-        times.duration(
-            "Measure twice, this far apart, to see whether groups keep up; 0: once.",
-            most=MAX_SAMPLE,
-            rich_help_panel=_LAG,
-        ),
-    ] = 0,
-    within: Annotated[
-        float,
-        times.duration(
-            "Time span of the forecast of messages that expire unread.",
-            least=1,
-            most=MAX_TTL,
-            show_default="1h",
-            rich_help_panel=_LAG,
-        ),
-    ] = 3600.0,
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag what groups have not read, and what they will miss.
 
     The store measures; no messages are moved. Nothing is changed.
     """
-    if (group or offsets) and not lag:
+    if (fields["groups"] or offsets) and not lag:
         raise typer.BadParameter("--group and --offsets are for --lag")
     selection = selected(queue, pattern) if queue or pattern else None
     if lag:
-        _lag(run, selection, tuple(group or ()), offsets, sample, within, top)
+        _lag(run, selection, offsets, fields)
     else:
-        _stats(run, selection, top)
+        _stats(run, selection, fields["top"])
 
 
 def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
     from queuey.pipeline.stats import stats_job as job
 
-    options = job.StatsOptions(store=run.store, selection=selection, top=top)
+    options = StatsOptions(store=run.store, selection=selection, top=top)
     run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = job.run(spark, options, run.say)
     output.show(_document(found), _described(found))
 
 
-def _lag(
-    run: PipelineRun,
-    selection: Selection | None,
-    groups: tuple[str, ...],
-    file: Path | None,
-    sample: float,
-    within: float,
-    top: int,
-) -> None:
+def _lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
     from queuey.pipeline import offset_files
     from queuey.pipeline.stats import lag
 
-    given = None
+    offsets = None
     if file is not None:
         read = offset_files.read(file, run.application)
-        given = {queue: dict(partitions) for queue, partitions in read.items()}
-    options = lag.LagOptions(
-        store=run.store,
-        selection=selection,
-        groups=tuple(dict.fromkeys(groups)),
-        offsets=given,
-        within=within,
-        sample=sample,
-        top=top,
-    )
+        offsets = {queue: dict(partitions) for queue, partitions in read.items()}
+    fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
+    options = LagOptions(store=run.store, selection=selection, offsets=offsets, **fields)
     run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = lag.run(spark, options, run.say)
