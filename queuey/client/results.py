@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from queuey.api.explaining import QueueExplanation
 from queuey.api.messages import PostedMessage
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, PartitionInfo, QueueInfo
@@ -31,6 +32,7 @@ __all__ = [
     "Page",
     "PartitionInfo",
     "Queue",
+    "QueueExplanation",
     "QueueInfo",
     "QueuePage",
     "QueueRead",
