@@ -17,8 +17,10 @@ from queuey import ids, time_parsing
 
 Unit = Callable[[Any, Any], object]
 """Makes of a field's value, which is not None, what people read; the second argument is the struct."""
-Column = str | tuple[str, Callable[[Any], object]]
-"""The name of a field; or a title, and a function of the struct."""
+Computed = tuple[str, Callable[[Any], object]]
+"""A title, and a function of the struct."""
+Column = str | Computed
+"""The name of a field, or a computed column."""
 
 
 def titled(title: str = "", unit: Unit | None = None) -> msgspec.Meta:
@@ -66,7 +68,7 @@ def limit(count: int, _: object) -> object:
     return count or "no limit"
 
 
-def columns(kind: type, chosen: Sequence[Column]) -> list[tuple[str, Callable[[Any], object]]]:
+def columns(kind: type, chosen: Sequence[Column]) -> list[Computed]:
     """Returns titles, and functions that find what is shown of a struct.
 
     Args:
@@ -77,7 +79,7 @@ def columns(kind: type, chosen: Sequence[Column]) -> list[tuple[str, Callable[[A
     return [fields[column] if isinstance(column, str) else column for column in chosen or fields]
 
 
-def within(name: str, kind: type, *chosen: str) -> list[Column]:
+def within(name: str, kind: type, *chosen: str) -> list[Computed]:
     """Returns columns of a struct that is the value of a field; blank where that is None.
 
     Args:
@@ -94,7 +96,7 @@ def within(name: str, kind: type, *chosen: str) -> list[Column]:
 
 
 @cache
-def _fields(kind: type) -> dict[str, tuple[str, Callable[[Any], object]]]:
+def _fields(kind: type) -> dict[str, Computed]:
     hints = get_type_hints(kind, include_extras=True)
     return {
         field.name: _described(field.name, field.encode_name, hints[field.name])
@@ -102,7 +104,7 @@ def _fields(kind: type) -> dict[str, tuple[str, Callable[[Any], object]]]:
     }
 
 
-def _described(name: str, encoded: str, hint: object) -> tuple[str, Callable[[Any], object]]:
+def _described(name: str, encoded: str, hint: object) -> Computed:
     title, unit = encoded.replace("_", " "), None
     for meta in _metas(hint):
         extra = meta.extra or {}
