@@ -1,6 +1,6 @@
 """Which tests may run side by side: a plugin that deals the suite out to the worker processes of pytest-xdist.
 
-``pytest -n 4`` collects the suite in four processes. Tests of one lane run in one of them, one after another, because
+``pytest -n 5`` collects the suite in five processes. Tests of one lane run in one of them, one after another, because
 they share something that takes long to start: a Spark session, a Cassandra node, a service; a lane may also be a file
 whose slow tests take so long that they have to begin early. Lanes are dealt out in the order of :data:`LANES`, the
 longest first, then the files that share nothing, one by one, to whichever process is free.
