@@ -249,7 +249,7 @@ def run(
         known: Errors whose text says all there is to say: exit code 1.
         is_usage: Whether such an error is one of usage: exit code 2.
     """
-    if signal.getsignal(signal.SIGINT) is end_by:
+    if signal.getsignal(signal.SIGINT) in {end_by, signal.SIG_DFL}:  # See end_at_once.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _replace_closed()
     for stream in (sys.stdout, sys.stderr):
