@@ -18,7 +18,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import cassandra as store
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.write.step_run import RowStatements
+from queuey.storage.cassandra.write.row_changes import RowStatements
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Machine, SimulatedDriver, Weather
 from tests.sim.cassandra.cql import Command, command

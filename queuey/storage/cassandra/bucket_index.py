@@ -75,7 +75,7 @@ _RECORD = Statement(
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
 PREPARED = (FIRST, _WIDE, _UP, _DOWN, SET_LOW_WATERMARK)
-"""Statements sent from threads that must never wait."""
+"""Statements that are prepared ahead."""
 
 
 class BucketLookup(NamedTuple):
@@ -116,7 +116,7 @@ class BucketIndex:
         at = self._recorded.get((qid, part, time_bucket))
         return at is not None and (time_bucket.new_ids_only or self._clock.boottime() - at < REFRESH_PUT)
 
-    def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
+    async def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
         """Records buckets, those that this process has recorded already left out. Idempotent."""
         missing = [
             time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
@@ -129,7 +129,7 @@ class BucketIndex:
         ]
         for at in range(0, len(records), 100):
             (statement, values), *further = records[at : at + 100]
-            self._driver.run(statement, values, consistency, further=further)
+            await self._driver.ask(Request(statement, values, consistency, further=further))
         with self._lock:
             for time_bucket in missing:
                 _remember(self._recorded, (qid, part, time_bucket), now, self._size)

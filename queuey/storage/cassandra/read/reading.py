@@ -376,7 +376,6 @@ async def run(
     note: Note | None = None,
     room: float = math.inf,
     enough: float = math.inf,
-    ends: float = math.inf,
 ) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together as far as memory allows.
 
@@ -388,7 +387,6 @@ async def run(
         note: Remembers empty probes.
         room: Max rows asked for at a time, unless one reader alone asks for more.
         enough: When results have as many bytes, readers that have none yet are given up, but for the first of them.
-        ends: Boot time by which all rounds must have ended.
 
     Returns:
         Their results, ``GIVEN_UP`` for those that were given up.
@@ -407,7 +405,7 @@ async def run(
         advance(number, None)
     while waiting:
         pending = waiting.copy() if len(waiting) == 1 else _fitting(waiting, room)
-        answers = await _answers(driver, keys, pending, consistency, ends)
+        answers = await _answers(driver, keys, pending, consistency)
         for number, probes in pending.items():
             found = answers.pop(number)
             if note is not None and found is not None and not all(found):
@@ -448,12 +446,12 @@ def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Pro
 
 
 async def _answers(
-    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, ends: float
+    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str
 ) -> dict[int, list[Rows] | None]:
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
     try:
-        rows = await driver.ask_all(wanted, ends)
+        rows = await driver.ask_all(wanted)
     except TooManyDead:
         if len(asked) == 1:
             return dict.fromkeys(asked)
@@ -464,7 +462,7 @@ async def _answers(
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     answers: dict[int, list[Rows] | None] = {}
     for one in asked.items():
-        answers |= await _answers(driver, keys, dict([one]), consistency, ends)
+        answers |= await _answers(driver, keys, dict([one]), consistency)
     return answers
 
 

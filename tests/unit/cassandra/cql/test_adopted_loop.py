@@ -26,7 +26,7 @@ from queuey.storage.deadlines import Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode
-from tests.waiting import PATIENCE_SECONDS, join, until, until_async
+from tests.waiting import PATIENCE_SECONDS, call_until, join, until, until_async
 
 STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
@@ -113,7 +113,7 @@ async def test_requests_from_other_threads(adopted: Adopted) -> None:
 
 async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
     """What the call has left when it sends, in the thread in which it sends."""
-    with adopted.deadline.running(adopted.deadline.clock() + 0.5):
+    with adopted.deadline.running(call_until(adopted.deadline.clock() + 0.5)):
         adopted.send(ENCODED)
     await adopted.scene.arrived()
     adopted.scene.now += 0.6
@@ -148,7 +148,7 @@ LATE = Statement("SELECT b FROM t")
 async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
     """What is not prepared, or goes through the driver, is sent in another thread, in the time that the call has."""
     adopted.driver._options = CassandraOptions(timeout=60.0)
-    with adopted.deadline.running(adopted.deadline.clock() + 30.0):
+    with adopted.deadline.running(call_until(adopted.deadline.clock() + 30.0)):
         adopted.send(request_)
     if asked[-1] == "prepare":
         await adopted.scene.arrived()
@@ -180,7 +180,7 @@ async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
 
     adopted.prepare = prepare_slowly  # type: ignore[method-assign]
     ends = adopted.deadline.clock() + 0.01
-    with adopted.deadline.running(ends):
+    with adopted.deadline.running(call_until(ends)):
         adopted.send(Request(LATE, (b"a",)))
     await until_async(lambda: len(adopted.ended) == 1)
     assert "longer than" in str(adopted.ended[0][1])
