@@ -324,14 +324,14 @@ class Driver:
                 timeout = self._patience(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
         except _NotPreparedError:
-            _in_thread(partial(self._send_within, self._deadline.call, request, done), partial(done, None))
+            _in_thread(partial(self._within, self._deadline.call, self.send, request, done), partial(done, None))
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
 
-    def _send_within(self, call: Call, request: Request | Encoded, done: Done) -> None:
-        """Sends a request as part of a call."""
+    def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        """Sends something as part of a call that was begun in another thread."""
         with self._deadline.running(call):
-            self.send(request, done)
+            send(*arguments, **named)
 
     async def ask(self, request: Request | Encoded) -> Rows:
         """Sends a request; returns its rows, as many pages as they take."""
@@ -444,13 +444,12 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
+        send = partial(self._within, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
         try:
             session = self._open_session()
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
-                _in_thread(
-                    partial(self._send, statement, timeout, done, reads=reads, host=host, attempts=attempts),
-                    lambda error: done(None, _failure(error, reads=reads, attempts=attempts)),
-                )
+                refuse = lambda error: done(None, _failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
+                _in_thread(partial(send, attempts=attempts), refuse)
                 return
             future = session.execute_async(statement, timeout=timeout, host=self._host(host), paging_state=page)
         except _FAILURES as error:
@@ -469,8 +468,7 @@ class Driver:
             if further is None:
                 done(found, None)
                 return
-            so_far = list(found or [])
-            self._send(statement, timeout, done, reads=reads, host=host, before=so_far, page=further)
+            send(before=list(found or []), page=further)
 
         def failed(error: BaseException) -> None:
             if _taken(waiting) is not None:

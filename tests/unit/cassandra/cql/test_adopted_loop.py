@@ -22,7 +22,7 @@ from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Deadline
+from queuey.storage.deadlines import Call, Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode
@@ -158,6 +158,18 @@ async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | 
     assert threading.get_ident() not in {thread for _, thread in adopted.asked_in}
     [(rows, refused, _)] = adopted.ended
     assert rows == [("driver",)] if asked[-1] == "execute" else refused is not None
+
+
+@pytest.mark.parametrize("request_", [Request(LATE, (b"a",)), Request(Statement.unprepared("ALTER TABLE t"))])
+async def test_what_verifies_the_schema_is_sent_in_any_thread(adopted: Adopted, request_: Request) -> None:
+    """A request belongs to the call that verifies, whichever thread sends it; others are refused meanwhile."""
+    adopted.driver._usable, adopted.driver._verifying = False, Call()
+    with adopted.deadline.running(adopted.driver._verifying):
+        adopted.send(request_)
+    await until_async(lambda: adopted.ended)
+    assert [rows for rows, _, _ in adopted.ended] == [[("driver",)]]
+    adopted.send(request_)
+    assert adopted.ended[1][1] is not None
 
 
 async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
