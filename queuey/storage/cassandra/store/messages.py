@@ -387,8 +387,8 @@ class CassandraMessages(Scanning):
         return [known for known in found if known is not None]
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
-        read = reading.descend if part.descending else reading.ascend
-        return read(part, extent, now, first=reading.room_for(part.max_bytes, row.longest_row, first=True), most=room)
+        first = reading.room_for(part.max_bytes, row.longest_row, first=True)
+        return reading.rounds(part, extent, now, first=first, most=room)
 
     def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper

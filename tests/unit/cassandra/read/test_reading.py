@@ -56,7 +56,7 @@ def slices(draw: st.DrawFn) -> Slice:
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
     first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
-    return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first, most=most)
+    return reading.rounds(wanted, extent, NOW, first=first, most=most)
 
 
 def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
