@@ -16,7 +16,6 @@ covers every message with a new id below the horizon. Two kinds of messages may 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -110,7 +109,7 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
 class QueueCache:
     """The rows that this process has read, those of the last C seconds.
 
-    Coroutines run in the thread of the store's loop, all else in any thread.
+    In the thread of the store's loop, but for :meth:`get`, :meth:`held` and :meth:`close`, which any thread may call.
     """
 
     def __init__(
@@ -130,7 +129,6 @@ class QueueCache:
             clock.boottime, lambda: timing.kept.row_age, options.cached_queues
         )
         self._refreshing: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -202,23 +200,19 @@ class QueueCache:
     def put(self, row: Row) -> None:
         """Keeps a row, unless one that was read later is there."""
         key = row.queue.application, row.queue.name
-        with self._lock:
-            present = self._rows.get(key)
-            if not self._is_closed and (present is None or present.read_at <= row.read_at):
-                self._rows.put(key, row, row.read_at)
+        present = self._rows.get(key)
+        if not self._is_closed and (present is None or present.read_at <= row.read_at):
+            self._rows.put(key, row, row.read_at)
 
     def forget(self, application: str, name: str) -> None:
-        with self._lock:
-            self._rows.pop((application, name))
+        self._rows.pop((application, name))
 
     def forget_all(self) -> None:
-        with self._lock:
-            self._rows.clear()
+        self._rows.clear()
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            self._rows.clear()
+        self._is_closed = True
+        self._driver.loop.call(self._rows.clear)
 
     async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
         """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
@@ -260,22 +254,19 @@ class QueueCache:
 
     def _drop(self, key: tuple[str, str], began: float) -> None:
         """Drops a row that was read before a read that found nothing began."""
-        with self._lock:
-            present = self._rows.get(key)
-            if present is not None and present.read_at <= began:
-                self._rows.pop(key)
+        present = self._rows.get(key)
+        if present is not None and present.read_at <= began:
+            self._rows.pop(key)
 
     def _refresh(self, key: tuple[str, str]) -> None:
         """Reads a row again without waiting, so that calls to a busy queue never do."""
-        with self._lock:
-            if key in self._refreshing or self._is_closed:
-                return
-            self._refreshing.add(key)
+        if key in self._refreshing or self._is_closed:
+            return
+        self._refreshing.add(key)
         began = self._clock.boottime()
 
         def done(found: Sequence[Any] | None, error: Exception | None) -> None:
-            with self._lock:
-                self._refreshing.discard(key)
+            self._refreshing.discard(key)
             if error is not None:
                 return  # The old row expires; the next call that needs it reads it and gets the error.
             if found:
