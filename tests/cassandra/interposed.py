@@ -271,7 +271,13 @@ class _Interposed(LastingDriver):
                 request = request._replace(timeout=PATIENCE)
             else:
                 request = request._replace(decode=partial(self._weighed, request.decode))
-        self._wire.start(request, done, partial(send, request))
+        try:
+            if not request.statement.reads:
+                self._deadline.sent()
+        except StoreUnavailable as error:
+            done(None, error)
+            return
+        self._wire.start(request, done, partial(self._within, self._deadline.call, send, request))
 
     async def ask_all(self, requests: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""

@@ -243,7 +243,7 @@ def test_results_in_order(plans: list[list[int]], most: int) -> None:
 
 
 def test_one_that_fails_beside_others() -> None:
-    """No more is begun, and the error is raised when those that run have ended."""
+    """The error is raised at once, and no more is begun."""
     calls, ends, waiting, begun = CalmDriver().calls, Ends(), list[Done](), list[int]()
 
     def works() -> Iterator[Any]:
@@ -253,8 +253,8 @@ def test_one_that_fails_beside_others() -> None:
 
     calls.begin(side_by_side(calls, works(), most=2), ends)
     waiting[0](None, StoreUnavailable("away"))
-    assert ends.told == []
-    waiting[1](1, None)
     [(_, error)] = ends.told
+    waiting[1](None, StoreUnavailable("as well"))
     assert str(error) == "away"
     assert begun == [0, 1]
+    assert len(ends.told) == 1

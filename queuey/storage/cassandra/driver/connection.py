@@ -334,7 +334,8 @@ class Driver:
             send(*arguments, **named)
 
     async def ask(self, request: Request | Encoded) -> Rows:
-        """Sends a request; returns its rows, as many pages as they take."""
+        """Sends a request, unless the call is over; returns its rows, as many pages as they take."""
+        self._deadline.left()
         rows: Rows | None = await called(partial(self.send, request))
         return rows or []
 
@@ -348,6 +349,7 @@ class Driver:
             return [await self.ask(requests[0])]
         answers: list[Rows] = []
         for first in range(0, len(requests), most):
+            self._deadline.left()
             ends: list[Any] = await called(partial(self._send_all, requests[first : first + most]))
             if errors := [error for _, error in ends if error is not None]:
                 writes = not all(request.statement.reads for request in requests)

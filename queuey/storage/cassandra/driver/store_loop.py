@@ -404,7 +404,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
     """Runs coroutines side by side, ``most`` at a time, as parts of the present call; returns their results in order.
 
     Raises:
-        Exception: The first that one of them did not catch, when all that were begun have ended.
+        Exception: The first that one of them did not catch; others may be under way.
     """
     call, waiting = calls.deadline.call, enumerate(works)
     results: dict[int, T] = {}
@@ -422,8 +422,10 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
         def ended(_: object, error: Exception | None) -> None:
             if error is not None:
                 errors.append(error)
-            if not next(missing):
-                done(None, errors[0] if errors else None)
+            if not errors and not next(missing):
+                done(None, None)
+            elif errors == [error]:
+                done(None, error)
 
         for _ in range(most):
             calls.begin(run_in_turn(), ended, call)
