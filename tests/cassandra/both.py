@@ -70,6 +70,10 @@ class Both:
         process = Process(self.world, 0.0)
         cluster = Cluster(self.world, self.weather)
         self.simulated = SimulatedDriver(cluster, process, Machine(process), Deadline(math.inf), TIMEOUT)
+        # Before its client is connected, the driver would be asked in its place, which gives other rows.
+        self.simulated.loop.call(lambda: None)
+        while self.simulated._client is None or not self.simulated._client.is_usable:
+            self.world.run(self.world.now + STEP)
 
     def ask(self, request: Request | Encoded) -> Rows:
         """Sends a request to both, and returns their answer. That of a frequent write is when it came."""
