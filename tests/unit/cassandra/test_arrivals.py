@@ -219,6 +219,15 @@ def test_rows_that_come_again(driver: CalmDriver) -> None:
         assert [reader.lost(), reader.lost()] == [True, False]
 
 
+def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: CalmDriver) -> None:
+    """It is not begun any more; the timers go on without an error until the watchers are woken."""
+    driver.calls.close(0.0)
+    driver.advance(1.0)
+    assert not reader.store.polled
+    reader.arrivals.close()
+    assert len(reader.woken) == 1000
+
+
 def read(record: RecentWrites) -> list[Recorded]:
     """Reads what others have recorded."""
     return record._driver.calls.run(record.read(first=False))

@@ -193,7 +193,8 @@ class PolledArrivals:
             if self._next_turn() <= now:
                 turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
                 self._is_busy = True
-                self._calls.begin(turn, self._ended)
+                with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
+                    self._calls.begin(turn, self._ended)
         finally:
             self._plan()
 
