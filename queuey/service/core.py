@@ -39,6 +39,10 @@ _logger = logging.getLogger(__name__)
 class Requester(Protocol):
     """A request, which has a share of the threads of its server."""
 
+    @property
+    def can_be_given_up(self) -> bool:
+        """False while it waits for what has a limit of its own."""
+
     async def in_pool(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread that counts for the request."""
 
@@ -117,7 +121,9 @@ class Call:
         return used
 
     def give_up(self) -> None:
-        """Ends it with :class:`GivenUp`, unless it has ended."""
+        """Ends it with :class:`GivenUp`, unless it has ended, or its requester waits for what has its own limit."""
+        if self._requester is not None and not self._requester.can_be_given_up:
+            return
         self._gone = True
         if self._waits_for is not None:
             self._waits_for.cancel()

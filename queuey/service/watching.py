@@ -177,7 +177,7 @@ class Waiter(ABC):
         self._watchers = watchers
         self.keys: tuple[Key, ...] = ()
         self.closed = False
-        self._woken_by: set[int] | None = None
+        self._woken_by: set[int] | tuple[()] | None = None
 
     @abstractmethod
     def wake(self, qid: int | None = None) -> None:
@@ -189,8 +189,10 @@ class Waiter(ABC):
     def note_woken(self, qid: int | None) -> None:
         if qid is None:
             self._woken_by = None
-        elif self._woken_by is not None:
+        elif isinstance(self._woken_by, set):
             self._woken_by.add(qid)
+        elif self._woken_by is not None:
+            self._woken_by = {qid}
 
     @property
     def may_be_any(self) -> bool:
@@ -199,7 +201,7 @@ class Waiter(ABC):
 
     def take_woken(self) -> frozenset[int] | None:
         """Returns the queues (qid) that may have news since the last call; None: any."""
-        woken, self._woken_by = self._woken_by, set()
+        woken, self._woken_by = self._woken_by, ()  # Thousands wait, so nothing has no set.
         return None if woken is None else frozenset(woken)
 
     def subscribe(self, wanted: Iterable[Wanted]) -> None:

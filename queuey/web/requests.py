@@ -162,6 +162,11 @@ class Request:
         return self.client is not None and self.client.has_left
 
     @property
+    def can_be_given_up(self) -> bool:
+        """False while it waits for messages or a thread works for it: these have limits of their own."""
+        return not self.blocked and not self.is_paused
+
+    @property
     def origin(self) -> str:
         """The scheme and host by which the client reaches the service, also through a proxy."""
         scheme = self.headers.get("x-forwarded-proto", "")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from time import monotonic
@@ -189,35 +189,20 @@ class ResponseSender:
                     await exchange.send(piece, more=left > 0)
                 seconds -= monotonic() - began
 
-    async def go_on(
-        self,
-        response: Response,
-        exchange: Exchange,
-        advance: Callable[[AsyncGenerator[Body, None]], Awaitable[Body | None]],
-    ) -> None:
-        """Sends a response, and its pieces as they come. Without its end, the server drops the connection.
+    async def send_part(self, body: Body, exchange: Exchange) -> None:
+        """Sends a part of a response that goes on.
 
-        A client that takes none for a while is given up.
-
-        Args:
-            response: Has ``pieces``, which have begun: closing them gives back what they hold.
-            exchange: Takes it.
-            advance: Returns the next piece, or None after the last one.
+        Raises:
+            TimeoutError: The client has not taken it in time.
         """
-        assert response.pieces is not None  # noqa: S101 - see above
-        async with aclosing(response.pieces) as pieces:
-            await exchange.begin(response, None)
-            with suppress(TimeoutError):
-                await self._send_part(response.body, exchange)
-                while (body := await advance(pieces)) is not None:
-                    await self._send_part(body, exchange)
-                async with asyncio.timeout(self._stall):
-                    await exchange.send(b"", more=False)
-
-    async def _send_part(self, body: Body, exchange: Exchange) -> None:
         for piece in _pieces(body):
             async with asyncio.timeout(self._stall):
                 await exchange.send(piece, more=True)
+
+    async def end(self, exchange: Exchange) -> None:
+        """Ends a response that went on; raises as :meth:`send_part` does."""
+        async with asyncio.timeout(self._stall):
+            await exchange.send(b"", more=False)
 
 
 def _pieces(body: Body) -> Iterator[bytes]:

@@ -64,24 +64,26 @@ class Client:
         left, leaving: Called when it has left, and when it begins to.
     """
 
-    __slots__ = ("_heard", "began", "has_left", "is_leaving", "leaving", "left", "receive")
+    __slots__ = ("_events", "_heard", "began", "has_left", "is_leaving", "leaving", "left", "receive")
 
     def __init__(self, receive: Receive | None) -> None:
         self.receive = receive
         self._heard: asyncio.Future[Any] | None = None
+        self._events = 3
+        """Number of events after which it is listened to no more."""
         self.began = monotonic()
         self.has_left = self.is_leaving = False
         self.left: Callable[[], None] | None = None
         self.leaving: Callable[[], None] | None = None
 
-    def listen(self, events: int = 3) -> None:
+    def listen(self) -> None:
         """Starts watching for a disconnect; the body was received, perhaps but for its end. Idempotent."""
         if self._heard is None and self.receive is not None:
             # The server's own future, without a task around it; an ordinary coroutine gets one.
             self._heard = asyncio.ensure_future(self.receive())
-            self._heard.add_done_callback(partial(self._hear, events))
+            self._heard.add_done_callback(self._hear)
 
-    def _hear(self, events: int, heard: asyncio.Future[Any]) -> None:
+    def _hear(self, heard: asyncio.Future[Any]) -> None:
         if self._heard is None or heard.cancelled():
             return
         self._heard = None
@@ -92,8 +94,9 @@ class Client:
             for call in (self.left if self.has_left else None, self.leaving):
                 if call is not None:
                     call()
-        if not self.has_left and events > 1:
-            self.listen(events - 1)
+        self._events -= 1
+        if not self.has_left and self._events:
+            self.listen()
 
     def forget(self) -> None:
         if self._heard is not None:
@@ -186,7 +189,7 @@ class LongPoll(Waiter):
         self.client = request.client
         self.tenant = request.tenant
         self.header = request.headers.get("authorization")
-        self.turn = Turn(self.tenant, (polls.trying, 1))
+        self.turn = Turn(self.tenant, polls.needs)
         self.timer: asyncio.TimerHandle | None = None
         self.places = 0
         self.news = False
@@ -210,8 +213,8 @@ class LongPoll(Waiter):
     async def __aexit__(self, *_: object) -> None:
         self._polls.leave(self)
 
-    async def next(self, seconds: float | None = None, *, more: bool = False) -> bool:
-        """Waits after a try until another one is worthwhile. Returns False if the answer is due as it is.
+    def next(self, seconds: float | None = None, *, more: bool = False) -> Awaitable[bool]:
+        """Waits after a try until another one is worthwhile. Gives False if the answer is due as it is.
 
         That is so when the time is over, when the client leaves, and when the service ends.
 
@@ -228,8 +231,7 @@ class LongPoll(Waiter):
             self._until = self._polls.loop.time() + seconds
             self.stop_timer()
         self.news = self.news or more
-        turn = self._polls.next_turn(self, self._until)
-        return await self._paused(turn) and not self.client.has_left
+        return self._paused(self._polls.next_turn(self, self._until))
 
     async def _paused(self, turn: asyncio.Future[bool]) -> bool:
         """Waits for a turn, without anything that others could use. What is to be answered as it is needs none."""
@@ -238,7 +240,7 @@ class LongPoll(Waiter):
         if again:
             self.news = False
             await self.resume()
-        return again
+        return again and not self.client.has_left
 
     def end_try(self) -> None:
         """Lets other requests of its tenant try."""
@@ -342,6 +344,8 @@ class LongPolls:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
+        self.needs = self.trying, 1
+        """What a try needs."""
         self.tries: FairGate[Turn] = FairGate(MAX_STARTED, price=1, bound=self.trying)
         self.loop: asyncio.AbstractEventLoop
         self.watchers = watchers

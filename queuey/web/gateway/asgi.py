@@ -152,7 +152,7 @@ class Gateway:
         self._tell: LoopCalls
         self._contention: Contention
         self.sweep: Sweep
-        self._calls: dict[Call, tuple[float, Request]] = {}
+        self._calls: dict[Call, float] = {}
         """Calls under way, with their deadlines, in order."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -178,16 +178,6 @@ class Gateway:
         self._store.adopt(None)
         self._core.adopt(None)
 
-    async def _advance(self, request: Request, pieces: AsyncGenerator[Body, None]) -> Body | None:
-        """Returns the next piece of a response that goes on, or None after the last one."""
-        try:
-            piece = await self._drive(request, _next_of(pieces))
-        except GivenUp as error:
-            return event("bye", error_response(error, request).body)
-        if request.reserved and piece is not None:
-            self._keep_memory(request, sum(map(len, piece)) if isinstance(piece, list) else len(piece))
-        return piece
-
     async def answer(self, head: Head, exchange: Exchange) -> None:
         """Answers a request. However it ends, nothing of what it has held stays taken."""
         if head.known is None:
@@ -210,7 +200,7 @@ class Gateway:
                 self._leave(request)
                 if request.held:
                     self._drop_body(request)
-                await self._sender.go_on(response, exchange, partial(self._advance, request))
+                await self._go_on(request, response, response.pieces, exchange)
             elif head.method == "HEAD" or response.size <= PIECE_SIZE:
                 exchange.respond(response, head=head.method == "HEAD")
             else:
@@ -221,6 +211,32 @@ class Gateway:
             if request.reserved:
                 self._release_memory(request)
             self._release(request)
+
+    async def _go_on(
+        self, request: Request, response: Response, pieces: AsyncGenerator[Body, None], exchange: Exchange
+    ) -> None:
+        """Sends a response, and its pieces as they come. Without its end, the server drops the connection.
+
+        A client that takes none for a while is given up. A stream waits here, so this has few frames and objects.
+        """
+        try:
+            await exchange.begin(response, None)
+            await self._sender.send_part(response.body, exchange)
+            while True:
+                try:
+                    piece = await self._drive(request, anext(pieces))
+                except StopAsyncIteration:
+                    break
+                except GivenUp as error:
+                    piece = event("bye", error_response(error, request).body)
+                if request.reserved:
+                    self._keep_memory(request, sum(map(len, piece)) if isinstance(piece, list) else len(piece))
+                await self._sender.send_part(piece, exchange)
+            await self._sender.end(exchange)
+        except TimeoutError:
+            return
+        finally:
+            await pieces.aclose()
 
     async def _respond(
         self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, foreign: list[str]
@@ -360,9 +376,9 @@ class Gateway:
                 self._core.requester = None
             call = request.call = Call(self._core, request, work, waits_for, time.monotonic() - request.turn_began)
             if not request.is_paused:
-                self._calls[call] = request.turn_began + self._deadline, request
+                self._calls[call] = request.turn_began + self._deadline
             if request.client is not None:
-                request.client.left = partial(_give_up, call, request)
+                request.client.left = call.give_up
             return await call  # type: ignore[no-any-return] # as above
         finally:
             if request.turn is not None:
@@ -407,7 +423,7 @@ class Gateway:
         request.is_paused = False
         request.turn_began = time.monotonic()
         if request.call is not None:
-            self._calls[request.call] = request.turn_began + self._deadline, request
+            self._calls[request.call] = request.turn_began + self._deadline
 
     # Services for requests
 
@@ -491,22 +507,10 @@ class Gateway:
     def _give_up_late_calls(self) -> None:
         """Answers requests whose work has not ended in time. Is called every second."""
         now = time.monotonic()
-        for call, (deadline, request) in list(self._calls.items()):
+        for call, deadline in list(self._calls.items()):
             if deadline > now:
                 break
-            _give_up(call, request)
-
-
-async def _next_of(pieces: AsyncGenerator[Body, None]) -> Body | None:
-    async for piece in pieces:
-        return piece
-    return None
-
-
-def _give_up(call: Call, request: Request) -> None:
-    """Cancels a request, unless it waits for messages or a thread works for it: these have limits of their own."""
-    if not request.blocked and not request.is_paused:
-        call.give_up()
+            call.give_up()
 
 
 def _needs_caller(request: Request) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import queuey
 from queuey.access import Grant
 from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
@@ -30,6 +34,9 @@ from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, running, until
 
+MAX_STREAM_BYTES = 6600
+"""Max bytes of objects of ours that a silent stream holds."""
+OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(queuey.__file__).parent}/*")
 READ: frozenset[Verb] = frozenset({"read"})
 
 
@@ -144,6 +151,30 @@ def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store)
         assert (await Request("GET", query=f"since={since}").to(gateway)).bodies == ["d", "e"]
 
     run(work)
+
+
+def test_a_silent_stream_holds_little(owner: Caller, app: App) -> None:
+    """Tens of thousands wait in a process. What its connection holds comes on top (``python -m bench streams``)."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        async with AsyncExitStack() as streams:
+
+            async def hold(count: int) -> int:
+                for _ in range(count):
+                    await streams.enter_async_context(reading(gateway, Reader(query="since=now")))
+                gc.collect()
+                return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([OURS]).traces)
+
+            before = await hold(20)
+            held = (await hold(100) - before) / 100
+        assert held < MAX_STREAM_BYTES
+
+    tracemalloc.start()
+    try:
+        running(app, waiters=400)(work)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Store) -> None:
