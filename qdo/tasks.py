@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+CANCEL_GRACE = 1.0
+"""Timeout in seconds for a call that was cancelled to clear up, before the next one is made."""
+
 
 def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
     """Starts a task that is in ``running`` until it ends."""
