@@ -34,3 +34,18 @@ async def happens(event: asyncio.Event, within: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+class Signal:
+    """Something that happens again and again, and is waited for in one event loop.
+
+    Attributes:
+        next: Is set when it happens for the next time.
+    """
+
+    def __init__(self) -> None:
+        self.next = asyncio.Event()
+
+    def notify(self) -> None:
+        self.next.set()
+        self.next = asyncio.Event()

@@ -48,16 +48,20 @@ class BorrowedLink(ClientLink):
         return self._state == "lost"
 
     async def open(self) -> None:
-        """Waits until the client is connected, as long as that takes; several callers may wait.
+        """Waits until the client is connected, as long as that takes; called again, for a connection that broke.
 
         Raises:
             SessionLost: The client was stopped, or was never started.
         """
-        self._client.add_listener(self._listen)
+        first = self._state == "new"
+        if first:
+            self._client.add_listener(self._listen)
         self._look_again()
         await self._settled.wait()
         if self._error is not None:
             raise self._error
+        if first and self._client.chroot:
+            await self._ask([partial(self._client.ensure_path_async, "/")])
 
     async def close(self) -> None:
         if self._state != "lost":

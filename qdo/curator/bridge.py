@@ -1,0 +1,87 @@
+"""The recipes of Curator in one event loop: how calls of the program come there, and the steps that recipes share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from qdo.coordination.changes import lacks_parent, make
+from qdo.coordination.tree import Create, Link, Rejection, RejectionReason
+from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.errors import CoordinationError, CoordinationLost
+from qdo.loop_thread import LoopThread
+
+T = TypeVar("T")
+
+_loops: dict[int, LoopThread] = {}
+"""By process."""
+_making = threading.Lock()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine in the loop, for a thread of the program, and waits for its end."""
+    return _loop().call(work)
+
+
+def soon(function: Callable[[], None]) -> None:
+    """Calls a function in the loop, without waiting."""
+    _loop().soon(function)
+
+
+def _loop() -> LoopThread:
+    process = os.getpid()
+    with _making:
+        if process not in _loops:
+            _loops[process] = LoopThread("curator")
+        return _loops[process]
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Raises CoordinationLost if ZooKeeper does not answer in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise CoordinationLost(
+            f"ZooKeeper has not answered for {seconds:g} s; what was asked for may be done yet"
+        ) from None
+
+
+@asynccontextmanager
+async def lent(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has no types
+    """Gives a link to the session that a client of kazoo has now; waits until it is connected."""
+    link = BorrowedLink(client)
+    try:
+        await link.open()
+        yield link
+    finally:
+        await link.close()
+
+
+async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
+    """Creates a node with the next sequence, and its parent if that is missing; waits for a connection that broke.
+
+    Raises:
+        CoordinationLost: It was stored or not.
+        CoordinationError: It was not stored.
+    """
+    await link.open()
+    create = Create(f"{path}/{prefix}", data, sequence=True)
+    (outcome,) = await link.apply([(create,)])
+    if lacks_parent(outcome):
+        await make(link, [path])
+        (outcome,) = await link.apply([(create,)])
+    if isinstance(outcome, Rejection):
+        raise not_created(path, outcome)
+
+
+def not_created(path: str, rejection: Rejection) -> CoordinationError:
+    if rejection.why is RejectionReason.NODE_EXISTS:
+        return CoordinationError(
+            f"ZooKeeper has no further number for the nodes of {path}: 2147483647 were created in it. Use another path"
+        )
+    return CoordinationError(f"the node {path} of the queue is not there; somebody has removed it")
