@@ -57,7 +57,7 @@ class LoopThread:
 
         return self.call(work())
 
-    def soon(self, function: Callable[[], None]) -> None:
+    def soon(self, function: Callable[[], object]) -> None:
         """Calls a function there after everything that was asked for before, without waiting."""
         with suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(function)

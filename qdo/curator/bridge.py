@@ -27,7 +27,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return _loop().call(work)
 
 
-def soon(function: Callable[[], None]) -> None:
+def soon(function: Callable[[], object]) -> None:
     """Calls a function in the loop, without waiting."""
     _loop().soon(function)
 
@@ -77,6 +77,13 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
         (outcome,) = await link.apply([(create,)])
     if isinstance(outcome, Rejection):
         raise not_created(path, outcome)
+
+
+async def count(link: Link, path: str) -> int:
+    """Returns how many nodes are inside of a node, also if it is not there; waits for a connection that broke."""
+    await link.open()
+    (number,) = await link.count([path])
+    return number or 0
 
 
 def not_created(path: str, rejection: Rejection) -> CoordinationError:

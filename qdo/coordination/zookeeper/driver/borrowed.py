@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState, KeeperState
 
 from qdo.coordination.tree import State
-from qdo.coordination.zookeeper.driver.requests import ClientLink, ended
+from qdo.coordination.zookeeper.driver.requests import ClientLink
 from qdo.errors import CoordinationError, SessionLost
 
 CLOSED = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
@@ -81,7 +81,7 @@ class BorrowedLink(ClientLink):
     def _turn(self, state: str, session: int) -> None:
         """``session``: the one that the client had when it came to this state; 0: it was none of ours."""
         if state == KazooState.LOST and session:
-            self.end(ended())
+            self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED and session and self._state != "lost":
             self._become("suspended")  # Watches are gone, even if the client is connected again by now.
         else:
@@ -92,7 +92,7 @@ class BorrowedLink(ClientLink):
         if self._state == "lost":
             return
         if self._client.client_state in CLOSED or (known is not None and self.session not in {0, known[0]}):
-            self.end(ended())
+            self.end(SessionLost(self.ENDED))
         elif known is not None:
             self.session = known[0]
             self._become("connected")

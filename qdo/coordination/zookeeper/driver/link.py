@@ -24,7 +24,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from qdo.coordination.tree import State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
-from qdo.coordination.zookeeper.driver.requests import ClientLink, ended
+from qdo.coordination.zookeeper.driver.requests import ClientLink
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
@@ -48,6 +48,8 @@ class ZooKeeperLink(ClientLink):
         context: For encrypted connections; None: they are not.
         outlast: See :class:`Link`.
     """
+
+    ENDED = "the session has ended: its partitions may be somebody else's by now"
 
     def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
         super().__init__(outlast)
@@ -167,9 +169,11 @@ class ZooKeeperLink(ClientLink):
         if self._state == "lost":
             self._retire()
         elif state == KazooState.LOST:
-            self.end(CoordinationRefused("ZooKeeper does not accept the credentials") if refused else ended())
+            self.end(
+                CoordinationRefused("ZooKeeper does not accept the credentials") if refused else SessionLost(self.ENDED)
+            )
         elif self._lease.lapsed:
-            self.end(ended())
+            self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED:
             self._become("suspended")
         else:
@@ -180,7 +184,7 @@ class ZooKeeperLink(ClientLink):
         if known is None:
             return  # broken again already: that is the next thing to be heard
         if self.session and known[0] != self.session:
-            self.end(ended())
+            self.end(SessionLost(self.ENDED))
             return
         if self._vitals is not None:
             self._vitals.beat()
@@ -196,7 +200,7 @@ class ZooKeeperLink(ClientLink):
         if self._state == "lost":
             return
         if self._lease.lapsed:
-            self.end(ended())
+            self.end(SessionLost(self.ENDED))
             return
         if self._vitals is not None:
             self._vitals.beat()

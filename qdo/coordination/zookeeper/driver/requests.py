@@ -74,6 +74,8 @@ class RequestBatch:
 class ClientLink(Link):
     """What links on a client of kazoo have in common. Kazoo's threads report, the loop decides."""
 
+    ENDED = "the session has ended: what it held may be somebody else's by now"
+
     _client: Any
 
     def __init__(self, outlast: float) -> None:
@@ -159,7 +161,7 @@ class ClientLink(Link):
         state = self.state
         if state == "lost":
             self._loop.call_soon(self._look_again)
-            raise self._error or ended()
+            raise self._error or SessionLost(self.ENDED)
         if state != "connected":
             raise CoordinationLost("ZooKeeper cannot be reached now")
 
@@ -228,7 +230,3 @@ def _outcome(change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
         if isinstance(operation, Create) and operation.sequence:
             return Applied(versions, tuple([result for result in answer if isinstance(result, str)]))
     return Applied(versions)
-
-
-def ended() -> SessionLost:
-    return SessionLost("the session has ended: its partitions may be somebody else's by now")

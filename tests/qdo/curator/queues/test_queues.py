@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qdo.curator.consuming import threads
+from qdo.curator.consuming import consumption
 from qdo.curator.consuming.backlog import now_ms
 from qdo.curator.items import decode, encode
 from qdo.curator.leader import LeaderElection
@@ -250,8 +250,8 @@ def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard
     """A message of a later instant comes when the clock is set to that, and not only after the time that was left."""
     ahead = [0]
     with (
-        replace_in(threads, now_ms, lambda: now_ms() + ahead[0]),
-        replace_in(threads, threads.LONGEST_WAIT, 0.1),
+        replace_in(consumption, now_ms, lambda: now_ms() + ahead[0]),
+        replace_in(consumption, consumption.LONGEST_WAIT, 0.1),
         nodes.opened(nodes.builder(client, heard).build_delay_queue()) as queue,
     ):
         queue.put("later", now_ms() + 10**9)

@@ -1,0 +1,354 @@
+"""How messages are taken from a queue, in the event loop, and handed to the program, in threads of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import math
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from qdo.coordination.changes import make
+from qdo.coordination.tree import Link
+from qdo.curator.bridge import run, soon
+from qdo.curator.consuming.backlog import Backlog, now_ms
+from qdo.curator.consuming.taking import TRY_AGAIN, DeletingTaker, LockingTaker, Taker, Untaken
+from qdo.curator.lifecycle import Lifecycle
+from qdo.curator.names import Child
+from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
+from qdo.tasks import happens
+from qdo.worker.settings import Retry
+
+T = TypeVar("T")
+
+ErrorMode: TypeAlias = Literal["requeue", "delete"]
+
+MOST_PARKED = 1000
+"""Max failed messages in a pause; at the limit no further message is taken."""
+MOST_COUNTED = 10_000
+"""Max messages put back whose failures are remembered."""
+LONGEST_WAIT = 60.0
+"""Max seconds until the clock is read again: it may have been set."""
+
+log = logging.getLogger("qdo.curator")
+
+
+class Parked(NamedTuple):
+    """A failed message that stays locked for a while."""
+
+    until: float
+    child: Child
+    failures: int
+
+
+class Taken(NamedTuple):
+    """A node in hand."""
+
+    child: Child
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Handling:
+    """The program's side of a queue.
+
+    Attributes:
+        read: Makes messages of a node's bytes, or raises BadItem.
+        consume: Called with each message.
+        error_mode: The fate of a message that failed.
+        retry: How long a failed message stays locked before it is put back, and how often.
+        report: Called with every error.
+    """
+
+    read: Callable[[bytes], list[Any]]
+    consume: Callable[[Any], object]
+    error_mode: ErrorMode
+    retry: Retry
+    report: Callable[[QdoError], None]
+
+
+class Consumption:
+    """Takes and handles messages, each thread one after another.
+
+    The threads run the program's functions alone. Everything else is done in the event loop, which each of them asks
+    for the next node.
+
+    Args:
+        lifecycle: Of the queue.
+        link: To its session.
+        path: Of the queue.
+        taker: How nodes are taken.
+        backlog: Which node comes next.
+        handling: The program's side.
+        threads: How many messages may be in hand at a time.
+        allowed: Returns whether messages may be taken now; :meth:`look_again` has to be called when that changes.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        link: Link,
+        path: str,
+        taker: Taker,
+        backlog: Backlog,
+        handling: Handling,
+        *,
+        threads: int,
+        allowed: Callable[[], bool],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._allowed = allowed
+        self._link = link
+        self._path = path
+        self._taker = taker
+        self._backlog = backlog
+        self._handling = handling
+        self._parked: list[Parked] = []
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._listing = False
+        self._running = {
+            threading.Thread(target=self._work, name=f"qdo-curator-{number}", daemon=True) for number in range(threads)
+        }
+        self._closers: set[threading.Thread] = set()
+
+    def start(self) -> None:
+        for thread in self._running:
+            thread.start()
+
+    def look_again(self, _: object = None) -> None:
+        """Messages may be taken now, or no more; called by any thread."""
+        soon(self._lifecycle.changed.notify)
+
+    def changed(self, paths: Iterable[str]) -> None:
+        """The queue has changed, or locks are gone, also when their holders died."""
+        for path in paths:
+            if path == self._path:
+                self._backlog.changed()
+            else:
+                self._backlog.unblock(path.rpartition("/")[2])
+        self._lifecycle.changed.notify()
+
+    def unwatched(self) -> None:
+        """The connection broke, and with it all watches."""
+        self._backlog.unwatched()
+
+    async def join(self, caller: threading.Thread, seconds: float) -> bool:
+        """Waits for messages in hand after the queue was closed; returns False if there are still some.
+
+        Consumers that wait here themselves do not wait for each other.
+        """
+        own = caller in self._running
+        if own:
+            self._closers.add(caller)
+            self._lifecycle.changed.notify()
+        return await self._ended(self._closers if own else set(), seconds)
+
+    async def begin(self) -> None:
+        """Prepares; raises CoordinationError."""
+        await self._taker.begin()
+
+    async def end(self) -> None:
+        """Waits for the end of all threads, and leaves nothing in ZooKeeper."""
+        await self._ended(set(), None)
+        await self._taker.leave()
+
+    async def _ended(self, but: set[threading.Thread], seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._running <= but:
+                    await self._lifecycle.changed.next.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # What a thread does.
+
+    def _work(self) -> None:
+        try:
+            while True:
+                try:
+                    taken = run(self._take())
+                    if taken is None:
+                        return
+                    self._handle(taken)
+                except SessionLost as error:
+                    soon(partial(self._lifecycle.happened, "lost"))
+                    self._handling.report(error)
+                except QdoError as error:
+                    self._handling.report(error)
+                    time.sleep(TRY_AGAIN)
+        finally:
+            soon(partial(self._left, threading.current_thread()))
+
+    def _handle(self, taken: Taken) -> None:
+        child = taken.child
+        try:
+            messages = self._handling.read(taken.data)
+        except BadItem as error:
+            run(self._refuse(child))
+            raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
+        if not isinstance(self._taker, DeletingTaker) or run(self._deleted(child, self._taker)):
+            run(self._conclude(child, self._handed_over(child, messages)))
+
+    def _handed_over(self, child: Child, messages: list[Any]) -> BaseException | None:
+        failure: BaseException | None = None
+        for message in messages:
+            try:
+                self._handling.consume(message)
+            except BaseException as error:  # noqa: BLE001 - a thread that ends would keep the lock
+                failed = ConsumerFailed(
+                    f"a message of {self._path}/{child.name} failed: {type(error).__name__}: {error}"
+                )
+                failed.__cause__ = error
+                self._handling.report(failed)
+                if self._taker.recoverable and self._handling.error_mode == "requeue":
+                    failure = error
+                    break
+        return failure
+
+    # What is done in the loop.
+
+    def _left(self, thread: threading.Thread) -> None:
+        self._running.discard(thread)
+        self._lifecycle.changed.notify()
+
+    async def _take(self) -> Taken | None:
+        """Waits for a node and makes it this consumer's; None: the queue has ended."""
+        while True:
+            change = self._lifecycle.changed.next
+            state = self._lifecycle.state
+            now, epoch = time.monotonic(), now_ms()
+            if self._parked and (state == "closed" or (state == "started" and self._parked[0].until <= now)):
+                await self._put_back(heapq.heappop(self._parked))
+            elif state not in {"started", "suspended"}:
+                return None
+            elif state == "suspended" or self._link.state == "suspended":
+                await happens(change, LONGEST_WAIT)
+            elif self._allowed() and self._listing_due(now, epoch) <= 0:
+                await self._list()
+            elif (child := self._next(epoch)) is not None:
+                if (data := await self._taken(child)) is not None:
+                    return Taken(child, data)
+            else:
+                await happens(change, self._pause(now, epoch))
+
+    def _next(self, epoch: int) -> Child | None:
+        return self._backlog.take(epoch) if self._allowed() and len(self._parked) < MOST_PARKED else None
+
+    def _listing_due(self, now: float, epoch: int) -> float:
+        """Returns the seconds until the queue is to be listed."""
+        due = None if self._listing else self._backlog.listing_due(now, epoch)
+        return math.inf if due is None else due
+
+    def _pause(self, now: float, epoch: int) -> float:
+        """Returns the seconds until there may be something to do."""
+        due = [LONGEST_WAIT]
+        if self._parked:
+            due.append(self._parked[0].until - now)
+        if self._allowed():
+            due.append(self._listing_due(now, epoch))
+            if len(self._parked) < MOST_PARKED and (first := self._backlog.due(epoch)) is not None:
+                due.append(first)
+        return max(0.0, min(due))
+
+    async def _list(self) -> None:
+        began = time.monotonic()
+        self._listing = True
+        self._backlog.listing()
+        try:
+            (names,) = await self._link.children([self._path], watch=True)
+            if names is None:
+                self._backlog.changed()
+                await make(self._link, [self._path])
+                return
+        except BaseException:
+            self._backlog.changed()
+            raise
+        finally:
+            self._listing = False
+            self._lifecycle.changed.notify()
+        foreign = self._backlog.listed(names, began, time.monotonic())
+        if foreign:
+            log.warning(
+                "%d nodes in %s are no messages and stay there, such as %r", len(foreign), self._path, min(foreign)
+            )
+
+    async def _taken(self, child: Child) -> bytes | None:
+        """Takes a node; returns its data, None if it is not this consumer's."""
+        data = await self._trying(child, self._begin(child))
+        if data is Untaken.GONE:
+            self._backlog.drop(child)
+        return None if isinstance(data, Untaken) else data
+
+    async def _begin(self, child: Child) -> bytes | Untaken:
+        data = await self._taker.take(child)
+        return await self._wait_for(child) if data is Untaken.BLOCKED else data
+
+    async def _deleted(self, child: Child, taker: DeletingTaker) -> bool:
+        deleted = await self._trying(child, taker.delete(child))
+        if not deleted:
+            self._backlog.drop(child)
+        return deleted
+
+    async def _trying(self, child: Child, step: Awaitable[T]) -> T:
+        """Returns what a step has; if it fails, the node is no more in hand."""
+        try:
+            return await step
+        except CoordinationLost:
+            self._backlog.put_back(child)
+            raise
+        except QdoError:
+            self._backlog.set_aside(child)
+            raise
+
+    async def _wait_for(self, child: Child) -> bytes | Untaken:
+        """Watches a node that another consumer holds; returns its data if this consumer holds it after all."""
+        assert isinstance(self._taker, LockingTaker)  # noqa: S101 - no other blocks
+        if not self._backlog.block(child, time.monotonic()):
+            return Untaken.BLOCKED
+        own = await self._taker.holder(child)
+        if own is None:
+            self._backlog.unblock(child.name)
+            self._lifecycle.changed.notify()
+        if not own or not self._backlog.hold(child):
+            return Untaken.BLOCKED
+        return await self._taker.resume(child)
+
+    async def _refuse(self, child: Child) -> None:
+        try:
+            await self._taker.release(child)
+        finally:
+            self._backlog.set_aside(child)
+
+    async def _conclude(self, child: Child, failure: BaseException | None) -> None:
+        failures = self._failures.pop(child.name, 0) + (failure is not None)
+        if failure is not None:
+            kinds = {kind.__name__ for kind in type(failure).__mro__}
+            pause = self._handling.retry.after(failures, kinds, random.random())  # noqa: S311 - no secret
+            if pause is not None:
+                heapq.heappush(self._parked, Parked(time.monotonic() + pause, child, failures))
+                self._lifecycle.changed.notify()
+                return
+        try:
+            await self._taker.finish(child)
+        finally:
+            self._backlog.drop(child)
+
+    async def _put_back(self, parked: Parked) -> None:
+        assert isinstance(self._taker, LockingTaker)  # noqa: S101 - messages of others are not parked
+        try:
+            name = await self._taker.put_back(parked.child)
+        finally:
+            self._backlog.drop(parked.child)
+        self._failures[name or parked.child.name] = parked.failures
+        while len(self._failures) > MOST_COUNTED:
+            self._failures.popitem(last=False)
+        if name is None:
+            self._backlog.changed()
