@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +16,9 @@ from qdo.errors import CoordinationError, CoordinationLost
 from qdo.loop_thread import LoopThread
 
 T = TypeVar("T")
+
+TRY_AGAIN = 0.1
+"""Interval between two tries of a request whose end is not known, in seconds."""
 
 _loops: dict[int, LoopThread] = {}
 """By process."""
@@ -62,6 +65,27 @@ async def lent(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has 
         await link.close()
 
 
+async def insist(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
+    """Makes a request until it is answered; waits for a connection that broke.
+
+    Raises:
+        CoordinationError: Not CoordinationLost.
+    """
+    while True:
+        try:
+            await link.open()
+            return await ask()
+        except CoordinationLost:
+            await asyncio.sleep(TRY_AGAIN)
+
+
+async def ensure(link: Link, paths: Iterable[str]) -> None:
+    """Makes persistent nodes, with all above them, unless they exist; what exists needs no rights further up."""
+    wanted = list(paths)
+    nodes = await link.look(wanted)
+    await make(link, [path for path, node in zip(wanted, nodes, strict=True) if node is None])
+
+
 async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
     """Creates a node with the next sequence, and its parent if that is missing; waits for a connection that broke.
 
@@ -73,7 +97,7 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
     create = Create(f"{path}/{prefix}", data, sequence=True)
     (outcome,) = await link.apply([(create,)])
     if lacks_parent(outcome):
-        await make(link, [path])
+        await ensure(link, [path])
         (outcome,) = await link.apply([(create,)])
     if isinstance(outcome, Rejection):
         raise not_created(path, outcome)

@@ -27,22 +27,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from qdo.coordination.changes import lacks_parent, make
+from qdo.coordination.changes import lacks_parent
 from qdo.coordination.tree import Create, Delete, Link, Rejection
 from qdo.coordination.tree import State as LinkState
-from qdo.curator.bridge import lent, not_created, run, within
+from qdo.curator.bridge import TRY_AGAIN, ensure, insist, lent, not_created, run, within
 from qdo.curator.options import check_path
-from qdo.errors import CoordinationError, CoordinationLost, InvalidArgument, SessionLost
+from qdo.errors import CoordinationError, InvalidArgument
 from qdo.tasks import Signal, cancel, start
 
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
 
 ANSWER = 30.0
 """Timeout of :meth:`LeaderElection.participants`, in seconds."""
-LONGEST_PAUSE = 1.0
-"""Max seconds between two tries."""
 CLOSING = 3.0
 """Timeout of :meth:`LeaderElection.close`, in seconds. The node is removed after that, too, once ZooKeeper answers."""
 
@@ -272,7 +271,7 @@ class LeaderElection:
                 self._become("waiting")
                 withdrawal = start(self._withdraw(prefix), self._tasks)
             await asyncio.wait([withdrawal])
-            await asyncio.sleep(LONGEST_PAUSE / 10)
+            await asyncio.sleep(TRY_AGAIN)
 
     async def _stand(self, link: Link, prefix: str) -> None:
         """Makes a node, waits for the lead and keeps it; returns when the node is gone.
@@ -280,40 +279,34 @@ class LeaderElection:
         Raises:
             CoordinationError: Not CoordinationLost: the node keeps its place while the connection is broken.
         """
-        made = False
+        node = await insist(link, partial(self._enter, link, prefix))
         while True:
             news = self._news.next
-            try:
-                await link.open()
-                names = await self._in_turn(link)
-                mine = next((at for at, name in enumerate(names) if name.startswith(prefix)), None)
-                if mine is None and made:
-                    return
-                if mine is None:
-                    await self._enter(link, prefix)
-                    continue
-                made = True
-                # Behind others it watches the one before its own, else its own.
-                (watched,) = await link.read([f"{self.path}/{names[max(0, mine - 1)]}"], watch=True)
-            except CoordinationLost:
-                await asyncio.sleep(LONGEST_PAUSE / 10)
-                continue
+            names = await insist(link, partial(self._in_turn, link))
+            if node not in names:
+                return
+            # Behind others it watches the one before its own, else its own.
+            before = names[max(0, names.index(node) - 1)]
+            (watched,) = await insist(link, partial(link.read, [f"{self.path}/{before}"], watch=True))
             if watched is None:
                 continue
-            if not mine and watched.session != link.session:
+            if before == node and watched.session != link.session:
                 return
-            if not mine and not news.is_set() and link.state == "connected":
-                self._node = names[0]
+            if before == node and not news.is_set() and link.state == "connected":
+                self._node = node
                 self._become("leading")
             await news.wait()
 
-    async def _enter(self, link: Link, prefix: str) -> None:
-        node = Create(f"{self.path}/{prefix}", self.name.encode(), ephemeral=True, sequence=True)
-        (outcome,) = await link.apply([(node,)])
-        if lacks_parent(outcome):
-            await make(link, [self.path])
-        elif isinstance(outcome, Rejection):
-            raise not_created(self.path, outcome)
+    async def _enter(self, link: Link, prefix: str) -> str:
+        """Makes a node, unless that was done and its answer lost; returns its name."""
+        create = Create(f"{self.path}/{prefix}", self.name.encode(), ephemeral=True, sequence=True)
+        while not (mine := [name for name in await self._in_turn(link) if name.startswith(prefix)]):
+            (outcome,) = await link.apply([(create,)])
+            if lacks_parent(outcome):
+                await ensure(link, [self.path])
+            elif isinstance(outcome, Rejection):
+                raise not_created(self.path, outcome)
+        return mine[0]
 
     async def _in_turn(self, link: Link) -> list[str]:
         (names,) = await link.children([self.path])
@@ -321,16 +314,16 @@ class LeaderElection:
 
     async def _withdraw(self, prefix: str) -> None:
         """Removes the node, as soon as ZooKeeper answers. Only a client that was stopped leaves it to its session."""
-        while True:
-            session = 0
+        for _ in range(2):  # A request that was under way when the session ended may have been made in the next one.
             try:
                 async with lent(self.client) as link:
-                    session = link.session
-                    names = [name for name in await self._in_turn(link) if name.startswith(prefix)]
-                    await link.apply((Delete(f"{self.path}/{name}"),) for name in names)
-                    return
+                    await insist(link, partial(self._remove, link, prefix))
             except CoordinationError as error:
-                if not isinstance(error, CoordinationLost) and not (session and isinstance(error, SessionLost)):
-                    log.info("the node of a contender at %s is left to the end of its session: %r", self.path, error)
-                    return
-            await asyncio.sleep(LONGEST_PAUSE / 10)
+                reason = error
+            else:
+                return
+        log.info("the node of a contender at %s is left to the end of its session: %r", self.path, reason)
+
+    async def _remove(self, link: Link, prefix: str) -> None:
+        names = [name for name in await self._in_turn(link) if name.startswith(prefix)]
+        await link.apply((Delete(f"{self.path}/{name}"),) for name in names)

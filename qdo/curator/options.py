@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from qdo.curator.consuming.consumption import ErrorMode
 from qdo.curator.items import HEAD, OVERHEAD, decode, encode
 from qdo.curator.lifecycle import Event
 from qdo.curator.names import FORBIDDEN
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from qdo.curator.leader import LeaderElection
 
 T = TypeVar("T")
+ErrorMode: TypeAlias = Literal["requeue", "delete"]
 
 NODE_LIMIT = 0xFFFFF
 """Max bytes of a request at a server of ZooKeeper where ``jute.maxbuffer`` is not set."""

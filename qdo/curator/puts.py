@@ -14,6 +14,7 @@ from qdo.coordination.tree import Create, Link, Rejection
 from qdo.curator.bridge import append, count, not_created, run, soon, within
 from qdo.curator.items import AROUND
 from qdo.curator.lifecycle import Lifecycle
+from qdo.curator.options import QueueOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
 from qdo.tasks import start
 
@@ -47,33 +48,18 @@ class Puts:
     Args:
         lifecycle: Of the queue.
         link: To its session.
-        path: Of the queue.
-        background: Puts return before they are stored.
-        most: Max nodes of the queue; None: any number.
-        limit: Max bytes of a request at the servers.
-        patience: Timeout of a put in the foreground, in seconds.
+        options: Of the queue.
         report: Called with every put in the background that failed, in the event loop.
     """
 
     def __init__(
-        self,
-        lifecycle: Lifecycle,
-        link: Link,
-        path: str,
-        *,
-        background: bool,
-        most: int | None,
-        limit: int,
-        patience: float,
-        report: Callable[[QdoError], None],
+        self, lifecycle: Lifecycle, link: Link, options: QueueOptions[Any], report: Callable[[QdoError], None]
     ) -> None:
         self._lifecycle = lifecycle
         self._link = link
-        self._path = path
-        self._background = background
-        self._most = most
-        self._at_once = min(MOST_BYTES, limit - AROUND)
-        self._patience = patience
+        self._path = options.path
+        self._options = options
+        self._at_once = min(MOST_BYTES, options.node_limit - AROUND)
         self._report = report
         self._changed = threading.Condition()
         """Guards what follows, but for the last two."""
@@ -96,10 +82,11 @@ class Puts:
         """
         self._lifecycle.require()
         until = None if timeout is None else time.monotonic() + timeout
-        if self._most is not None and not run(self._found_room(until)):
+        most = self._options.max_items
+        if most is not None and not run(self._found_room(most, until)):
             return False
-        if not self._background:
-            run(within(self._patience, append(self._link, self._path, prefix, data)))
+        if not self._options.in_background:
+            run(within(self._options.answer_timeout, append(self._link, self._path, prefix, data)))
             return True
         with self._changed:
             while self._full(len(data)):
@@ -151,12 +138,11 @@ class Puts:
     def _full(self, size: int) -> bool:
         return self._pending >= MOST_PENDING or (self._pending > 0 and self._pending_bytes + size > MOST_PENDING_BYTES)
 
-    async def _found_room(self, until: float | None) -> bool:
-        """Waits until the queue has room; returns False if it has none in time."""
-        assert self._most is not None  # noqa: S101 - asked by the caller
+    async def _found_room(self, most: int, until: float | None) -> bool:
+        """Waits until the queue has fewer nodes than ``most``; returns False if it has more in time."""
         while self._room <= 0:
-            free = self._most - await within(self._patience, count(self._link, self._path)) - self._pending
-            self._room = -(-free // TRUST)
+            nodes = await within(self._options.answer_timeout, count(self._link, self._path))
+            self._room = -(-(most - nodes - self._pending) // TRUST)
             if self._room <= 0:
                 left = LOOK_AGAIN if until is None else min(LOOK_AGAIN, until - time.monotonic())
                 if left <= 0:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from qdo.coordination.changes import make
 from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
 from qdo.coordination.zookeeper.driver import BorrowedLink
-from qdo.curator.bridge import count, lent, run, within
-from qdo.curator.consuming.backlog import Backlog
-from qdo.curator.consuming.consumption import Consumption, Handling
-from qdo.curator.consuming.taking import DeletingTaker, LockingTaker, Taker
+from qdo.curator.bridge import count, ensure, lent, run, within
+from qdo.curator.consuming.consumption import Consumption
 from qdo.curator.items import largest
 from qdo.curator.lifecycle import Lifecycle, State
 from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, Child, Names
@@ -142,7 +137,13 @@ class CuratorQueue(Generic[T]):
             if not options.client.connected:
                 raise InvalidArgument("the client of ZooKeeper is not connected; call client.start() first")
             link = BorrowedLink(options.client)
-            running = Running(link, self._putting(link), self._consuming(link))
+            running = Running(
+                link,
+                Puts(self._lifecycle, link, options, self._report),
+                None
+                if options.consumer is None
+                else Consumption(self._lifecycle, link, options, self.names, self._refresh, self._token, self._report),
+            )
             try:
                 await within(options.answer_timeout, self._prepare(running))
             except BaseException:
@@ -160,7 +161,7 @@ class CuratorQueue(Generic[T]):
 
     async def _prepare(self, running: Running) -> None:
         await running.link.open()
-        await make(running.link, filter(None, (self.path, self._options.lock_path)))
+        await ensure(running.link, filter(None, (self.path, self._options.lock_path)))
         if running.consumption is not None:
             await running.consumption.begin()
 
@@ -189,48 +190,6 @@ class CuratorQueue(Generic[T]):
         self._lifecycle.hear(state)
         running.puts.wake()
         running.puts.send()
-
-    def _putting(self, link: BorrowedLink) -> Puts:
-        options = self._options
-        return Puts(
-            self._lifecycle,
-            link,
-            options.path,
-            background=options.in_background,
-            most=options.max_items,
-            limit=options.node_limit,
-            patience=options.answer_timeout,
-            report=self._report,
-        )
-
-    def _consuming(self, link: BorrowedLink) -> Consumption | None:
-        options = self._options
-        election = options.election
-        if options.consumer is None:
-            return None
-        return Consumption(
-            self._lifecycle,
-            link,
-            options.path,
-            self._taking(link),
-            Backlog(self.names, self._refresh),
-            Handling(options.serializer.read, options.consumer, options.error_mode, options.retry, self._report),
-            threads=options.threads,
-            allowed=lambda: election is None or election.leading,
-        )
-
-    def _taking(self, link: BorrowedLink) -> Taker:
-        options = self._options
-        if options.lock_path is None:
-            return DeletingTaker(link, options.path)
-        return LockingTaker(
-            link,
-            options.path,
-            lock_path=options.lock_path,
-            token=self._token,
-            about=f"{socket.gethostname()} {os.getpid()}",
-            limit=options.node_limit,
-        )
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
         self._lifecycle.require()

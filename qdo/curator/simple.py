@@ -6,10 +6,9 @@ import time
 from collections import deque
 from typing import Any
 
-from qdo.coordination.changes import make
 from qdo.coordination.tree import Delete, Link, Rejection
 from qdo.coordination.zookeeper.driver import BorrowedLink
-from qdo.curator.bridge import append, run
+from qdo.curator.bridge import append, ensure, run
 from qdo.curator.items import largest
 from qdo.curator.names import SIMPLE
 from qdo.curator.options import LEAST_LIMIT, NODE_LIMIT, check_path
@@ -165,7 +164,7 @@ class SimpleDistributedQueue:
                     return data
             (names,) = await link.children([self._path], watch=watch)
             if names is None:
-                await make(link, [self._path])
+                await ensure(link, [self._path])
                 continue
             self._names = deque(child.name for child in SIMPLE.in_order(names))
             if not self._names:

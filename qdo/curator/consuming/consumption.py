@@ -11,24 +11,20 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from qdo.coordination.changes import make
 from qdo.coordination.tree import Link
-from qdo.curator.bridge import run, soon
+from qdo.curator.bridge import TRY_AGAIN, ensure, run, soon
 from qdo.curator.consuming.backlog import Backlog, now_ms
-from qdo.curator.consuming.taking import TRY_AGAIN, DeletingTaker, LockingTaker, Taker, Untaken
+from qdo.curator.consuming.taking import LockingTaker, Taker, Untaken
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.names import Child
+from qdo.curator.names import Child, Names
+from qdo.curator.options import QueueOptions
 from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
 from qdo.tasks import happens
-from qdo.worker.settings import Retry
 
 T = TypeVar("T")
-
-ErrorMode: TypeAlias = Literal["requeue", "delete"]
 
 MOST_PARKED = 1000
 """Max failed messages in a pause; at the limit no further message is taken."""
@@ -55,25 +51,6 @@ class Taken(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True)
-class Handling:
-    """The program's side of a queue.
-
-    Attributes:
-        read: Makes messages of a node's bytes, or raises BadItem.
-        consume: Called with each message.
-        error_mode: The fate of a message that failed.
-        retry: How long a failed message stays locked before it is put back, and how often.
-        report: Called with every error.
-    """
-
-    read: Callable[[bytes], list[Any]]
-    consume: Callable[[Any], object]
-    error_mode: ErrorMode
-    retry: Retry
-    report: Callable[[QdoError], None]
-
-
 class Consumption:
     """Takes and handles messages, each thread one after another.
 
@@ -83,38 +60,42 @@ class Consumption:
     Args:
         lifecycle: Of the queue.
         link: To its session.
-        path: Of the queue.
-        taker: How nodes are taken.
-        backlog: Which node comes next.
-        handling: The program's side.
-        threads: How many messages may be in hand at a time.
-        allowed: Returns whether messages may be taken now; :meth:`look_again` has to be called when that changes.
+        options: Of the queue; it has a consumer.
+        names: Of its recipe.
+        refresh: See :class:`~qdo.curator.consuming.backlog.Backlog`.
+        token: A name that no other consumer has.
+        report: Called with every error, in one of the threads.
     """
 
     def __init__(
         self,
         lifecycle: Lifecycle,
         link: Link,
-        path: str,
-        taker: Taker,
-        backlog: Backlog,
-        handling: Handling,
-        *,
-        threads: int,
-        allowed: Callable[[], bool],
+        options: QueueOptions[Any],
+        names: Names,
+        refresh: int | None,
+        token: str,
+        report: Callable[[QdoError], None],
     ) -> None:
         self._lifecycle = lifecycle
-        self._allowed = allowed
         self._link = link
-        self._path = path
-        self._taker = taker
-        self._backlog = backlog
-        self._handling = handling
+        self._path = options.path
+        self._options = options
+        self._backlog = Backlog(names, refresh)
+        self._taker = (
+            Taker(link, options.path)
+            if options.lock_path is None
+            else LockingTaker(link, options.path, options.lock_path, token, options.node_limit)
+        )
+        self._report = report
+        assert options.consumer is not None  # noqa: S101 - asked by the caller
+        self._consume = options.consumer
         self._parked: list[Parked] = []
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._listing = False
         self._running = {
-            threading.Thread(target=self._work, name=f"qdo-curator-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._work, name=f"qdo-curator-{number}", daemon=True)
+            for number in range(options.threads)
         }
         self._closers: set[threading.Thread] = set()
 
@@ -180,9 +161,9 @@ class Consumption:
                     self._handle(taken)
                 except SessionLost as error:
                     soon(partial(self._lifecycle.happened, "lost"))
-                    self._handling.report(error)
+                    self._report(error)
                 except QdoError as error:
-                    self._handling.report(error)
+                    self._report(error)
                     time.sleep(TRY_AGAIN)
         finally:
             soon(partial(self._left, threading.current_thread()))
@@ -190,25 +171,25 @@ class Consumption:
     def _handle(self, taken: Taken) -> None:
         child = taken.child
         try:
-            messages = self._handling.read(taken.data)
+            messages = self._options.serializer.read(taken.data)
         except BadItem as error:
             run(self._refuse(child))
             raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
-        if not isinstance(self._taker, DeletingTaker) or run(self._deleted(child, self._taker)):
+        if self._taker.recoverable or run(self._trying(child, self._taker.secure(child))) is not Untaken.GONE:
             run(self._conclude(child, self._handed_over(child, messages)))
 
     def _handed_over(self, child: Child, messages: list[Any]) -> BaseException | None:
         failure: BaseException | None = None
         for message in messages:
             try:
-                self._handling.consume(message)
+                self._consume(message)
             except BaseException as error:  # noqa: BLE001 - a thread that ends would keep the lock
                 failed = ConsumerFailed(
                     f"a message of {self._path}/{child.name} failed: {type(error).__name__}: {error}"
                 )
                 failed.__cause__ = error
-                self._handling.report(failed)
-                if self._taker.recoverable and self._handling.error_mode == "requeue":
+                self._report(failed)
+                if self._taker.recoverable and self._options.error_mode == "requeue":
                     failure = error
                     break
         return failure
@@ -239,6 +220,10 @@ class Consumption:
             else:
                 await happens(change, self._pause(now, epoch))
 
+    def _allowed(self) -> bool:
+        """Messages may be taken now; :meth:`look_again` has to be called when that changes."""
+        return self._options.election is None or self._options.election.leading
+
     def _next(self, epoch: int) -> Child | None:
         return self._backlog.take(epoch) if self._allowed() and len(self._parked) < MOST_PARKED else None
 
@@ -266,7 +251,7 @@ class Consumption:
             (names,) = await self._link.children([self._path], watch=True)
             if names is None:
                 self._backlog.changed()
-                await make(self._link, [self._path])
+                await ensure(self._link, [self._path])
                 return
         except BaseException:
             self._backlog.changed()
@@ -282,31 +267,24 @@ class Consumption:
 
     async def _taken(self, child: Child) -> bytes | None:
         """Takes a node; returns its data, None if it is not this consumer's."""
-        data = await self._trying(child, self._begin(child))
-        if data is Untaken.GONE:
-            self._backlog.drop(child)
+        data = await self._trying(child, self._taker.take(child))
+        if data is Untaken.BLOCKED:
+            data = await self._trying(child, self._wait_for(child))
         return None if isinstance(data, Untaken) else data
 
-    async def _begin(self, child: Child) -> bytes | Untaken:
-        data = await self._taker.take(child)
-        return await self._wait_for(child) if data is Untaken.BLOCKED else data
-
-    async def _deleted(self, child: Child, taker: DeletingTaker) -> bool:
-        deleted = await self._trying(child, taker.delete(child))
-        if not deleted:
-            self._backlog.drop(child)
-        return deleted
-
-    async def _trying(self, child: Child, step: Awaitable[T]) -> T:
-        """Returns what a step has; if it fails, the node is no more in hand."""
+    async def _trying(self, child: Child, step: Awaitable[T]) -> T | Untaken:
+        """Returns what a step has; if it fails, or the node is gone, that is no more in hand."""
         try:
-            return await step
+            data = await step
         except CoordinationLost:
             self._backlog.put_back(child)
             raise
         except QdoError:
             self._backlog.set_aside(child)
             raise
+        if data is Untaken.GONE:
+            self._backlog.drop(child)
+        return data
 
     async def _wait_for(self, child: Child) -> bytes | Untaken:
         """Watches a node that another consumer holds; returns its data if this consumer holds it after all."""
@@ -331,7 +309,7 @@ class Consumption:
         failures = self._failures.pop(child.name, 0) + (failure is not None)
         if failure is not None:
             kinds = {kind.__name__ for kind in type(failure).__mro__}
-            pause = self._handling.retry.after(failures, kinds, random.random())  # noqa: S311 - no secret
+            pause = self._options.retry.after(failures, kinds, random.random())  # noqa: S311 - no secret
             if pause is not None:
                 heapq.heappush(self._parked, Parked(time.monotonic() + pause, child, failures))
                 self._lifecycle.changed.notify()

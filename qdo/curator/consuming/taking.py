@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import enum
+import os
+import socket
+from contextlib import suppress
+from functools import partial
 
-from qdo.coordination.changes import make
 from qdo.coordination.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
+from qdo.curator.bridge import ensure, insist
 from qdo.curator.items import largest
 from qdo.curator.names import Child
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
-
-TRY_AGAIN = 0.1
-"""Interval between two tries of a request whose end is not known, in seconds."""
 
 
 class Untaken(enum.Enum):
@@ -23,17 +23,22 @@ class Untaken(enum.Enum):
     BLOCKED = "it is in the hands of another consumer"
 
 
-class Taker(abc.ABC):
-    """The way in which nodes are taken."""
+class Taker:
+    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails.
 
-    recoverable: bool
-    """A message that was taken can be put back."""
+    The consumer whose deletion succeeds takes the node. After CoordinationLost it may be deleted, and its messages
+    lost.
+
+    Attributes:
+        recoverable: A message that was taken can be put back.
+    """
+
+    recoverable = False
 
     def __init__(self, link: Link, path: str) -> None:
         self._link = link
         self._path = path
 
-    @abc.abstractmethod
     async def begin(self) -> None:
         """Prepares; called before messages are taken.
 
@@ -41,24 +46,27 @@ class Taker(abc.ABC):
             CoordinationError: ZooKeeper did not answer or refused.
         """
 
-    @abc.abstractmethod
     async def leave(self) -> None:
         """Nothing will be taken or finished any more."""
 
-    @abc.abstractmethod
     async def take(self, child: Child) -> bytes | Untaken:
-        """Makes a node this consumer's, if it is recoverable; returns its data.
+        """Returns the data of a node, which is this consumer's if it is recoverable.
 
         Raises:
             CoordinationLost: It was taken or not; that shows when it is tried again.
             SessionLost
         """
+        (node,) = await self._link.read([self._item(child)])
+        return Untaken.GONE if node is None else node.data
 
-    @abc.abstractmethod
+    async def secure(self, child: Child) -> Untaken | None:
+        """Makes a node this consumer's for good, which was read and is not recoverable; else returns why not."""
+        (outcome,) = await self._link.apply([(Delete(self._item(child)),)])
+        return Untaken.GONE if isinstance(outcome, Rejection) else None
+
     async def release(self, child: Child) -> None:
         """Leaves a node to the next consumer; raises SessionLost."""
 
-    @abc.abstractmethod
     async def finish(self, child: Child) -> None:
         """Removes a node that was taken and handled.
 
@@ -68,36 +76,6 @@ class Taker(abc.ABC):
 
     def _item(self, child: Child) -> str:
         return f"{self._path}/{child.name}"
-
-    async def _read(self, child: Child) -> bytes | Untaken:
-        (node,) = await self._link.read([self._item(child)])
-        return Untaken.GONE if node is None else node.data
-
-
-class DeletingTaker(Taker):
-    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails.
-
-    The consumer whose deletion succeeds takes the node. After CoordinationLost it may be deleted, and its messages
-    lost.
-    """
-
-    recoverable = False
-
-    async def begin(self) -> None: ...
-
-    async def leave(self) -> None: ...
-
-    async def take(self, child: Child) -> bytes | Untaken:
-        return await self._read(child)
-
-    async def release(self, child: Child) -> None: ...
-
-    async def finish(self, child: Child) -> None: ...
-
-    async def delete(self, child: Child) -> bool:
-        """Called before messages are handed over; returns False if somebody else has them."""
-        (outcome,) = await self._link.apply([(Delete(self._item(child)),)])
-        return isinstance(outcome, Applied)
 
 
 class LockingTaker(Taker):
@@ -112,41 +90,32 @@ class LockingTaker(Taker):
         path: Of the queue.
         lock_path: The parent of the locks.
         token: Name of the fence and data of the locks, different for each consumer.
-        about: Data of the fence, for people.
         limit: Max bytes of a request at the servers.
     """
 
     recoverable = True
 
-    def __init__(self, link: Link, path: str, *, lock_path: str, token: str, about: str, limit: int) -> None:
+    def __init__(self, link: Link, path: str, lock_path: str, token: str, limit: int) -> None:
         super().__init__(link, path)
         self._lock_path = lock_path
         self._token = token.encode()
-        self._about = about.encode()
         self._fence = Check(f"{lock_path}/{token}")
         self._limit = limit
 
     async def begin(self) -> None:
-        (outcome,) = await self._link.apply([(Create(self._fence.path, self._about, ephemeral=True),)])
+        about = f"{socket.gethostname()} {os.getpid()}".encode()
+        (outcome,) = await self._link.apply([(Create(self._fence.path, about, ephemeral=True),)])
         if isinstance(outcome, Rejection) and outcome.why is RejectionReason.NO_NODE:
             raise CoordinationLost(f"the node {self._lock_path} of the locks was removed just now; start it again")
 
     async def leave(self) -> None:
-        while True:
-            try:
-                await self._link.open()
-                await self._link.apply([(Delete(self._fence.path),)])
-            except CoordinationLost:
-                await asyncio.sleep(TRY_AGAIN)
-            except CoordinationError:
-                return  # its session has ended, or will
-            else:
-                return
+        with suppress(CoordinationError):  # else it goes with the session
+            await insist(self._link, lambda: self._link.apply([(Delete(self._fence.path),)]))
 
     async def take(self, child: Child) -> bytes | Untaken:
-        lock = Create(self.lock(child), self._token, ephemeral=True)
+        lock = Create(self._lock(child), self._token, ephemeral=True)
         (outcome,), data = await asyncio.gather(
-            self._link.apply([(self._fence, Check(self._item(child)), lock)]), self._read(child)
+            self._link.apply([(self._fence, Check(self._item(child)), lock)]), super().take(child)
         )
         if isinstance(outcome, Rejection):
             return await self._refused(outcome)
@@ -159,12 +128,12 @@ class LockingTaker(Taker):
 
         It is the consumer's own if the answer to the request for it was lost.
         """
-        (node,) = await self._link.read([self.lock(child)], watch=True)
+        (node,) = await self._link.read([self._lock(child)], watch=True)
         return None if node is None else node.data == self._token
 
     async def resume(self, child: Child) -> bytes | Untaken:
         """Returns the data of a node whose lock is this consumer's already; raises SessionLost."""
-        data = await self._reread(child)
+        data = await insist(self._link, partial(super().take, child))
         if data is Untaken.GONE:
             await self.release(child)
         return data
@@ -184,7 +153,7 @@ class LockingTaker(Taker):
         Raises:
             SessionLost: It was not moved: another consumer will take it again.
         """
-        data = await self._reread(child)
+        data = await insist(self._link, partial(super().take, child))
         if isinstance(data, Untaken) or len(data) > largest(self._limit, self._path, child.prefix):
             await self.release(child)
             return None
@@ -192,7 +161,7 @@ class LockingTaker(Taker):
         created = await self._end(child, Delete(self._item(child)), again)
         return created[0].rpartition("/")[2] if created else None
 
-    def lock(self, child: Child) -> str:
+    def _lock(self, child: Child) -> str:
         return f"{self._lock_path}/{child.name}"
 
     async def _refused(self, refusal: Rejection) -> Untaken:
@@ -202,16 +171,8 @@ class LockingTaker(Taker):
             return Untaken.GONE
         if refusal.why is RejectionReason.NODE_EXISTS:
             return Untaken.BLOCKED
-        await make(self._link, [self._lock_path])
+        await ensure(self._link, [self._lock_path])
         raise CoordinationLost(f"the node {self._lock_path} of the locks was not there; it was made again")
-
-    async def _reread(self, child: Child) -> bytes | Untaken:
-        while True:
-            try:
-                await self._link.open()
-                return await self._read(child)
-            except CoordinationLost:
-                await asyncio.sleep(TRY_AGAIN)
 
     async def _end(self, child: Child, *wanted: Operation) -> tuple[str, ...]:
         """Applies operations to a locked node and removes its lock, in one transaction; waits until that is certain.
@@ -222,15 +183,10 @@ class LockingTaker(Taker):
         Returns:
             The paths of nodes that were made.
         """
-        lock = Delete(self.lock(child))
+        lock = Delete(self._lock(child))
         rest: tuple[Operation, ...] = (*wanted, lock)
         while rest:
-            try:
-                await self._link.open()
-                (outcome,) = await self._link.apply([(self._fence, *rest)])
-            except CoordinationLost:
-                await asyncio.sleep(TRY_AGAIN)
-                continue
+            (outcome,) = await insist(self._link, partial(self._link.apply, [(self._fence, *rest)]))
             if isinstance(outcome, Applied):
                 return outcome.created
             if outcome.at == 0:

@@ -23,7 +23,7 @@ class BorrowedLink(ClientLink):
     first one. Closing the link leaves the session and its nodes as they are.
 
     Args:
-        client: A ``KazooClient`` with any handler.
+        client: A ``KazooClient`` with kazoo's own handler of threads.
     """
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types

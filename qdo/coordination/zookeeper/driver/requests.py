@@ -132,7 +132,7 @@ class ClientLink(Link):
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         wanted = list(changes)
         answers = await self._ask([partial(send, self._client, change) for change in wanted])
-        return list(map(_outcome, wanted, answers))
+        return [_outcome(self._client, change, answer) for change, answer in zip(wanted, answers, strict=True)]
 
     async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
         return await apply_bundled(self, changes)
@@ -222,11 +222,11 @@ def _facts(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
     return stat.version, stat.mzxid, stat.ephemeralOwner
 
 
-def _outcome(change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
+def _outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
     if isinstance(answer, Rejection):
         return answer
     versions = tuple([getattr(result, "version", 0) for result in answer])
     for operation in change:
         if isinstance(operation, Create) and operation.sequence:
-            return Applied(versions, tuple([result for result in answer if isinstance(result, str)]))
+            return Applied(versions, tuple([client.unchroot(result) for result in answer if isinstance(result, str)]))
     return Applied(versions)

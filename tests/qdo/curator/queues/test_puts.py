@@ -13,7 +13,7 @@ from qdo.coordination.changes import MOST_BYTES
 from qdo.coordination.tree import Link
 from qdo.curator.bridge import run
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.options import NODE_LIMIT
+from qdo.curator.options import BYTES, NODE_LIMIT, QueueOptions
 from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
 from tests.harness.proxy import Proxy
@@ -119,9 +119,7 @@ def begun(silent: Silent, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
     """Returns puts in the background of a queue that is started, and its state."""
     lifecycle, link = Lifecycle("/q"), cast("Link", silent)
     lifecycle.happened("start")
-    return lifecycle, Puts(
-        lifecycle, link, "/q", background=True, most=None, limit=limit, patience=1.0, report=lambda _: None
-    )
+    return lifecycle, Puts(lifecycle, link, QueueOptions(None, None, BYTES, "/q", node_limit=limit), lambda _: None)
 
 
 def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - whatever is put

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl
 
 from qdo.curator.consuming import consumption
 from qdo.curator.consuming.backlog import now_ms
@@ -179,6 +180,16 @@ def test_a_client_has_to_be_connected(nodes: Nodes) -> None:
     client.stop()
     with pytest.raises(InvalidArgument, match=r"client\.start"):
         nodes.builder(client).build_queue().start()
+
+
+def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A queue whose nodes somebody else has made is used by programs that may make nothing beside it."""
+    for path in (nodes.path, nodes.lock_path):
+        client.ensure_path(path)
+    client.set_acls(nodes.path.rpartition("/")[0], [make_acl("world", "anyone", read=True)])
+    with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
+        queue.put("m0")
+        assert heard.wait(1) == ["m0"]
 
 
 def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
