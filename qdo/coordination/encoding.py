@@ -63,9 +63,8 @@ class Codec(Generic[Value]):
                 return self._decode(zlib.decompress(text))
         except (zlib.error, msgspec.MsgspecError) as error:
             raise self._damaged(data) from error
-        if head.startswith(MARK) and len(head) >= len(self._form) and not head.startswith(self._form):
-            age = "a newer" if head > self._form else "an older"
-            raise CoordinationIncompatible(f"{age} program than this one wrote the {self._what}: {head!r}")
+        if head.startswith(MARK) and head[: len(self._form)] > self._form:
+            raise CoordinationIncompatible(f"a newer program than this one wrote the {self._what}: {head!r}")
         raise self._damaged(data)
 
     def _damaged(self, data: bytes) -> CoordinationIncompatible:
@@ -96,7 +95,6 @@ class _Offset(msgspec.Struct, frozen=True):
 
 
 _MEMBERS = Codec("member", Member, b"3")
-"""Members reported what they found in format 1, and named the service by its address in format 2."""
 _OFFSETS = Codec("offset", _Offset, b"1")
 encode_member, decode_member = _MEMBERS.encode, _MEMBERS.decode
 encode_offset = _OFFSETS.encode

@@ -191,9 +191,8 @@ class CoordinationFile:
         if owner == APPLICATION_ID and version == FORMAT:
             return True
         if owner == APPLICATION_ID:
-            age, way = ("a newer", "update Qdo") if version > FORMAT else ("an older", OLDER)
-            made = f"{age} program than this one made {self.path}"
-            raise CoordinationIncompatible(f"{made}: its format is {version} and not {FORMAT}. To go on, {way}")
+            made = f"a newer program than this one made {self.path}: its format is {version} and not {FORMAT}"
+            raise CoordinationIncompatible(f"{made}. To go on, update Qdo")
         if owner or filled:
             raise CoordinationIncompatible(f"{self.path} is a database of something else")
         return False
@@ -261,7 +260,6 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 APPLICATION_ID = 0x51646F43
 """Number that distinguishes our files from other SQLite databases: ``QdoC``."""
 FORMAT = 4
-OLDER = "remove it while no worker runs, or name another file; groups then begin without offsets (qdo offsets seek)"
 
 TABLES = """
 CREATE TABLE parents (

@@ -33,8 +33,7 @@ def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> Non
 
 def report(ledger: Ledger, application: str, run: str) -> WriteCounts | None:
     """Returns what a run has done when it was last committed; None: it never was."""
-    identity = TaskIdentity.of("run", application, run)
-    found = ledger.entry(identity.work("report"), 0) or ledger.entry(identity.swapped().work("report"), 0)
+    found = ledger.entry(_work("run", application, run), 0)
     return None if found is None else msgspec.msgpack.decode(found, type=WriteCounts)
 
 

@@ -40,7 +40,6 @@ class TaskIdentity(msgspec.Struct, frozen=True):
 
     Attributes:
         writer: The run, the query or this one write.
-        older: What it is called in entries of the ledger that earlier versions made.
         batch: Of a stream: the micro-batch; else 0. It is no part of names: a later one takes the entries over.
         task: The number of the partition of Spark.
     """
@@ -48,7 +47,6 @@ class TaskIdentity(msgspec.Struct, frozen=True):
     writer: str
     batch: int
     task: int
-    older: str
 
     @classmethod
     def of(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> TaskIdentity:
@@ -56,15 +54,10 @@ class TaskIdentity(msgspec.Struct, frozen=True):
 
         Runs are named by users. Their names are hashed, because ``nightly/1`` would else be task 1 of ``nightly``.
         """
-        plain = f"{kind}/{application}/{name}"
-        hashed = f"{kind}/{blake2b(plain.encode(), digest_size=20).hexdigest()}"
-        if len(plain.encode()) > MAX_NAME_BYTES:
-            plain = hashed
-        return cls(hashed if kind == "run" else plain, batch, task, plain)
-
-    def swapped(self) -> TaskIdentity:
-        """Returns the identity of the same task by the other one of its writer's names."""
-        return TaskIdentity(self.older, self.batch, self.task, self.writer)
+        writer = f"{kind}/{application}/{name}"
+        if kind == "run" or len(writer.encode()) > MAX_NAME_BYTES:
+            writer = f"{kind}/{blake2b(writer.encode(), digest_size=20).hexdigest()}"
+        return cls(writer, batch, task)
 
     def work(self, *parts: str) -> str:
         """Names a piece of work that all tasks share."""
@@ -166,14 +159,11 @@ class TaskWriter:
         Where rows are numbered, these numbers are divided into pieces of that size, the same for all tasks: ids of a
         piece are reserved together, so it must not take long to write it.
         """
-        older = self._identity.swapped()
-        if older != self._identity and self._store.entry(self._named("rows", older), 0) is not None:
-            self._identity = older  # An earlier version began this task.
-        return self._agreed(self._named("rows", self._identity), self._pace.chunk(CHUNK_ROWS))
+        return self._agreed(self._named("rows"), self._pace.chunk(CHUNK_ROWS))
 
-    def _named(self, part: str, identity: TaskIdentity) -> str:
+    def _named(self, part: str) -> str:
         """Names a piece of work, which all tasks share where rows say themselves which they are."""
-        return identity.work(part) if "sequence" in self._layout else identity.own(part)
+        return self._identity.work(part) if "sequence" in self._layout else self._identity.own(part)
 
     def _agreed(self, work: str, number: int) -> int:
         """Returns the number that the first attempt of this micro-batch had here, which is this one if it is the first.
@@ -230,14 +220,14 @@ class TaskWriter:
         if "partition" in self._layout and not chunk.columns["partition"].null_count:
             return queue.partitions
         if queue.uid not in self._partitions:
-            work = self._named(f"{queue.uid:x}/partitions", self._identity)
+            work = self._named(f"{queue.uid:x}/partitions")
             self._partitions[queue.uid] = self._agreed(work, queue.partitions)
         return self._partitions[queue.uid]
 
     def _write(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
         if drafts.positions is not None:
             return self._load(target, drafts)
-        work = self._named(f"{target.queue.uid:x}", self._identity)
+        work = self._named(f"{target.queue.uid:x}")
         if "sequence" not in self._layout:
             return self._reserve(work, chunk.number, target, drafts)
         total = WriteCounts()
@@ -270,8 +260,7 @@ class TaskWriter:
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:
-            names = {one.finished(uid) for one in (self._identity, self._identity.swapped())}
-            self._finished[uid] = any(self._store.entry(name, 0) is not None for name in names)
+            self._finished[uid] = self._store.entry(self._identity.finished(uid), 0) is not None
         return self._finished[uid]
 
     def _load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
-from queuey.service.sessions import TOKEN_BYTES, Sessions, UserLogin
+from queuey.service.operating.sessions import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
 from queuey.web.admission.rates import Rate
 from queuey.web.admission.scheduling import counted_as

@@ -22,7 +22,6 @@ from queuey.spark.sink.spark_writer import QueueyWriter, TaskCommit
 from queuey.spark.sink.write_task import TaskIdentity
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP
-from tests.replacing import replace
 from tests.spark.kept import Kept
 from tests.spark.unit.test_arrow_rows import NOW, WriteSetup, setup
 
@@ -73,28 +72,13 @@ def test_names_of_runs_may_have_slashes(setup: WriteSetup) -> None:
     assert len(texts(setup)) == 24
 
 
-@pytest.mark.parametrize(
-    ("schema", "rows"), [("value string", ROWS), ("value string, sequence long", NUMBERED)], ids=["plain", "numbered"]
-)
-def test_a_run_that_an_earlier_version_began_is_not_written_twice(
-    schema: str, rows: list[tuple[object, ...]], setup: WriteSetup
-) -> None:
-    """Entries of the ledger that an earlier version made under another name of the run count as before."""
-    old = TaskIdentity("run/acme/a/1", 0, 0, "run/acme/a/1")
-    with replace(TaskIdentity.of, lambda *_, **__: old):
-        assert setup.write(schema, rows, run="a/1").written == 8
-    setup.queue = setup.store.update_queue(setup.queue, QueueSpec(partitions=9))
-    assert setup.write(schema, rows, name="a/1", run="a/1").skipped == 8
-    assert len(texts(setup)) == 8
-
-
-def test_a_run_that_an_earlier_version_finished_stays_finished(setup: WriteSetup) -> None:
+def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
     """More rows are refused, in tasks that are new too, and what the run did can be read."""
-    old = TaskIdentity("run/acme/june", 0, 0, "run/acme/june")
-    setup.store.enter(old.finished(setup.queue.uid), 0, b"finished", expected=None)
+    task = TaskIdentity.of("run", APP, "june")
+    setup.store.enter(task.finished(setup.queue.uid), 0, b"finished", expected=None)
     with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
         setup.write("value string", ROWS, name="june", run="june", task=3)
-    setup.store.enter(old.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+    setup.store.enter(task.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
     write_reports.note(setup.store, APP, "june", WriteCounts(rows=8, skipped=8))
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8, skipped=8)
