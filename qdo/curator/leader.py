@@ -35,7 +35,7 @@ from qdo.coordination.tree import Create, Delete, Link, Rejection
 from qdo.coordination.tree import State as LinkState
 from qdo.curator.bridge import TRY_AGAIN, ensure, insist, lent, not_created, run, within
 from qdo.curator.options import check_path
-from qdo.errors import CoordinationError, InvalidArgument
+from qdo.errors import CoordinationError, InvalidArgument, SessionLost
 from qdo.tasks import Signal, cancel, start
 
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
@@ -143,7 +143,7 @@ class LeaderElection:
         """The state, the connection or a watched node has changed."""
         self._link: Link | None = None
         self._node = ""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._withdrawals: set[asyncio.Task[None]] = set()
         self._standing: asyncio.Task[None] | None = None
         self._states: queue.SimpleQueue[LeaderState] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._tell, name=f"election {path}", daemon=True)
@@ -228,7 +228,7 @@ class LeaderElection:
             raise InvalidArgument(f"The election at {self.path} was started before. Make another one.")
         self._state = "waiting"
         self._thread.start()
-        self._standing = start(self._stand_again_and_again(), self._tasks)
+        self._standing = asyncio.create_task(self._stand_again_and_again())
 
     async def _wait(self, seconds: float | None) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -241,8 +241,8 @@ class LeaderElection:
         self._become("closed")
         if self._standing is not None:
             await cancel(self._standing)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CLOSING)
+        if self._withdrawals:
+            await asyncio.wait(self._withdrawals, timeout=CLOSING)
 
     def _become(self, state: LeaderState) -> None:
         if self._state not in {state, "closed"}:
@@ -264,13 +264,17 @@ class LeaderElection:
             try:
                 async with lent(self.client) as link:
                     self._link, link.on_state, link.on_watch = link, self._hear, lambda _: self._news.notify()
-                    await self._stand(link, prefix)
+                    try:
+                        await self._stand(link, prefix)
+                    finally:
+                        self._become("waiting")
+                        start(self._withdraw(prefix), self._withdrawals)
+            except SessionLost:
+                """It stands again in the next one, once there is one."""
             except CoordinationError as error:
                 log.warning("the election at %s is tried again: %r", self.path, error)
-            finally:
-                self._become("waiting")
-                withdrawal = start(self._withdraw(prefix), self._tasks)
-            await asyncio.wait([withdrawal])
+            if self._withdrawals:
+                await asyncio.wait(self._withdrawals)
             await asyncio.sleep(TRY_AGAIN)
 
     async def _stand(self, link: Link, prefix: str) -> None:

@@ -51,6 +51,13 @@ class Taken(NamedTuple):
     data: bytes
 
 
+class Handled(NamedTuple):
+    """A node whose messages were handed over, and the error of the one that is to be handled again."""
+
+    child: Child
+    failure: BaseException | None
+
+
 class Consumption:
     """Takes and handles messages, each thread one after another.
 
@@ -152,13 +159,15 @@ class Consumption:
     # What a thread does.
 
     def _work(self) -> None:
+        handled: Handled | None = None
         try:
             while True:
                 try:
-                    taken = run(self._take())
+                    concluding, handled = handled, None
+                    taken = run(self._go_on(concluding))
                     if taken is None:
                         return
-                    self._handle(taken)
+                    handled = self._handle(taken)
                 except SessionLost as error:
                     soon(partial(self._lifecycle.happened, "lost"))
                     self._report(error)
@@ -168,15 +177,16 @@ class Consumption:
         finally:
             soon(partial(self._left, threading.current_thread()))
 
-    def _handle(self, taken: Taken) -> None:
+    def _handle(self, taken: Taken) -> Handled | None:
         child = taken.child
         try:
             messages = self._options.serializer.read(taken.data)
         except BadItem as error:
             run(self._refuse(child))
             raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
-        if self._taker.recoverable or run(self._trying(child, self._taker.secure(child))) is not Untaken.GONE:
-            run(self._conclude(child, self._handed_over(child, messages)))
+        if not self._taker.recoverable and run(self._trying(child, self._taker.secure(child))) is Untaken.GONE:
+            return None
+        return Handled(child, self._handed_over(child, messages))
 
     def _handed_over(self, child: Child, messages: list[Any]) -> BaseException | None:
         failure: BaseException | None = None
@@ -200,8 +210,10 @@ class Consumption:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 
-    async def _take(self) -> Taken | None:
-        """Waits for a node and makes it this consumer's; None: the queue has ended."""
+    async def _go_on(self, handled: Handled | None) -> Taken | None:
+        """Concludes a node, then waits for another and makes it this consumer's; None: the queue has ended."""
+        if handled is not None:
+            await self._conclude(handled.child, handled.failure)
         while True:
             change = self._lifecycle.changed.next
             state = self._lifecycle.state
