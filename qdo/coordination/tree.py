@@ -225,7 +225,7 @@ class Link(abc.ABC):
         """
 
     async def count(self, paths: Iterable[str]) -> list[int | None]:
-        """Returns how many nodes are inside of nodes, None for those that are not there."""
+        """Returns how many nodes are inside of each node, None if it does not exist."""
         return [None if names is None else len(names) for names in await self.children(paths)]
 
     @abc.abstractmethod

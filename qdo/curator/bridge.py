@@ -81,9 +81,9 @@ async def insist(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
 
 async def ensure(link: Link, paths: Iterable[str]) -> None:
     """Makes persistent nodes, with all above them, unless they exist; what exists needs no rights further up."""
-    wanted = list(paths)
-    nodes = await link.look(wanted)
-    await make(link, [path for path, node in zip(wanted, nodes, strict=True) if node is None])
+    every = list(paths)
+    nodes = await link.look(every)
+    await make(link, [path for path, node in zip(every, nodes, strict=True) if node is None])
 
 
 async def append(link: Link, path: str, prefix: str, data: bytes) -> None:

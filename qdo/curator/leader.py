@@ -146,7 +146,7 @@ class LeaderElection:
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._standing: asyncio.Task[None] | None = None
         self._states: queue.SimpleQueue[LeaderState] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._tell, name=f"election {path}", daemon=True)
+        self._thread = threading.Thread(target=self._notify, name=f"election {path}", daemon=True)
 
     @property
     def state(self) -> LeaderState:
@@ -205,7 +205,7 @@ class LeaderElection:
         """
         return run(within(ANSWER, self._participants()))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Calls the listeners, which may wait, with each state."""
         state: LeaderState = "waiting"
         while state != "closed":

@@ -98,8 +98,8 @@ class Puts:
             self._pending += 1
             self._pending_bytes += len(data)
             self._waiting.append(Put(Create(f"{self._path}/{prefix}", data, sequence=True), messages))
-            asked, self._sending = self._sending, True
-        if not asked:
+            scheduled, self._sending = self._sending, True
+        if not scheduled:
             soon(self.send)
         return True
 
@@ -153,7 +153,7 @@ class Puts:
         return True
 
     def _next(self) -> list[Put]:
-        """Returns the puts of the next transaction; none: there is none."""
+        """Returns the puts of the next transaction, empty if no put waits."""
         batch: list[Put] = []
         with self._changed:
             room = self._at_once

@@ -14,6 +14,7 @@ from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
 from qdo.coordination.zookeeper.driver import BorrowedLink
 from qdo.curator.bridge import count, ensure, lent, run, within
+from qdo.curator.consuming.backlog import Backlog
 from qdo.curator.consuming.consumption import Consumption
 from qdo.curator.items import largest
 from qdo.curator.lifecycle import Lifecycle, State
@@ -137,13 +138,11 @@ class CuratorQueue(Generic[T]):
             if not options.client.connected:
                 raise InvalidArgument("the client of ZooKeeper is not connected; call client.start() first")
             link = BorrowedLink(options.client)
-            running = Running(
-                link,
-                Puts(self._lifecycle, link, options, self._report),
-                None
-                if options.consumer is None
-                else Consumption(self._lifecycle, link, options, self.names, self._refresh, self._token, self._report),
-            )
+            puts, consumption = Puts(self._lifecycle, link, options, self._report), None
+            if options.consumer is not None:
+                backlog = Backlog(self.names, self._refresh)
+                consumption = Consumption(self._lifecycle, link, options, backlog, self._token, self._report)
+            running = Running(link, puts, consumption)
             try:
                 await within(options.answer_timeout, self._prepare(running))
             except BaseException:
@@ -185,8 +184,8 @@ class CuratorQueue(Generic[T]):
         await running.link.close()
 
     def _turn(self, running: Running, state: LinkState) -> None:
-        if state == "suspended" and running.consumption is not None:
-            running.consumption.unwatched()
+        if running.consumption is not None:
+            running.consumption.heard(state)
         self._lifecycle.hear(state)
         running.puts.wake()
         running.puts.send()
@@ -411,12 +410,12 @@ class DistributedIdQueue(CuratorQueue[T]):
         self._lifecycle.require()
         return run(within(self._options.answer_timeout, self._remove(IDS.fixed(item_id))))
 
-    async def _remove(self, wanted: str) -> int:
+    async def _remove(self, name: str) -> int:
         assert self._running is not None  # noqa: S101 - it was started
         link = self._running.link
         await link.open()
         (names,) = await link.children([self.path])
-        found = [child for child in IDS.in_order(names or ()) if child.id == wanted]
+        found = [child for child in IDS.in_order(names or ()) if child.id == name]
         return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._removal, found)))
 
     def _removal(self, child: Child) -> Change:

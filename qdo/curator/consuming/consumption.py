@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from qdo.coordination.tree import Link
+from qdo.coordination.tree import Link, State
 from qdo.curator.bridge import TRY_AGAIN, ensure, run, soon
 from qdo.curator.consuming.backlog import Backlog, now_ms
 from qdo.curator.consuming.taking import LockingTaker, Taker, Untaken
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.names import Child, Names
+from qdo.curator.names import Child
 from qdo.curator.options import QueueOptions
 from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
 from qdo.tasks import happens
@@ -68,8 +68,7 @@ class Consumption:
         lifecycle: Of the queue.
         link: To its session.
         options: Of the queue; it has a consumer.
-        names: Of its recipe.
-        refresh: See :class:`~qdo.curator.consuming.backlog.Backlog`.
+        backlog: Empty, for the queue's recipe.
         token: A name that no other consumer has.
         report: Called with every error, in one of the threads.
     """
@@ -79,8 +78,7 @@ class Consumption:
         lifecycle: Lifecycle,
         link: Link,
         options: QueueOptions[Any],
-        names: Names,
-        refresh: int | None,
+        backlog: Backlog,
         token: str,
         report: Callable[[QdoError], None],
     ) -> None:
@@ -88,7 +86,7 @@ class Consumption:
         self._link = link
         self._path = options.path
         self._options = options
-        self._backlog = Backlog(names, refresh)
+        self._backlog = backlog
         self._taker = (
             Taker(link, options.path)
             if options.lock_path is None
@@ -123,9 +121,10 @@ class Consumption:
                 self._backlog.unblock(path.rpartition("/")[2])
         self._lifecycle.changed.notify()
 
-    def unwatched(self) -> None:
-        """The connection broke, and with it all watches."""
-        self._backlog.unwatched()
+    def heard(self, state: State) -> None:
+        """The connection has changed; with one that breaks all watches are gone."""
+        if state == "suspended":
+            self._backlog.unwatched()
 
     async def join(self, caller: threading.Thread, seconds: float) -> bool:
         """Waits for messages in hand after the queue was closed; returns False if there are still some.
@@ -175,7 +174,7 @@ class Consumption:
                     self._report(error)
                     time.sleep(TRY_AGAIN)
         finally:
-            soon(partial(self._left, threading.current_thread()))
+            soon(partial(self._thread_ended, threading.current_thread()))
 
     def _handle(self, taken: Taken) -> Handled | None:
         child = taken.child
@@ -206,7 +205,7 @@ class Consumption:
 
     # What is done in the loop.
 
-    def _left(self, thread: threading.Thread) -> None:
+    def _thread_ended(self, thread: threading.Thread) -> None:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 
@@ -259,20 +258,17 @@ class Consumption:
         began = time.monotonic()
         self._listing = True
         self._backlog.listing()
+        names: list[str] | None = None
         try:
             (names,) = await self._link.children([self._path], watch=True)
             if names is None:
-                self._backlog.changed()
                 await ensure(self._link, [self._path])
-                return
-        except BaseException:
-            self._backlog.changed()
-            raise
         finally:
             self._listing = False
+            if names is None:
+                self._backlog.changed()
             self._lifecycle.changed.notify()
-        foreign = self._backlog.listed(names, began, time.monotonic())
-        if foreign:
+        if names is not None and (foreign := self._backlog.listed(names, began, time.monotonic())):
             log.warning(
                 "%d nodes in %s are no messages and stay there, such as %r", len(foreign), self._path, min(foreign)
             )
@@ -285,7 +281,7 @@ class Consumption:
         return None if isinstance(data, Untaken) else data
 
     async def _trying(self, child: Child, step: Awaitable[T]) -> T | Untaken:
-        """Returns what a step has; if it fails, or the node is gone, that is no more in hand."""
+        """Returns the result of a step; if it fails or the node is gone, the backlog gets it back or drops it."""
         try:
             data = await step
         except CoordinationLost:

@@ -18,9 +18,13 @@ CLOSED = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 class BorrowedLink(ClientLink):
     """The session that a client of kazoo has when the link is opened.
 
+    Opening waits until the client is connected, as long as that takes, and may be repeated to wait for a connection
+    that broke. It raises SessionLost if the client was stopped or never started. Closing leaves the session and its
+    nodes as they are.
+
     Kazoo begins another session by itself when one has ended. The link is lost then and never uses it, but a request
     that is under way at that moment may be sent under it: what must not happen there needs a check of a node of the
-    first one. Closing the link leaves the session and its nodes as they are.
+    first one.
 
     Args:
         client: A ``KazooClient`` with kazoo's own handler of threads.
@@ -34,10 +38,10 @@ class BorrowedLink(ClientLink):
     def state(self) -> State:
         if self._state in {"new", "lost"}:
             return self._state
-        known = self._client.client_id
-        if known is None:
+        identity = self._client.client_id
+        if identity is None:
             return "suspended"
-        return self._state if known[0] == self.session else "lost"
+        return self._state if identity[0] == self.session else "lost"
 
     @property
     def timeout(self) -> float:
@@ -48,11 +52,6 @@ class BorrowedLink(ClientLink):
         return self._state == "lost"
 
     async def open(self) -> None:
-        """Waits until the client is connected, as long as that takes; called again, for a connection that broke.
-
-        Raises:
-            SessionLost: The client was stopped, or was never started.
-        """
         first = self._state == "new"
         if first:
             self._client.add_listener(self._listen)
@@ -79,7 +78,7 @@ class BorrowedLink(ClientLink):
         self._inbox.put(partial(self._turn, state, self.session))
 
     def _turn(self, state: str, session: int) -> None:
-        """``session``: the one that the client had when it came to this state; 0: it was none of ours."""
+        """``session``: of the link when the client came to this state; 0 before the first."""
         if state == KazooState.LOST and session:
             self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED and session and self._state != "lost":
@@ -88,13 +87,13 @@ class BorrowedLink(ClientLink):
             self._look_again()
 
     def _look_again(self) -> None:
-        known = self._client.client_id
+        identity = self._client.client_id
         if self._state == "lost":
             return
-        if self._client.client_state in CLOSED or (known is not None and self.session not in {0, known[0]}):
+        if self._client.client_state in CLOSED or (identity is not None and self.session not in {0, identity[0]}):
             self.end(SessionLost(self.ENDED))
-        elif known is not None:
-            self.session = known[0]
+        elif identity is not None:
+            self.session = identity[0]
             self._become("connected")
         elif self.session:
             self._become("suspended")

@@ -46,7 +46,7 @@ class ZooKeeperLink(ClientLink):
     Args:
         access: How the service is reached.
         context: For encrypted connections; None: they are not.
-        outlast: See :class:`Link`.
+        outlast: See :class:`qdo.coordination.tree.Link`.
     """
 
     ENDED = "the session has ended: its partitions may be somebody else's by now"

@@ -130,9 +130,9 @@ class ClientLink(Link):
         return [answer and answer.numChildren for answer in answers]
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        wanted = list(changes)
-        answers = await self._ask([partial(send, self._client, change) for change in wanted])
-        return [_outcome(self._client, change, answer) for change, answer in zip(wanted, answers, strict=True)]
+        every = list(changes)
+        answers = await self._ask([partial(send, self._client, change) for change in every])
+        return [_outcome(self._client, change, answer) for change, answer in zip(every, answers, strict=True)]
 
     async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
         return await apply_bundled(self, changes)
