@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -69,9 +70,10 @@ def variable_of(name: str) -> str:
     return PREFIX + attribute_of(name).upper()
 
 
-def table() -> list[Setting]:
+@cache
+def table() -> tuple[Setting, ...]:
     lines = {line.name: line for line in _lines(Settings, "")}
-    return [lines[name]._replace(group=group) for group, names in GROUPS.items() for name in names]
+    return tuple(lines[name]._replace(group=group) for group, names in GROUPS.items() for name in names)
 
 
 def shown(name: str, value: object) -> str:

@@ -22,6 +22,7 @@ from queuey.errors import (
     MoveNotFound,
     MoveUnderWay,
     QueueNotFound,
+    RecordChanged,
     StoreUnavailable,
     TooManyMoves,
 )
@@ -31,6 +32,7 @@ from queuey.service.drafts import Draft
 from queuey.service.moves import MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
+from queuey.service.moves.carrying import MoveCarrier
 from queuey.service.moves.records import (
     KIND,
     MOST_LISTED,
@@ -487,6 +489,24 @@ def test_two_moves_of_one_source(store: Store, other: Store) -> None:
     for thread in threads:
         thread.join(120)
     assert Counter(body for queue in (source, *targets) for body in bodies(store, queue)) == Counter(everything)
+
+
+def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mover) -> None:
+    """Another one that asks for it, as after a failure of its own, takes it only once it was handed back."""
+    claims, records = mover.service.claims, MoveRecords(store)
+    first, second = (MoveCarrier(store, claims, records, MoveTiming()) for _ in range(2))
+    source = make_queue(store)
+    say(store, source, "a")
+    record, _ = records.begin(source, make_queue(store))
+    mover.service.core.run(first.step(record))
+    with pytest.raises(RecordChanged):
+        mover.service.core.run(second.step(records.reread(record)))
+    assert (first.statistics()["moves_running"], second.statistics()["moves_running"]) == (1, 0)
+    mover.service.core.run(first.end())
+    mover.service.core.run(second.step(records.reread(record)))
+    assert second.statistics()["moves_running"] == 1
+    with pytest.raises(RecordChanged):
+        mover.service.core.run(first.step(records.reread(record)))
 
 
 def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
