@@ -529,10 +529,17 @@ class Driver:
         raise StoreUnavailable(f"Cassandra has no node {address}")
 
 
-def _in_thread(work: Callable[[], object], refuse: Callable[[StoreUnavailable], object]) -> None:
-    """Does in another thread what must not hold up the event loop of this one."""
+def _in_thread(work: Callable[[], object], refuse: Callable[[Exception], object]) -> None:
+    """Does in another thread what must not hold up the event loop of this one; ``refuse`` gets its error."""
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - of any kind: else whoever waits for the end would do so in vain
+            refuse(error)
+
     try:
-        asyncio.get_running_loop().run_in_executor(None, work)
+        asyncio.get_running_loop().run_in_executor(None, attempt)
     except RuntimeError:  # The loop's threads have ended already.
         refuse(StoreClosed("the event loop of the store is ending"))
 
