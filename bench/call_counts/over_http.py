@@ -23,8 +23,8 @@ from bench.load import traffic
 from bench.load.signing import AccessKey, Signer
 from bench.started import service
 from bench.started.processes import Process, start
+from queuey.facades.sqs import access_keys
 from queuey.settings import Settings
-from queuey.web.facades.sqs import access_keys
 from tests.servers.served import free_port
 
 POSTS, JOBS = "bench", "jobs"

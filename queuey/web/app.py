@@ -9,11 +9,12 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from queuey import facades
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
 from queuey.settings import Facades
 from queuey.storage import Store
-from queuey.web import facades, ops, v1
+from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.bridge import Bridge
 from queuey.web.credentials import CredentialReader
@@ -86,7 +87,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
         served: Which facades there are; None: none.
-        secret: From which the secrets of access keys follow; see :mod:`queuey.web.facades.sqs.access_keys`.
+        secret: From which the secrets of access keys follow; see :mod:`queuey.facades.sqs.access_keys`.
         on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
         includes: Add resources or Pyramid's views; see ``docs/extending.md``.
         clock: Seconds, for how long a credential is believed without asking the store.

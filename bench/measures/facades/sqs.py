@@ -21,8 +21,8 @@ from bench.measures import claims
 from bench.results import FOR_THE_PAGE, Report, Verdict, number, paired, table
 from bench.started import service
 from bench.started.processes import Process
+from queuey.facades.sqs import access_keys
 from queuey.settings import Settings
-from queuey.web.facades.sqs import access_keys
 
 PREFIX = "/sqs"
 SETTINGS = f'[facades.sqs]\nprefix = "{PREFIX}"\n'

@@ -270,7 +270,7 @@ def _add_access_key(
     json: bool,
 ) -> None:
     """Creates an access key. Its id begins the note, so that the list of keys shows it."""
-    from queuey.web.facades.sqs import access_keys
+    from queuey.facades.sqs import access_keys
 
     deployment = access_keys.deployment_secret(store_at.settings, os.environ)
     access_key = access_keys.new_access_key()
@@ -285,7 +285,7 @@ def _add_access_key(
 
 
 def _is_of_sqs(key: Key) -> bool:
-    from queuey.web.facades.sqs.access_keys import is_access_key
+    from queuey.facades.sqs.access_keys import is_access_key
 
     return is_access_key(key.note.partition(" ")[0])
 

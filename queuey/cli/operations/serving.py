@@ -247,8 +247,8 @@ def with_facades(settings: Settings, start: Start) -> Start:
 
 
 def _check_sqs(settings: Settings) -> None:
-    from queuey.web import facades
-    from queuey.web.facades.sqs.access_keys import deployment_secret
+    from queuey import facades
+    from queuey.facades.sqs.access_keys import deployment_secret
 
     facades.kind_of("sqs")
     deployment_secret(settings, os.environ)

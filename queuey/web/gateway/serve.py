@@ -79,15 +79,15 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     Raises:
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
     """
+    from queuey.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
-    from queuey.web.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
 
     readers = readers_of(settings.users) if settings.users else []
     secret = deployment_secret(settings, os.environ) if "sqs" in settings.facades.prefixes() else b""
     longest = settings.facades.longest_body(settings.max_body)
     limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
     if settings.console:
-        from queuey.web.console import console  # noqa: PLC0415 - only where it is served
+        from queuey.console import console  # noqa: PLC0415 - only where it is served
 
         providers = providers_of(settings.users, readers, os.environ)
         examine = examiner(settings, whole=False)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from queuey.console import console
 from queuey.messages import QueueSpec
 from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.console import console
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.gateway_calls import ALWAYS, Request, running

@@ -15,9 +15,9 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.parts import App
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
-from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
 
 ARN = "arn:aws:sqs:eu-west-1:000000000000:"
 

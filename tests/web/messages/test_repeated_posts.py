@@ -11,9 +11,9 @@ from queuey.errors import WriteUndone
 from queuey.settings import EmodbFacade, Facades, MqFacade
 from queuey.storage import Store
 from queuey.web import make_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
 
 APPENDS = (Store.begin_append, Store.begin_append_once)
 
