@@ -6,40 +6,56 @@ same authorization, and its queues are ordinary queues of an application. :mod:`
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated
 
-from queuey.errors import SettingsError
-from queuey.extras import install_command
-from queuey.facades.emodb.views import EmodbFacade
-from queuey.facades.facade import Facade
-from queuey.facades.mq import MqFacade
-from queuey.facades.rqms import RqmsFacade
-from queuey.web.parts import App
+from msgspec import Meta
 
-KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
-"""Those that need nothing but the service."""
-
-
-def kind_of(name: str) -> type[Facade]:
-    """Returns what serves a protocol.
-
-    Raises:
-        SettingsError: A library is not installed.
-    """
-    if name in KINDS:
-        return KINDS[name]
-    try:
-        from queuey.facades.sqs.views import SqsFacade  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        text = f"The facade sqs needs a library that is not installed ({error}). Install it: {install_command('sqs')}"
-        raise SettingsError(text) from error
-    return SqsFacade
+from queuey.facades.settings import Facades
+from queuey.messages import Acknowledgement
+from queuey.settings import Include, Room, Settings
+from queuey.settings.rooms import Applications
 
 
-def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds the facades that are to be served."""
-    app: App = config.registry.app
-    for name, prefix in app.served.prefixes().items():
-        facade = kind_of(name)(app, prefix)
-        facade.include(config)
-        app.facades.append(facade)
+class FacadesRoom(Room, frozen=True, kw_only=True):
+    group = "Clients of other systems"
+
+    facades: Annotated[
+        Facades,
+        Meta(description="The protocols of other systems that the service speaks.", extra={"default": "none"}),
+    ] = Facades()
+
+    @property
+    def alone(self) -> str | None:
+        return None if self.facades.only is None else "facades.only"
+
+    def longest_body(self, otherwise: int) -> int:
+        return self.facades.longest_body(otherwise)
+
+    def mistakes(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for mistake in self.facades.mistakes():
+            yield f"Setting facades has {mistake}.", ("facades",)
+
+    def prepare(self, settings: Settings, applications: Applications) -> None:
+        from queuey.facades import start  # noqa: PLC0415 - only where a service starts
+
+        start.prepare(self.facades, settings.store, applications)
+
+    def notes(self, settings: Settings, promise: Acknowledgement | None) -> list[str]:
+        from queuey.facades import start  # noqa: PLC0415 - as above
+
+        return start.notes(self.facades, settings, promise)
+
+    def beside(self, settings: Settings, address: tuple[str, int]) -> AbstractContextManager[Callable[[], object]]:
+        from queuey.facades import start  # noqa: PLC0415 - as above
+
+        return start.beside(self.facades, settings, address)
+
+    def include(self, settings: Settings, readers: Sequence[object]) -> Include:
+        from queuey.facades.protocols import facades  # noqa: PLC0415 - not in the parent process
+        from queuey.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
+
+        secret = deployment_secret(self.facades.sqs, settings, os.environ) if "sqs" in self.facades.prefixes() else b""
+        return facades(self.facades, secret)

@@ -12,6 +12,8 @@ from queuey import ids
 from queuey.access import Caller, matches
 from queuey.api.queues import Action
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
+from queuey.facades.callers import FacadeCallers, SignedCallers
+from queuey.facades.settings import Facades
 from queuey.messages import Location, Queue, QueueSpec
 from queuey.service.queues import queue_name_error
 from queuey.web.endpoint import Handler, Match, View
@@ -41,6 +43,24 @@ class Resource(NamedTuple):
     views: Mapping[str, Handler | View]
 
 
+class Setup(NamedTuple):
+    """What all facades of an application are made of.
+
+    Attributes:
+        app: The application.
+        settings: The table ``facades``.
+        secret: From which the secrets of access keys follow; blank: none are known.
+        callers: Gives credentials to callers.
+        signed: Gives credentials to requests that an access key has signed.
+    """
+
+    app: App
+    settings: Facades
+    secret: bytes
+    callers: FacadeCallers
+    signed: SignedCallers
+
+
 class Facade(ABC):
     """One protocol.
 
@@ -53,10 +73,10 @@ class Facade(ABC):
     spec: ClassVar[QueueSpec] = QueueSpec()
     longest_name: ClassVar[int | None] = None
 
-    def __init__(self, app: App, prefix: str) -> None:
-        self.application = app.served.app
-        self._service = app.service
-        self._authorization = app.authorization
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        self.application = setup.settings.app
+        self._service = setup.app.service
+        self._authorization = setup.app.authorization
         self._prefix = prefix
 
     # Methods that a protocol defines
@@ -147,10 +167,10 @@ class OpenFacade(Facade):
     Not so the web pages of others, which reach it through a browser. Its queues have the names that ours have.
     """
 
-    def __init__(self, app: App, prefix: str) -> None:
-        super().__init__(app, prefix)
-        self._header = app.callers.header(self.application)
-        self._hosts = frozenset((app.served.hosts or "").lower().split())
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
+        self._header = setup.callers.header(self.application)
+        self._hosts = frozenset((setup.settings.hosts or "").lower().split())
 
     def sign(self, request: Request) -> None:
         if (reason := self._refusal(request)) is not None:

@@ -9,14 +9,13 @@ from functools import partial
 from queuey import ids
 from queuey.claims import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
-from queuey.facades.facade import OpenFacade, Resource, message_id
+from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
+from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft
 from queuey.service.reading import SHORT_BYTES
-from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.parts import App
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import TEXT, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
@@ -31,9 +30,9 @@ _ANY_ID = "[a-z0-9-]+"
 class MqFacade(OpenFacade):
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
-    def __init__(self, app: App, prefix: str) -> None:
-        super().__init__(app, prefix)
-        self._redelivery = app.served.mq.redelivery
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
+        self._redelivery = setup.settings.mq.redelivery
         self._messages = self._service.messages
         self._claims = self._service.claims
         self._queues = self._service.queues

@@ -14,17 +14,16 @@ import msgspec
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
-from queuey.facades.facade import OpenFacade, Resource
+from queuey.facades.facade import OpenFacade, Resource, Setup
+from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import ClaimDelivery, Draft
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter
-from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
 from queuey.web.json_values import check_value
-from queuey.web.parts import App
 from queuey.web.requests import Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
@@ -67,8 +66,8 @@ class _Items(msgspec.Struct):
 class RqmsFacade(OpenFacade):
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
-    def __init__(self, app: App, prefix: str) -> None:
-        super().__init__(app, prefix)
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
         self._names = self._service.names
         self._claims = self._service.claims
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from queuey.access import parse_scope
-from queuey.console import console
+from queuey.console.resources import console
 from queuey.messages import OPERATORS, Finding
 from queuey.service import Limits
 from queuey.storage import Store

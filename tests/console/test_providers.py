@@ -13,8 +13,9 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import msgspec
 import pytest
 
-from queuey.console import console, cookies, login
+from queuey.console import cookies, login
 from queuey.console.login import EXCHANGES, WRONG_CODES
+from queuey.console.resources import console
 from queuey.errors import SettingsError
 from queuey.messages import QueueSpec
 from queuey.service.sessions import Sessions, UserLogin

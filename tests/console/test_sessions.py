@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from queuey.console import console, cookies, pages
+from queuey.console import cookies, pages
 from queuey.console.login import own_page
+from queuey.console.resources import console
 from queuey.errors import NotAuthenticated
 from queuey.messages import QueueSpec
 from queuey.service.sessions import LIFETIME, Sessions

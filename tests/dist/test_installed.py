@@ -20,7 +20,7 @@ from tests.servers.served import Served
 pytestmark = pytest.mark.slow
 
 USES = {
-    "browserid": "import queuey.web.credentials.browserid",
+    "browserid": "import queuey.browserid",
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
     "oidc": "import jwt.algorithms, queuey.web.credentials.code_flow; assert jwt.algorithms.has_crypto",

@@ -14,15 +14,15 @@ from queuey.facades.emodb import views
 from queuey.facades.emodb.message_ids import MessageIds
 from queuey.facades.emodb.names import queue_name, shown_name
 from queuey.facades.emodb.open_claims import OpenClaims
+from queuey.facades.settings import EmodbFacade, Facades
 from queuey.messages import QueueSpec
 from queuey.service import Service
-from queuey.settings import EmodbFacade, Facades
 from queuey.storage import Store
-from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock
+from tests.facades.serving import facade_app
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, running
@@ -70,7 +70,7 @@ def emodb(store: Store, between: InterposedStore) -> Emodb:
     for name, scope in KEYS.items():
         store.add_key("shop", digest_of(name), scope=scope)
     store.add_key("others", digest_of("foreign"))
-    return Emodb(make_app(between.store, served=Facades(app="shop", emodb=EmodbFacade(beside=True))))
+    return Emodb(facade_app(between.store, Facades(app="shop", emodb=EmodbFacade(beside=True))))
 
 
 def ids_of(messages: list[dict[str, Any]]) -> list[str]:

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from queuey.errors import StoreFull, StoreUnavailable
-from queuey.settings import Facades, MqFacade, RqmsFacade
+from queuey.facades.settings import Facades, MqFacade, RqmsFacade
 from queuey.storage import Store
-from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
+from tests.facades.serving import facade_app
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
@@ -29,7 +29,7 @@ Call = Callable[[str, str, bytes], Reply]
 def mq(store: Store, between: InterposedStore) -> Call:
     """Calls an application that serves MQ under a path, with a method, a path and a body."""
     store.create_application("shop")
-    caller = Caller(make_app(between.store, served=Facades(app="shop", mq=MqFacade(prefix="/mq"))))
+    caller = Caller(facade_app(between.store, Facades(app="shop", mq=MqFacade(prefix="/mq"))))
     return caller.send
 
 
@@ -72,7 +72,7 @@ def both(store: Store) -> Caller:
     """An application that serves MQ and RQMS under a path each."""
     store.create_application("shop")
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
-    return Caller(make_app(store, served=served))
+    return Caller(facade_app(store, served))
 
 
 def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
@@ -89,7 +89,7 @@ def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "m
     """Every path of version 1 is one of the facade's own, or none: 404, with a key and without, whatever the method."""
     store.create_application("a")
     store.add_key("a", digest_of(KEY))
-    run = running(make_app(store, served=Facades(only=only, app="a"), secret=b"x" * 32))
+    run = running(facade_app(store, Facades(only=only, app="a"), secret=b"x" * 32))
 
     async def ask_all(gateway: Gateway) -> list[Reply]:
         methods = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
@@ -148,7 +148,7 @@ def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, 
     store.create_application("shop")
     prefix = "/queue/1" if kind == "emodb" else "/a/b"
     given: dict[str, Any] = {kind: {"beside": True} if kind == "emodb" else {"prefix": prefix}}
-    caller = Caller(make_app(store, served=msgspec.convert(given | {"app": "shop"}, Facades), secret=b"x" * 32))
+    caller = Caller(facade_app(store, msgspec.convert(given | {"app": "shop"}, Facades), secret=b"x" * 32))
     for method in ("GET", "POST"):
         replies = [ask(caller, method, path) for path in (prefix, f"{prefix}/")]
         forms = {(r.status, r.headers["Content-Type"], len(r.body)) for r in replies}  # Bodies of SQS have an id.
@@ -158,7 +158,7 @@ def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, 
 def test_rqms_has_no_icon(store: Store) -> None:
     """What a browser asks for by itself fetches nothing, as in the original, also if a queue has that name."""
     store.create_application("shop")
-    app = make_app(store, served=Facades(only="rqms", app="shop"))
+    app = facade_app(store, Facades(only="rqms", app="shop"))
     assert ask(Caller(app), "POST", "/favicon.ico?id=a", b"1").status == 201
 
     async def fetch(gateway: Gateway) -> list[Reply]:
@@ -193,7 +193,7 @@ def test_names_of_the_service_are_not(store: Store, host: str) -> None:
     """Addresses, names that no domain has, and those that a setting lists, reach the service."""
     store.create_application("shop")
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), hosts="mq.example.com Jobs.shop")
-    caller = Caller(make_app(store, served=served))
+    caller = Caller(facade_app(store, served))
     page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}
     for headers in (page, {"Content_Type": "text/plain"}):
         assert ask(caller, "POST", "/mq/q/messages", b"1", Host=host, **headers).status == 201

@@ -17,12 +17,11 @@ from queuey.facades.emodb.message_ids import MessageIds
 from queuey.facades.emodb.names import LONGEST_QUEUE, Kind, is_of, queue_name
 from queuey.facades.emodb.open_claims import OpenClaims, count_claims
 from queuey.facades.emodb.parameters import check_partitioned, read_count_limit, read_limit, read_ttl
-from queuey.facades.facade import Facade, Resource
+from queuey.facades.facade import Facade, Resource, Setup
 from queuey.messages import Message, Queue, QueueSpec
 from queuey.service import Draft, QueueAccess
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.endpoint import Match, View
-from queuey.web.parts import App
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response
 
@@ -50,8 +49,8 @@ class EmodbFacade(Facade):
 
     longest_name = LONGEST_QUEUE
 
-    def __init__(self, app: App, prefix: str) -> None:
-        super().__init__(app, prefix)
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
         self._limits = self._service.limits
         self._messages = self._service.messages
         self._claims = self._service.claims

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import re
 import secrets
 from base64 import b32encode, b64encode
 from collections.abc import Mapping
@@ -17,13 +16,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from queuey.errors import SettingsError
+from queuey.facades.settings import SqsFacade
 from queuey.settings import SecretName, Settings
 
 FILE = "sqs.secret"
 """In the data directory: the secret of a deployment that has SQLite and names no other one."""
 MIN_SECRET = 32
 """Min characters of the secret."""
-_ID = re.compile(r"QK[A-Z2-7]{18}")
 _OF_IDS, _OF_SECRETS = b"sqs access key\0", b"sqs secret\0"
 """Prefix of an id before hashing, so that no other kind of key has the same hash."""
 
@@ -31,10 +30,6 @@ _OF_IDS, _OF_SECRETS = b"sqs access key\0", b"sqs secret\0"
 def new_access_key() -> str:
     """Makes an id: 90 random bits."""
     return "QK" + b32encode(secrets.token_bytes(12)).decode()[:18]
-
-
-def is_access_key(text: str) -> bool:
-    return _ID.fullmatch(text) is not None
 
 
 def digest_of(access_key: str) -> bytes:
@@ -48,17 +43,18 @@ def secret_of(deployment: bytes, access_key: str) -> str:
     return b64encode(hmac.digest(deployment, _OF_SECRETS + access_key.encode(), "sha256")[:30]).decode()
 
 
-def deployment_secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
+def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, str]) -> bytes:
     """Returns the secret from which those of access keys follow.
 
     Args:
+        sqs: May name it.
         settings: The settings in force.
         environ: The environment.
 
     Raises:
         SettingsError: It is not there, or too short.
     """
-    named = settings.facades.sqs.secret
+    named = sqs.secret
     if named is None and settings.store.startswith("cassandra:"):
         raise SettingsError(
             "facades.sqs.secret is not set: on Cassandra all processes have to derive the same secrets. Write "

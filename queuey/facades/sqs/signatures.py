@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote
 from botocore.auth import SigV4Auth
 from botocore.credentials import Credentials
 
-from queuey.facades.sqs.access_keys import is_access_key
+from queuey.access import is_access_key
 from queuey.facades.sqs.errors import SqsError
 from queuey.web.requests import Request
 from queuey.web.validators import show

@@ -11,7 +11,8 @@ import msgspec
 
 from queuey.access import Caller, application_of_owner
 from queuey.errors import SettingsError
-from queuey.facades.facade import Facade, Resource, as_uuid
+from queuey.facades.facade import Facade, Resource, Setup, as_uuid
+from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.facades.sqs import access_keys, signatures
 from queuey.facades.sqs.asked import Asked, Result
 from queuey.facades.sqs.errors import SqsError, as_sqs
@@ -19,10 +20,8 @@ from queuey.facades.sqs.message_actions import MessageActions
 from queuey.facades.sqs.protocols import answer, error_answer, read_call
 from queuey.facades.sqs.queue_actions import QueueActions
 from queuey.facades.sqs.signatures import Signature
-from queuey.settings.facades import MAX_FACADE_BODY
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.parts import App
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response
 
@@ -34,14 +33,14 @@ class _Known(msgspec.Struct):
 
 
 class SqsFacade(Facade):
-    def __init__(self, app: App, prefix: str) -> None:
-        super().__init__(app, prefix)
-        if not app.secret:
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
+        if not setup.secret:
             raise SettingsError("The facade of SQS needs a secret, from which those of its access keys follow.")
-        self._callers = app.signed
-        self._secret = app.secret
-        messages = MessageActions(app.service, app.authorization)
-        queues = QueueActions(app.service, app.authorization)
+        self._callers = setup.signed
+        self._secret = setup.secret
+        messages = MessageActions(self._service, self._authorization)
+        queues = QueueActions(self._service, self._authorization)
         self._actions: dict[str, Callable[[Asked], Awaitable[Result]]] = {
             "SendMessage": messages.send,
             "SendMessageBatch": messages.send_batch,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.settings import Facades
+from queuey.facades.settings import Facades
 from queuey.storage import Store
-from queuey.web import make_app
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
 
@@ -16,7 +16,7 @@ from tests.interposed_store import InterposedStore
 def app(store: Store, between: InterposedStore) -> App:
     """The application."""
     store.create_application("shop")
-    return make_app(between.store, served=Facades(only="sqs"), secret=DEPLOYMENT)
+    return facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
-from queuey.settings import Facades, SqsFacade
+from queuey.facades.settings import Facades, SqsFacade
 from queuey.storage import Store
-from queuey.web import make_app
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, HOST, new_key
 from tests.web.caller import Caller
 
@@ -54,7 +54,7 @@ def test_boto3(store: Store, prefix: str, path: str) -> None:
     """boto3 works with each spelling of the endpoint, and the URLs of queues are the same with all of them."""
     store.create_application("queuey")
     served = Facades(sqs=SqsFacade(prefix=prefix)) if prefix else Facades(only="sqs")
-    client = boto3_client(make_app(store, served=served, secret=DEPLOYMENT), store, path)
+    client = boto3_client(facade_app(store, served, secret=DEPLOYMENT), store, path)
     url = client.create_queue(QueueName="q")["QueueUrl"]
     assert url == f"http://{HOST}{prefix}/000000000000/q"
     client.send_message(QueueUrl=url, MessageBody="a")

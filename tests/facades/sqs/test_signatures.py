@@ -17,10 +17,11 @@ from botocore.credentials import Credentials
 from msgspec import structs
 
 from queuey.errors import SettingsError
+from queuey.facades.settings import Facades, SqsFacade
 from queuey.facades.sqs import access_keys, signatures, views
-from queuey.settings import Facades, Settings, SqsFacade
+from queuey.settings import Settings
 from queuey.storage import Store
-from queuey.web import make_app
+from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, HOST, Sqs, new_key, xml_of
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -255,7 +256,7 @@ def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
     """A key that is not remembered any more is read in a thread: the event loop waits for no store."""
     store.create_application("shop")
     later = [0.0]
-    app = make_app(between.store, served=Facades(only="sqs"), secret=DEPLOYMENT, clock=lambda: later[0])
+    app = facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT, clock=lambda: later[0])
     sqs = Sqs(app, new_key(store, "shop"))
     on_loop: list[bool] = []
 
@@ -330,17 +331,17 @@ def test_who_makes_the_secret(tmp_path: Path) -> None:
     """Processes that start at the same moment have one secret; on Cassandra it has to be named, and is never made."""
     settings = Settings(data=tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: access_keys.deployment_secret(settings, {}), range(50)))
+        found = set(pool.map(lambda _: access_keys.deployment_secret(SqsFacade(), settings, {}), range(50)))
     assert (len(found), [path.name for path in tmp_path.iterdir()]) == (1, [access_keys.FILE])
     assert len(found.pop()) >= access_keys.MIN_SECRET
     on_cassandra = structs.replace(settings, store="cassandra://node/queuey")
     with pytest.raises(SettingsError, match=r"facades\.sqs\.secret is not set"):
-        access_keys.deployment_secret(on_cassandra, {})
-    named = structs.replace(on_cassandra, facades=Facades(sqs=SqsFacade(secret="env:SQS_SECRET")))
-    assert access_keys.deployment_secret(named, {"SQS_SECRET": "x" * 32}) == b"x" * 32
+        access_keys.deployment_secret(SqsFacade(), on_cassandra, {})
+    named = SqsFacade(secret="env:SQS_SECRET")
+    assert access_keys.deployment_secret(named, on_cassandra, {"SQS_SECRET": "x" * 32}) == b"x" * 32
     for environ, said in (({}, "is not set"), ({"SQS_SECRET": "x" * 31}, "31 characters")):
         with pytest.raises(SettingsError, match=said):
-            access_keys.deployment_secret(named, environ)
+            access_keys.deployment_secret(named, on_cassandra, environ)
 
 
 def test_the_secret_of_a_deployment() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queuey.console import console, static_files
+from queuey.console import static_files
+from queuey.console.resources import console
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.gateway.asgi import Gateway

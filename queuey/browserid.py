@@ -140,6 +140,7 @@ class BrowserId:
     """
 
     scheme = "BrowserID"
+    document = SupportDocument
     believed = 300.0
 
     def __init__(self, trusted: Trusted, documents: Mapping[str, Published[SupportDocument]]) -> None:

@@ -8,20 +8,20 @@ import pytest
 
 from queuey import settings
 from queuey.errors import SettingsError
-from queuey.settings import Facades, MqFacade
-from queuey.settings.facades import MAX_FACADE_BODY
+from queuey.facades import FacadesRoom
+from queuey.facades.settings import MAX_FACADE_BODY, Facades, MqFacade
 
 
 def load(tmp_path: Path, text: str, **options: str) -> Facades:
     """Returns what a file and options say."""
     path = tmp_path / "queuey.toml"
     path.write_text(text)
-    return settings.load(options, {}, config=path).settings.facades
+    return settings.load(options, {}, config=path).settings.of(FacadesRoom).facades
 
 
 def test_nothing_is_served_by_default() -> None:
     """Facades are there for those who ask for them, and change no limit for others."""
-    found = settings.load({}, {}).settings.facades
+    found = settings.load({}, {}).settings.of(FacadesRoom).facades
     assert (found, found.prefixes(), found.longest_body(7)) == (Facades(), {}, 7)
 
 

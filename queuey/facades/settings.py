@@ -1,4 +1,4 @@
-"""The setting ``facades``: which protocols of other systems the service speaks."""
+"""The table ``facades``: which protocols of other systems the service speaks."""
 
 from __future__ import annotations
 
