@@ -26,12 +26,12 @@ from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.keys import Keys
 from queuey.service.operating.redriving import Redriving
+from queuey.service.operating.sessions import Sessions
 from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
 from queuey.service.schedules import ScheduleReport, ScheduleUseCases
-from queuey.service.sessions import Sessions
 from queuey.service.streams import OpenStreams
 from queuey.service.unread import UnreadUseCases
 from queuey.service.watching import Waiter, Watchers

@@ -11,7 +11,7 @@ from queuey.console.login import own_page
 from queuey.console.resources import console
 from queuey.errors import NotAuthenticated
 from queuey.messages import QueueSpec
-from queuey.service.sessions import LIFETIME, Sessions
+from queuey.service.operating.sessions import LIFETIME, Sessions
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.admission.scheduling import counted_as

@@ -13,8 +13,9 @@ from typing import TypeVar
 from queuey.api.progress import Move, MoveState
 from queuey.errors import InvalidRequest, MoveNotFound
 from queuey.service.claims import ClaimUseCases
-from queuey.service.moves.records import MoveRecords, Record, began
-from queuey.service.moves.runner import MoveRunner, MoveTiming
+from queuey.service.due_work import DueRunner
+from queuey.service.moves.carrying import MoveCarrier, MoveTiming
+from queuey.service.moves.records import MoveRecord, MoveRecords, began, decode
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
@@ -30,10 +31,12 @@ class MoveUseCases:
     ) -> None:
         self._records = MoveRecords(store)
         self._claims = claims
-        self._runner = MoveRunner(store, claims, self._records, stopping, timing=timing)
+        timing = timing or MoveTiming()
+        self._carrier = MoveCarrier(store, claims, self._records, timing)
+        self._runner = DueRunner(store, self._carrier, claims.core, stopping, timing.of_steps)
 
     def statistics(self) -> dict[str, float]:
-        return self._runner.statistics()
+        return self._carrier.statistics()
 
     def watch(self) -> None:
         """Starts to take over moves whose processes have stopped. Does not wait."""
@@ -66,9 +69,9 @@ class MoveUseCases:
         source.refresh()
         target.refresh()
         self._claims.check(source.queue)
-        move, _ = self._records.begin(source.queue, target.queue)
-        self._runner.watch(move)
-        return _report(MoveState, self._records.find(move.application, move.id))
+        record, _ = self._records.begin(source.queue, target.queue)
+        self._runner.know(record)
+        return _report(MoveState, decode(record.value))
 
     def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
         """Returns the state of a move; ``may_see`` tells if the caller may know of a queue of a name.
@@ -99,14 +102,14 @@ class MoveUseCases:
         record = self._records.find(application, name)
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        return _report(MoveState, self._records.cancel(record))
+        return _report(MoveState, self._records.cancel(record.move))
 
 
-def _is_seen(record: Record, may_see: Callable[[str], bool]) -> bool:
+def _is_seen(record: MoveRecord, may_see: Callable[[str], bool]) -> bool:
     return may_see(record.move.source) or may_see(record.move.target)
 
 
-def _report(kind: type[M], record: Record) -> M:
+def _report(kind: type[M], record: MoveRecord) -> M:
     move, progress = record.move, record.progress
     return kind(
         id=move.id,

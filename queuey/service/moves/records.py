@@ -1,36 +1,41 @@
-"""The records of moves, in the ledger: those under way, the progress of each, and the last ones.
+"""The records of moves: one of each source that is being moved, and the last ones that have ended.
 
-Each is changed by compare-and-set. A move has begun when it is among those under way; it leaves them when it is over in
-all logs.
+A move that is under way is a record by the source's qid, so a source has one move at a time; it is due when another
+process is to go on with it. One that is over is a record by its id, which is never due.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import Conflict, MoveNotFound, MoveUnderWay, TooManyMoves
-from queuey.messages import Queue
+from queuey.errors import MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
+from queuey.messages import Queue, Record
 from queuey.storage import Store
 
+KIND = "move"
+"""Kind of the records of those under way."""
+_ENDED = "ended move"
+"""Kind of the others."""
 MOST_RUNNING = 10
-"""Max moves of one application at a time."""
+"""Max moves of one application at a time; a few more if several are begun at the same moment."""
 MOST_OF_ALL = 100
-"""Max moves of all applications at a time."""
+"""Max moves of all applications at a time, likewise."""
 MOST_LISTED = 100
-"""Max moves of an application that are listed, the last ones."""
+"""Max moves of an application that are kept after their end, the last ones."""
+_DIRECTORY, _OLD_RECORD = "moves under way", "move"
+"""Entries of the ledger that version 0.1.0 had."""
+_TRIES = 20
+"""Max attempts at a change that others interfere with."""
 
 _ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
-_DIRECTORY = "moves under way"
-_RECORD = "move"
 
-T = TypeVar("T")
 State = Literal["running", "cancelling", "done", "cancelled", "failed"]
 OVER = frozenset({"done", "cancelled", "failed"})
 
@@ -64,7 +69,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         runner: The process at work on it; 0: none.
-        beat: Changes as long as it is at work.
+        beat: Version 0.1.0 changed it as long as a process was at work.
         moved: Messages.
         total: Messages at the beginning, about; -1: not known yet.
         left: Messages that stay because they are claimed.
@@ -84,155 +89,188 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class MoveRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Value of a record."""
+
     move: Move
     progress: Progress
 
 
 class _Directory(msgspec.Struct, frozen=True, array_like=True):
+    """Moves under way of version 0.1.0, which kept them and their progress in the ledger."""
+
     last: int = 0
     moves: tuple[Move, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Record).decode
+decode = msgspec.msgpack.Decoder(MoveRecord).decode
 _decode_directory = msgspec.msgpack.Decoder(_Directory).decode
 _decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class MoveRecords:
+    """Begins, finds, changes and ends moves; blocks."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._seen: dict[int, bytes | None] = {}
+        """Progress of moves of version 0.1.0, as it was at the last look."""
 
-    def begin(self, source: Queue, target: Queue) -> tuple[Move, bool]:
+    def begin(self, source: Queue, target: Queue) -> tuple[Record, bool]:
         """Begins a move, or finds the one under way between the same queues; returns it, and whether it is new.
 
         Raises:
             MoveUnderWay: Another move from this source is under way, or this one is being cancelled.
             TooManyMoves: The application has as many as it may have.
         """
-        found: list[tuple[Move, bool]] = []
-
-        def add(directory: _Directory) -> _Directory:
-            found.clear()
-            moves = [move for move in directory.moves if move.source_qid != source.qid]
-            for move in directory.moves:
-                if move.source_qid != source.qid:
-                    continue
-                state = progress_of(self.raw(move)).state
-                if state == "running" and move.target_qid == target.qid:
-                    found.append((move, False))
-                    return directory
-                if state not in OVER:
-                    raise MoveUnderWay(source.name, move.target, move.id)
-            own = sum(move.application == source.application for move in moves)
-            if own >= MOST_RUNNING or len(moves) >= MOST_OF_ALL:
-                raise TooManyMoves(f"{own} moves of the application are under way. Wait until one has ended.")
-            number = max(directory.last + 1, self._store.now())
+        directory = self._directory()
+        for move in directory.moves:
+            if move.source_qid == source.qid:
+                self._adopt(move)
+        for _ in range(_TRIES):
+            record = self._store.record(KIND, source.application, _name_of(source.qid))
+            if record is not None:
+                there = decode(record.value)
+                if there.progress.state != "running" or there.move.target_qid != target.qid:
+                    raise MoveUnderWay(source.name, there.move.target, there.move.id)
+                return record, False
+            self._require_room(source.application)
+            last = max((value.move.number for value in self._listed(source.application)), default=directory.last)
+            number = max(directory.last + 1, last + 1, self._store.now())
             move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
-            found.append((move, True))
-            return _Directory(number, (*moves, move))
+            try:
+                return self._store.set_record(_recorded(move, Progress(), self._store.claim_time())), True
+            except RecordChanged:
+                continue
+        raise StoreBusy(f"Moves of queue {source.name!r} begin and end too fast. Try again.")
 
-        self._change(_DIRECTORY, _directory_of, add)
-        [(move, new)] = found
-        if new:
-            self._list(move)
-        return move, new
+    def save(self, record: Record, progress: Progress, due: int) -> Record:
+        """Replaces the progress of a move that is under way.
 
-    def under_way(self) -> Sequence[Move]:
-        return _directory_of(self._store.entry(_DIRECTORY, 0)).moves
+        Raises:
+            RecordChanged: Another process was quicker.
+        """
+        value = _encode(MoveRecord(decode(record.value).move, progress))
+        return self._store.set_record(replace(record, value=value, due=due))
 
-    def leave(self, move: Move) -> None:
-        self._list(move)
+    def reread(self, record: Record) -> Record:
+        """Returns the present version of a move that is under way.
 
-        def without(directory: _Directory) -> _Directory:
-            return replace(directory, moves=tuple(one for one in directory.moves if one != move))
+        Raises:
+            RecordChanged: It is over.
+        """
+        present = self._store.record(KIND, record.application, record.name)
+        if present is None:
+            raise RecordChanged(record.name)
+        return present
 
-        self._change(_DIRECTORY, _directory_of, without)
+    def end(self, record: Record, progress: Progress) -> None:
+        """Ends a move. If it ended before, that end stands.
 
-    def raw(self, move: Move) -> bytes | None:
-        """Returns the encoded progress of a move; None: no process has begun with it."""
-        return self._store.entry(_RECORD, move.number)
+        Raises:
+            RecordChanged: It has changed; it is still under way.
+        """
+        move = decode(record.value).move
+        value = _encode(MoveRecord(move, progress))
+        with suppress(RecordChanged):  # It has ended before.
+            self._store.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
+        self._store.remove_record(record)
+        for old in self._store.records(_ENDED, move.application, limit=2 * MOST_LISTED)[:-MOST_LISTED]:
+            with suppress(RecordChanged):
+                self._store.remove_record(old)
 
-    def save(self, move: Move, progress: Progress, expected: bytes | None) -> bytes:
-        """Replaces a record; returns the present one, which is another one if ``expected`` was not there."""
-        try:
-            return self._store.enter(_RECORD, move.number, _encode(Record(move, progress)), expected=expected)
-        except Conflict:
-            return b""
+    def find(self, application: str, name: str) -> MoveRecord:
+        """Returns a move.
 
-    def find(self, application: str, name: str) -> Record:
-        record = self._find(int(name, 16)) if _ID.fullmatch(name) else None
-        if record is None or record.move.application != application:
-            raise MoveNotFound(name)
-        return record
+        Raises:
+            MoveNotFound: No move of the application has that id.
+        """
+        if _ID.fullmatch(name) is not None:
+            # In this order, so that one that ends meanwhile is found.
+            for value in self._under_way(application):
+                if value.move.id == name:
+                    return value
+            if (record := self._store.record(_ENDED, application, name)) is not None:
+                return decode(record.value)
+            old = self._store.entry(_OLD_RECORD, int(name, 16))
+            if old is not None and (value := decode(old)).move.application == application:
+                return value
+        raise MoveNotFound(name)
 
-    def listed(self, application: str) -> list[Record]:
+    def listed(self, application: str) -> list[MoveRecord]:
         """Returns an application's moves, the newest first: those under way, and the last ones that have ended."""
-        numbers = set(_numbers_of(self._store.entry(_list_of(application), 0)))
-        numbers |= {move.number for move in self.under_way() if move.application == application}
-        found = (self._find(number) for number in sorted(numbers, reverse=True)[:MOST_LISTED])
-        return [record for record in found if record is not None]
+        moves = {value.move.number: value for value in (*self._old(application), *self._listed(application))}
+        return [moves[number] for number in sorted(moves, reverse=True)[:MOST_LISTED]]
 
-    def cancel(self, record: Record) -> Record:
+    def cancel(self, move: Move) -> MoveRecord:
         """Requests the end of a move, unless it is over."""
-        move = record.move
-        while True:
-            raw = self.raw(move)
-            progress = progress_of(raw)
-            if progress.state != "running":
-                return Record(move, progress)
-            there = self.save(move, replace(progress, state="cancelling"), raw)
-            if there and (progress := progress_of(there)).state != "running":
-                return Record(move, progress)
+        self._adopt(move)
+        for _ in range(_TRIES):
+            record = self._store.record(KIND, move.application, _name_of(move.source_qid))
+            if record is None or (there := decode(record.value)).move != move:
+                return self.find(move.application, move.id)
+            if there.progress.state != "running":
+                return there
+            now = self._store.claim_time()  # It is due, as a process that works on it may not notice.
+            try:
+                return decode(self.save(record, replace(there.progress, state="cancelling"), now).value)
+            except RecordChanged:
+                continue
+        raise StoreBusy(f"The record of move {move.id} changes too fast. Try again.")
 
-    def _find(self, number: int) -> Record | None:
-        raw = self._store.entry(_RECORD, number)
-        if raw is None:
-            for move in self.under_way():
-                if move.number == number:
-                    return Record(move, Progress())
-            # It may have begun and ended since: it leaves those under way with a record.
-            raw = self._store.entry(_RECORD, number)
-        return None if raw is None else _decode(raw)
+    def adopt(self) -> None:
+        """Goes on with moves of version 0.1.0 whose progress has not changed since the last call."""
+        before, self._seen = self._seen, {}
+        for move in self._directory().moves:
+            raw = self._seen[move.number] = self._store.entry(_OLD_RECORD, move.number)
+            if move.number in before and before[move.number] == raw:
+                self._adopt(move)
 
-    def _list(self, move: Move) -> None:
-        self._change(
-            _list_of(move.application),
-            _numbers_of,
-            lambda numbers: sorted({*numbers, move.number}, reverse=True)[:MOST_LISTED],
-        )
+    def _adopt(self, move: Move) -> None:
+        """Makes a record for a move of version 0.1.0 that is under way, unless there is one."""
+        old = self._store.entry(_OLD_RECORD, move.number)
+        progress = Progress() if old is None else decode(old).progress
+        if progress.state in OVER or self._store.record(_ENDED, move.application, move.id) is not None:
+            return
+        with suppress(RecordChanged):  # Another process was quicker.
+            self._store.set_record(_recorded(move, progress, self._store.claim_time()))
 
-    def _change(self, name: str, decode: Callable[[bytes | None], T], change: Callable[[T], T]) -> None:
-        """Changes an entry, again if another process was quicker. Without a change nothing is written."""
-        while True:
-            raw = self._store.entry(name, 0)
-            old = decode(raw)
-            new = change(old)
-            if new == old:
-                return
-            value = _encode(new)
-            with suppress(Conflict):
-                if self._store.enter(name, 0, value, expected=raw) == value:
-                    return
+    def _directory(self) -> _Directory:
+        raw = self._store.entry(_DIRECTORY, 0)
+        return _Directory() if raw is None else _decode_directory(raw)
+
+    def _under_way(self, application: str) -> list[MoveRecord]:
+        return [decode(record.value) for record in self._store.records(KIND, application, limit=MOST_OF_ALL)]
+
+    def _listed(self, application: str) -> list[MoveRecord]:
+        under_way = self._under_way(application)  # Before the others, so that one that ends meanwhile is found.
+        ended = [decode(record.value) for record in self._store.records(_ENDED, application, limit=2 * MOST_LISTED)]
+        return under_way + ended
+
+    def _old(self, application: str) -> Iterator[MoveRecord]:
+        """Yields an application's last moves of version 0.1.0."""
+        raw = self._store.entry(f"moves of {application}", 0)
+        for number in [] if raw is None else _decode_numbers(raw):
+            if (old := self._store.entry(_OLD_RECORD, number)) is not None:
+                yield decode(old)
+
+    def _require_room(self, application: str) -> None:
+        there = self._store.due_records(KIND, ids.TICKS_MAX)
+        own = sum(record.application == application for record in there)
+        if own >= MOST_RUNNING or len(there) >= MOST_OF_ALL:
+            raise TooManyMoves(f"{own} moves of the application are under way. Wait until one has ended.")
 
 
-def _numbers_of(raw: bytes | None) -> list[int]:
-    return [] if raw is None else _decode_numbers(raw)
+def _name_of(source_qid: int) -> str:
+    return f"{source_qid:x}"
 
 
-def _directory_of(raw: bytes | None) -> _Directory:
-    return _Directory() if raw is None else _decode_directory(raw)
-
-
-def progress_of(raw: bytes | None) -> Progress:
-    return Progress() if raw is None else _decode(raw).progress
+def _recorded(move: Move, progress: Progress, due: int) -> Record:
+    value = _encode(MoveRecord(move, progress))
+    return Record(KIND, move.application, _name_of(move.source_qid), value, due)
 
 
 def began(move: Move) -> float:
     """Returns when a move began (seconds since 1970)."""
     return ids.ticks_to_seconds(move.number)
-
-
-def _list_of(application: str) -> str:
-    return f"moves of {application}"

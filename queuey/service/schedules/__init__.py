@@ -15,10 +15,10 @@ from queuey import ids
 from queuey.errors import KeyInUse, NotAllowed, RecordChanged, ScheduleNotFound, StoreBusy, TooManySchedules
 from queuey.messages import Record
 from queuey.service.core import Core
+from queuey.service.due_work import DueRunner, DueTiming
 from queuey.service.messages import MessageUseCases
 from queuey.service.schedules import states
 from queuey.service.schedules.firing import FireUseCases
-from queuey.service.schedules.runner import ScheduleRunner, ScheduleTiming
 from queuey.service.schedules.states import Outcome, Plan, Schedule, kept
 from queuey.service.schedules.timetables import (
     Timetable,
@@ -33,7 +33,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "ScheduleReport",
-    "ScheduleTiming",
     "ScheduleUseCases",
     "Timetable",
     "check_cron",
@@ -92,12 +91,12 @@ class ScheduleUseCases:
         core: Core,
         stopping: threading.Event,
         *,
-        timing: ScheduleTiming | None = None,
+        timing: DueTiming | None = None,
     ) -> None:
         self._store = store
         self._core = core
         self._firing = FireUseCases(store, messages, core)
-        self._runner = ScheduleRunner(store, self._firing, core, stopping, timing=timing)
+        self._runner = DueRunner(store, self._firing, core, stopping, timing or DueTiming())
 
     def statistics(self) -> dict[str, float]:
         return {f"schedules_{state}_total": count for state, count in self._firing.counts.items()}

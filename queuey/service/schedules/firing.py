@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from queuey import ids
@@ -19,24 +20,50 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
 from queuey.service.drafts import content_of
+from queuey.service.due_work import NextStep
 from queuey.service.messages import MessageUseCases
 from queuey.service.queue_access import ATTEMPTS, find_queue
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Schedule, State
 from queuey.storage import Store
+from queuey.storage.troubles import Trouble
+from queuey.time_parsing import clock_warning
 
 GONE = "the queue was purged or made anew while the message was being posted"
 TOO_OLD = f"it could not be posted within {states.MAX_FIRING} seconds; it may have been"
 
 
+logger = logging.getLogger(__name__)
+
+
 class FireUseCases:
-    """Carries out the steps. ``counts`` are the ticks of this process by state."""
+    """Carries out the steps, as :class:`~queuey.service.due_work.DueWork` and for callers.
+
+    ``counts`` are the ticks of this process by state.
+    """
+
+    kind = states.KIND
 
     def __init__(self, store: Store, messages: MessageUseCases, core: Core) -> None:
         self._store = store
         self._messages = messages
         self._core = core
+        self._clock = Trouble(logger, "The clock")
         self.counts: dict[State, int] = {"published": 0, "skipped": 0, "failed": 0, "unknown": 0}
+
+    def prepare(self, ahead: float) -> None:
+        if warning := clock_warning(ahead):
+            self._clock.met("ahead", warning)
+        else:
+            self._clock.passed()
+
+    async def step(self, record: Record) -> NextStep:
+        record = await self.go_on(record)
+        return NextStep(record.version, record.due)
+
+    def forget(self, name: str) -> None: ...
+
+    async def end(self) -> None: ...
 
     async def go_on(self, record: Record) -> Record:
         """Carries out the next step of a schedule, and returns its record; the same one if there is no step.
@@ -139,6 +166,3 @@ class FireUseCases:
             RecordChanged: Another process was quicker.
         """
         return await self._core.in_thread(partial(self._store.set_record, states.recorded(record, schedule)))
-
-    async def find(self, application: str, name: str) -> Record | None:
-        return await self._core.in_thread(partial(self._store.record, states.KIND, application, name))

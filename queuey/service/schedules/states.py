@@ -28,6 +28,7 @@ from queuey.errors import TimeZoneUnknown
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Meta, Record
 from queuey.service.drafts import Draft
+from queuey.service.due_work import MAX_AHEAD
 from queuey.service.schedules.timetables import Timetable, instants, next_instant
 
 KIND = "schedule"
@@ -43,8 +44,6 @@ MAX_FIRING = 3600
 KEY_SECONDS = 86_400
 """Number of seconds for which a key is remembered: far longer than a firing is repeated, whatever a process does in
 between."""
-MAX_AHEAD = 3600
-"""Max seconds by which something that has happened may be ahead of the clock; else the clock was ahead at that time."""
 TIMEOUT_FIRING = 5
 """Timeout in seconds after which other processes go on with a firing."""
 MAX_REMEMBERED = 4096

@@ -11,6 +11,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import asdict
 
@@ -21,6 +22,7 @@ from queuey.errors import (
     MoveNotFound,
     MoveUnderWay,
     QueueNotFound,
+    RecordChanged,
     StoreUnavailable,
     TooManyMoves,
 )
@@ -28,8 +30,19 @@ from queuey.messages import Message, Meta, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.drafts import Draft
 from queuey.service.moves import MoveTiming, MoveUseCases
+from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.records import MOST_RUNNING, Move, MoveRecords, Progress
+from queuey.service.moves.carrying import MoveCarrier
+from queuey.service.moves.records import (
+    KIND,
+    MOST_LISTED,
+    MOST_RUNNING,
+    Move,
+    MoveRecord,
+    MoveRecords,
+    Progress,
+    decode,
+)
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
@@ -37,8 +50,9 @@ from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
 from tests.contract.samples import eventually, new, say, whole
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
 
-SOON = MoveTiming(look=0.1, stale=0.5, beat=0.1)
+SOON = MoveTiming(search=0.1, stale=0.5, beat=0.1)
 ANYTHING: Callable[[str], bool] = bool
 make_queue = partial(samples.make_queue, consistency=PROMPT)
 """A queue of which a move knows within seconds that there is nothing more to come."""
@@ -386,12 +400,13 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         source, target = make_queue(store), make_queue(store)
         for first in range(0, 2100, 1000):
             say(store, source, *everything[first : first + 1000])
-        move, new_one = records.begin(source, target)
+        record, new_one = records.begin(source, target)
         assert new_one
+        move = decode(record.value).move
         with suppress(Killed):
             carry_out(dies(store, at).store, move)
         carry_out(other, move)
-        records.leave(move)
+        records.end(record, Progress("done"))
         assert bodies(store, target) == everything, at
         assert bodies(store, source) == []
 
@@ -403,7 +418,7 @@ def test_two_at_once(store: Store, other: Store) -> None:
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
         say(store, source, *everything[first : first + 500], partition=2)
-    move, _ = MoveRecords(store).begin(source, target)
+    move = decode(MoveRecords(store).begin(source, target)[0].value).move
     threads = [threading.Thread(target=carry_out, args=(each, move)) for each in (store, other)]
     for thread in threads:
         thread.start()
@@ -411,3 +426,100 @@ def test_two_at_once(store: Store, other: Store) -> None:
         thread.join(120)
     assert bodies(store, target, 2) == everything
     assert bodies(store, source, 2) == []
+
+
+def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
+    """It is shown, it is the source's only move, and once its record stands still a process goes on with it."""
+    source, target, third = make_queue(store), make_queue(store), make_queue(store)
+    say(store, source, "a", "b")
+    move = Move(store.now(), APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    encode = msgspec.msgpack.encode
+    store.enter("moves under way", 0, encode((move.number, [move])), expected=None)
+    store.enter(f"moves of {APP}", 0, encode([move.number]), expected=None)
+    store.enter("move", move.number, encode((move, Progress(runner=7, beat=3, total=2))), expected=None)
+    idle, process = Mover(store), Mover(other)
+    idle.stopping.set()
+    assert [each.id for each in idle.moves.list(APP, ANYTHING)] == [move.id]
+    with pytest.raises(MoveUnderWay, match=move.id):
+        idle.begin(source, third)
+    assert idle.begin(source, target).id == move.id
+    process.moves.watch()
+    report = process.ended(idle.moves.show(APP, move.id, ANYTHING))
+    assert (report.state, report.moved, report.total) == ("done", 2, 2)
+    assert bodies(store, target) == ["a", "b"]
+    assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
+    later = process.begin(source, third)
+    assert later.id > move.id
+    assert process.ended(later).state == "done"
+    process.stopping.set()
+
+
+def test_a_move_of_0_1_0_that_is_alive_is_left_to_its_process(store: Store) -> None:
+    """As long as its record changes, no process of this version takes it up."""
+    source, target = make_queue(store), make_queue(store)
+    records = MoveRecords(store)
+    move = Move(store.now(), APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    encode = msgspec.msgpack.encode
+    store.enter("moves under way", 0, encode((move.number, [move])), expected=None)
+    before = None
+    for beat in range(1, 4):
+        before = store.enter("move", move.number, encode((move, Progress(runner=7, beat=beat))), expected=before)
+        records.adopt()
+        assert store.records(KIND, APP) == []
+    records.adopt()
+    [record] = store.records(KIND, APP)
+    assert decode(record.value) == MoveRecord(move, Progress(runner=7, beat=3))
+
+
+@pytest.mark.slow_on("cassandra")
+def test_two_moves_of_one_source(store: Store, other: Store) -> None:
+    """A process of 0.1.0 does not see that a source is being moved: two moves of it do no harm to each other."""
+    source, targets = make_queue(store), [make_queue(store), make_queue(store)]
+    everything = [f"{number}" for number in range(2100)]
+    for first in range(0, 2100, 500):
+        say(store, source, *everything[first : first + 500])
+    number = store.now()
+    moves = [
+        Move(number + place, APP, source.name, source.qid, source.partitions, target.name, target.qid)
+        for place, target in enumerate(targets)
+    ]
+    threads = [threading.Thread(target=carry_out, args=each) for each in zip((store, other), moves, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert Counter(body for queue in (source, *targets) for body in bodies(store, queue)) == Counter(everything)
+
+
+def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mover) -> None:
+    """Another one that asks for it, as after a failure of its own, takes it only once it was handed back."""
+    claims, records = mover.service.claims, MoveRecords(store)
+    first, second = (MoveCarrier(store, claims, records, MoveTiming()) for _ in range(2))
+    source = make_queue(store)
+    say(store, source, "a")
+    record, _ = records.begin(source, make_queue(store))
+    mover.service.core.run(first.step(record))
+    with pytest.raises(RecordChanged):
+        mover.service.core.run(second.step(records.reread(record)))
+    assert (first.statistics()["moves_running"], second.statistics()["moves_running"]) == (1, 0)
+    mover.service.core.run(first.end())
+    mover.service.core.run(second.step(records.reread(record)))
+    assert second.statistics()["moves_running"] == 1
+    with pytest.raises(RecordChanged):
+        mover.service.core.run(first.step(records.reread(record)))
+
+
+def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
+    """What has ended long ago makes room."""
+    mover.stopping.set()
+    records, source, target = MoveRecords(store), make_queue(store), make_queue(store)
+    ended = []
+    with replace_in(module, MOST_LISTED, 3):
+        for _ in range(5):
+            record, _ = records.begin(source, target)
+            records.end(record, Progress("done"))
+            ended.append(decode(record.value).move.id)
+        assert [each.id for each in mover.moves.list(APP, ANYTHING)] == ended[:1:-1]
+    assert ended == sorted(ended)
+    with pytest.raises(MoveNotFound):
+        records.find(APP, ended[0])

@@ -15,7 +15,7 @@ from queuey.messages import Queue, Record
 from queuey.service import Draft, Service
 from queuey.service.schedules import Plan, ScheduleReport, Timetable, kept
 from queuey.service.schedules.firing import FireUseCases
-from queuey.service.schedules.states import Missed
+from queuey.service.schedules.states import KIND, Missed
 from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.contract.samples import read_one, whole
@@ -54,7 +54,7 @@ class Process:
 
     def find(self, name: str) -> Record:
         """Reads a schedule."""
-        record = self.service.core.run(self.firing.find(APP, name))
+        record = self.between.store.record(KIND, APP, name)
         assert record is not None
         return record
 

@@ -14,7 +14,8 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue
 from queuey.service import Service
-from queuey.service.schedules import ScheduleTiming, ScheduleUseCases
+from queuey.service.due_work import DueTiming
+from queuey.service.schedules import ScheduleUseCases
 from queuey.service.schedules.states import KIND
 from queuey.storage import Store
 from tests.backends import APP, Clock
@@ -22,7 +23,7 @@ from tests.contract.samples import eventually, make_queue, say
 from tests.contract.schedules.processes import bodies, plan, seconds
 from tests.interposed_store import InterposedStore
 
-OFTEN = ScheduleTiming(look=0.1, overdue=3.0)
+OFTEN = DueTiming(search=0.1, overdue=3.0)
 ASKED: tuple[Callable[..., Any], ...] = (
     Store.record,
     Store.ids_ahead,
@@ -140,7 +141,7 @@ def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, 
     """A schedule stays with the process that has made it: others look what is overdue, and do not read it."""
     other = start()
     owner = start()
-    assert other.looks(1)
+    assert other.looks(2)
     owner.put("s", queue, clock)
     for ticks in range(1, 6):
         clock.advance(60)
@@ -155,7 +156,7 @@ def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> N
     """When the process that has made a schedule has ended, another one fires what is overdue, and goes on."""
     other = start()
     owner = start()
-    assert other.looks(1)
+    assert other.looks(2)
     owner.put("s", queue, clock)
     owner.stop()
     clock.advance(60)

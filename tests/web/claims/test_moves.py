@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.service.moves.records import MoveRecords
+from queuey.messages import Record
+from queuey.service.moves.records import KIND
 from queuey.storage import Store
 from tests.contract.samples import eventually
 from tests.interposed_store import InterposedStore
@@ -29,19 +30,19 @@ def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: Inte
         owner.create(name)
     move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
     ended(owner, move)
-    assert eventually(lambda: not MoveRecords(store).under_way(), 60)
-    read = between.store.entry
+    assert eventually(lambda: not store.records(KIND, "queuey"), 60)
+    read = between.store.records
     for path in (f"_moves/{move}", "_moves"):
-        early = [None]
+        early: list[list[Record]] = [[]]
 
-        def not_begun(name: str, number: int, early: list[None] = early) -> bytes | None:
-            return early.pop() if number == int(move, 16) and early else read(name, number)
+        def not_begun(kind: str, application: str, *, limit: int, early: list[list[Record]] = early) -> list[Record]:
+            return early.pop() if kind == KIND and early else read(kind, application, limit=limit)
 
-        between.instead(Store.entry, not_begun)
+        between.instead(Store.records, not_begun)
         reply = owner("GET", path)
         assert (reply.status, early) == (200, [])
         assert [one["state"] for one in reply.json.get("moves", [reply.json])] == ["done"]
-        between.passing(Store.entry)
+        between.passing(Store.records)
 
 
 def test_what_is_refused(owner: Caller) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from queuey.service import Service
-from queuey.service.moves import runner
-from queuey.service.moves.records import MoveRecords, progress_of
+from queuey.service.moves import carrying
+from queuey.service.moves.records import KIND, decode
 from queuey.storage import Store
 from queuey.web.asgi import Application
 from queuey.web.gateway.asgi import Gateway
@@ -39,11 +39,11 @@ def test_a_move_is_handed_back(app: App, owner: Caller, store: Store) -> None:
         await until(lambda: service.moves.statistics()["moves_messages_total"] > 0)
         await asyncio.wait_for(service.end(ALWAYS), ALWAYS)
 
-    with replace_in(runner, runner.REST, ALWAYS), replace_in(runner, runner.LONGEST_REST, ALWAYS):
+    with replace_in(carrying, carrying.REST, ALWAYS), replace_in(carrying, carrying.LONGEST_REST, ALWAYS):
         running(app)(work)
-    records = MoveRecords(store)
-    [move] = records.under_way()
-    progress = progress_of(records.raw(move))
+    [record] = store.records(KIND, "queuey")
+    assert store.due_records(KIND, store.claim_time())
+    progress = decode(record.value).progress
     assert (progress.state, progress.runner) == ("running", 0)
     assert 0 < progress.moved < MESSAGES
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.messages import Meta
 from queuey.service.drafts import Draft
+from queuey.service.due_work import order_of_steps
 from queuey.service.schedules import states
-from queuey.service.schedules.runner import firing_order
 from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, Ticks
 from queuey.service.schedules.timetables import Timetable, instants
 from tests.replacing import replace_in
@@ -161,10 +161,10 @@ def test_next_instants_are_remembered() -> None:
     assert states._coming.cache_info().maxsize == states.MAX_REMEMBERED
 
 
-def test_firing_order() -> None:
+def test_order_of_steps() -> None:
     """An application with many schedules does not delay those of others; its own come in their order."""
     many = [(number, ("a", f"s{number}")) for number in range(100)]
     others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
-    ordered = firing_order([*others, *reversed(many)])
+    ordered = order_of_steps([*others, *reversed(many)])
     assert ordered[:5] == [("a", "s0"), ("c", "s"), ("b", "s"), ("a", "s1"), ("b", "t")]
     assert [name for application, name in ordered if application == "a"] == [name for _, (_, name) in many]
