@@ -131,7 +131,7 @@ def _load() -> Iterator[type[Room]]:
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
             yield entry.load()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             owner = "a distribution" if entry.dist is None else entry.dist.name
             text = f"The part {entry.name!r} of the service cannot be imported ({error}). Install {owner} again."
             raise SettingsError(text) from error

@@ -74,7 +74,7 @@ def table() -> list[Setting]:
     lines = {line.name: line for line in _lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
     for room in installed():
-        groups[room.group] += _lines(room, "")
+        groups.setdefault(room.group, []).extend(_lines(room, ""))
     return [line._replace(group=group) for group, members in groups.items() for line in members]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -14,6 +16,7 @@ from msgspec import Meta
 from queuey import settings
 from queuey.errors import SettingsError
 from queuey.settings import Include, Room, Settings, rooms
+from queuey.web.gateway.serve import open_service
 from tests.replacing import replace_in
 
 Installing = Callable[..., AbstractContextManager[None]]
@@ -26,8 +29,8 @@ class Gallery(Room, frozen=True, kw_only=True):
     pictures: Annotated[int, Meta(description="Number of pictures.", ge=0)] = 3
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
-        """Adds nothing."""
-        return None
+        """Adds a page."""
+        return None if self.pictures == 0 else lambda config: config.add_resource("gallery", "/gallery", {})
 
 
 @contextmanager
@@ -56,6 +59,15 @@ def test_a_room_has_settings() -> None:
     assert Settings().of(Gallery) == Gallery()
 
 
+@pytest.mark.parametrize(("pictures", "served"), [(0, False), (3, True)])
+def test_a_room_is_served(tmp_path: Path, pictures: int, served: bool) -> None:  # noqa: FBT001 - a column of the table
+    """The application has what the rooms of its settings add."""
+    app = open_service(Settings(data=tmp_path, rooms=(Gallery(pictures=pictures),)))
+    app.service.store.close()
+    assert ("gallery" in app.endpoints) == served
+    assert len(app.endpoints) > 20
+
+
 def test_a_service_without_rooms() -> None:
     """What only rooms know is no setting."""
     with installing():
@@ -66,10 +78,9 @@ def test_a_service_without_rooms() -> None:
                 settings.load({name: value}, {})
 
 
-def test_a_room_that_cannot_be_imported() -> None:
-    """An entry point without its module is named, with what to install."""
-    with (
-        installing(gallery="queuey.no_gallery:Gallery"),
-        pytest.raises(SettingsError, match=r"The part 'gallery' .*queuey\.no_gallery.* Install"),
-    ):
+@pytest.mark.parametrize("place", ["queuey.no_gallery:Gallery", f"{__name__}:NoGallery"])
+def test_a_room_that_cannot_be_imported(place: str) -> None:
+    """An entry point without its module or class is named, with what to install."""
+    name = re.escape(place.partition(":")[0])
+    with installing(gallery=place), pytest.raises(SettingsError, match=rf"The part 'gallery' .*{name}.* Install"):
         settings.table()
