@@ -1,17 +1,17 @@
 # Everything here works in a fresh checkout with Python 3.11 or later and make, and nothing else.
 # PYTHON=/path/to/python picks the interpreter that .venv is made from.
-# LANES=N is how many processes share the test suite (tests/suite/lanes.py); LANES=0 runs it in one.
+# LANES=N is how many processes share the test suite (tests/suite/lanes.py), five or four; LANES=0 runs it in one.
 # MINUTES=N is how long make soak writes messages.
 # SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make check has it in any case.
 
 PYTHON ?=
 SPARK ?=
-LANES ?= 4
+LANES ?=
 MINUTES ?= 10
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -n $(LANES)
+PYTEST = $(BIN)/python -m pytest -n $(or $(LANES),$(1))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
 
 # Stamps: the environment exists; the service is installed; so is PySpark; the service and its tools are installed.
@@ -40,17 +40,17 @@ inbox: $(OIDC) ## Run an app with an inbox for each user, to be looked at in two
 	exec $(BIN)/python deploy/demo/inbox/run.py
 
 test: $(DEV) ## Run the tests that need nothing, and meet each real server once; in less than five minutes
-	$(PYTEST) --suite test
+	$(call PYTEST,5) --suite test
 
 check: $(DEV) ## Run all other tests but the slow ones: real servers, faults, Spark, Chromium, SDKs, the blocks of pages
-	$(PYTEST) --suite check
+	$(call PYTEST,4) --suite check
 
 quick: $(DEV) ## Run the tests of make test that need no server
-	$(PYTEST) --suite test --ignore tests/smoke
+	$(call PYTEST,5) --suite test --ignore tests/smoke
 
 slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages, property tests with new examples
 	rm -rf build/faults
-	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis" --stall-limit 7200
+	HYPOTHESIS_PROFILE=deep $(call PYTEST,4) -m "slow or hypothesis" --stall-limit 7200
 
 soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kill, watch every process, count every message
 	exec $(BIN)/python -m tests.soak --minutes $(MINUTES)

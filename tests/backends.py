@@ -62,6 +62,11 @@ class StoreLocation(Protocol):
         """Makes another location, without data."""
 
 
+UNSYNCED = ("PRAGMA synchronous = OFF",)
+"""No test cuts the power: what a process has written is there after it was killed, also if the disk does not have it.
+There are tens of thousands of writes in a run, and on some machines each would wait for the disk for milliseconds."""
+
+
 @dataclass(frozen=True)
 class SqliteLocation:
     """A directory of its own."""
@@ -73,8 +78,8 @@ class SqliteLocation:
         from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415 - only who uses it needs it
 
         if clock is None:
-            return open_store(self.path)
-        return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None))
+            return open_store(self.path, options=SqliteOptions(pragmas=UNSYNCED))
+        return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None, pragmas=UNSYNCED))
 
     def fresh(self) -> StoreLocation:
         """Makes another directory beside this one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -70,12 +71,13 @@ def variable_of(name: str) -> str:
     return PREFIX + attribute_of(name).upper()
 
 
-def table() -> list[Setting]:
+@cache
+def table() -> tuple[Setting, ...]:
     lines = {line.name: line for line in _lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
     for room in installed():
         groups.setdefault(room.group, []).extend(_lines(room, ""))
-    return [line._replace(group=group) for group, members in groups.items() for line in members]
+    return tuple(line._replace(group=group) for group, members in groups.items() for line in members)
 
 
 def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any type

@@ -15,6 +15,7 @@ from queuey.client import AsyncClient
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.parts import App
+from tests.backends import SqliteLocation
 from tests.in_process import InProcess
 from tests.servers.served import Served as Running
 
@@ -43,7 +44,7 @@ class Bridge(httpx2.AsyncBaseTransport):
 @contextmanager
 def application(data: Path) -> Iterator[App]:
     """Opens the service in this process, with one application and its key."""
-    store = open_store(data)
+    store = SqliteLocation(data).open()
     try:
         store.create_application("acme")
         store.add_key("acme", sha256(LOCAL_KEY.encode()).digest())

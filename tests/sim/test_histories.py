@@ -511,7 +511,7 @@ MUTATIONS = {
     ),
     "sending again what is in doubt": Mutation(("G5", "G6"), Setup(store=ReadOnce)),
     "finality below the cursor": Mutation(("G5",), instead=lambda: replace(State.is_done, never_final), first=2),
-    "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=128),
+    "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=3332),
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind), first=14),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing), first=8),

@@ -14,7 +14,7 @@ from queuey.messages import Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from queuey.storage.sqlite.read import arrivals as arrivals_module
-from tests.backends import APP
+from tests.backends import APP, UNSYNCED
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import make_queue, new
 from tests.replacing import replace
@@ -42,7 +42,7 @@ def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
         return opened
 
     with replace(connection.connect, traced):
-        found = open_store(tmp_path, options=SqliteOptions(sweep_interval=None))
+        found = open_store(tmp_path, options=SqliteOptions(sweep_interval=None, pragmas=UNSYNCED))
         found.create_application(APP)
         yield found
         found.close()

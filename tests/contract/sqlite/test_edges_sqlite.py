@@ -23,7 +23,7 @@ from queuey.storage.sqlite.read.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
-from tests.backends import APP, Clock
+from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
 from tests.replacing import replace, replace_in
 
@@ -43,7 +43,7 @@ def open_one(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], SqliteStore]
     with contextlib.ExitStack() as opened:
 
         def open_it() -> SqliteStore:
-            options = SqliteOptions(clock=clock, sweep_interval=None, readers=1)
+            options = SqliteOptions(clock=clock, sweep_interval=None, readers=1, pragmas=UNSYNCED)
             return opened.enter_context(contextlib.closing(open_store(tmp_path / "data", options=options)))
 
         yield open_it

@@ -20,7 +20,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
-from tests.backends import APP, Clock
+from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import (
     bodies,
     enter,
@@ -50,7 +50,7 @@ class Swept:
     def __init__(self, directory: Path, clock: Clock, rows: int = 7) -> None:
         self.clock = clock
         self.directory = directory
-        self.options = SqliteOptions(clock=clock, sweep_interval=None, sweep_rows=rows)
+        self.options = SqliteOptions(clock=clock, sweep_interval=None, sweep_rows=rows, pragmas=UNSYNCED)
         self.store: SqliteStore = open_store(directory, options=self.options)
         self.store.create_application(APP)
 

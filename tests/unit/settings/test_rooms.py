@@ -33,16 +33,22 @@ class Gallery(Room, frozen=True, kw_only=True):
         return None if self.pictures == 0 else lambda config: config.add_resource("gallery", "/gallery", {})
 
 
+def forget() -> None:
+    """Has the rooms looked up again."""
+    rooms.installed.cache_clear()
+    settings.table.cache_clear()
+
+
 @contextmanager
 def installing(**found: str) -> Iterator[None]:
     """Has these rooms installed and no others."""
     entries = [EntryPoint(name, place, rooms.ENTRY_POINTS) for name, place in found.items()]
     with replace_in(rooms, entry_points, lambda group: entries):
-        rooms.installed.cache_clear()
+        forget()
         try:
             yield
         finally:
-            rooms.installed.cache_clear()
+            forget()
 
 
 def test_a_room_has_settings() -> None:
