@@ -178,10 +178,11 @@ def _write_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: AN
 
 
 def _stats_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    from queuey.pipeline.options import StatsOptions  # noqa: PLC0415 - likewise
     from queuey.pipeline.stats import stats_job  # noqa: PLC0415 - needs PySpark
     from queuey.spark.options import store_options  # noqa: PLC0415 - likewise
 
-    wanted = stats_job.StatsOptions(store=store_options(options), recent=False)
+    wanted = StatsOptions(store=store_options(options), recent=False)
 
     def work() -> int:
         return stats_job.run(spark, wanted).tally.messages

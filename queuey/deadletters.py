@@ -32,13 +32,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from queuey.ids import TICKS_PER_SECOND, seconds_to_ticks
 from queuey.messages import Message, Meta
+from queuey.titles import instant, titled
 
 SUFFIX = ".dead"
 PREFIX = "queuey-dead-"
@@ -92,7 +93,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     error: str
     text: str = ""
-    at: float
+    at: Annotated[float, titled("given up", instant)]
     history: tuple[Attempt, ...] = ()
 
 

@@ -24,6 +24,7 @@ from queuey.queue_options import (
     TypeOption,
     option,
 )
+from queuey.titles import instant, titled
 
 Location = tuple[int, Position]
 """Partition and position of a message."""
@@ -535,8 +536,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     application: str
-    id: str
-    created: float
+    id: Annotated[str, titled("key")]
+    created: Annotated[float, titled(unit=instant)]
     expires: float | None = None
     note: str = ""
     scope: Scope | None = None

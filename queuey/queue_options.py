@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from queuey.partitions import MAX_PARTITIONS
+from queuey.titles import Unit, duration, limit
 
 MAX_DELIVERIES = 1000
 """Max deliveries that a queue may limit claims to."""
@@ -25,6 +26,7 @@ def option(
     words: tuple[str, ...] = (),
     resets: bool = True,
     changes: bool = True,
+    unit: Unit | None = None,
     **bounds: Any,  # noqa: ANN401 - of msgspec.Meta
 ) -> msgspec.Meta:
     """Describes an option of queues wherever it is read or shown.
@@ -37,11 +39,13 @@ def option(
         words: The only values of a text.
         resets: An update may set it back to the default.
         changes: An update may change it.
+        unit: How people read it, if it is not a length of time.
         bounds: Of :class:`msgspec.Meta`.
     """
     extra = {"seconds": seconds, "line": line, "resets": resets and changes, "changes": changes}
+    shown = {"unit": duration if seconds else unit}
     more = {"enum": list(words)} if words else None
-    return msgspec.Meta(title=label, description=about, extra=extra, extra_json_schema=more, **bounds)
+    return msgspec.Meta(title=label, description=about, extra=extra | shown, extra_json_schema=more, **bounds)
 
 
 TYPES = ("user", "public")
@@ -60,10 +64,24 @@ ReadDelayOption = Annotated[
     option("read delay", "Seconds that range reads stay behind the clock.", ge=0, le=MAX_READ_DELAY, seconds=True),
 ]
 DeliveriesOption = Annotated[
-    int, option("max deliveries", "Deliveries by claims before a dead letter; 0: no limit.", ge=0, le=MAX_DELIVERIES)
+    int,
+    option(
+        "max deliveries",
+        "Deliveries by claims before a dead letter; 0: no limit.",
+        ge=0,
+        le=MAX_DELIVERIES,
+        unit=limit,
+    ),
 ]
 BACKOFF = option("backoff", "Delay after a delivery that has failed, such as first=5,most=600.")
-DeadLetterOption = Annotated[str, option("dead letters to", "Queue of dead letters, else the queue's name and .dead.")]
+DeadLetterOption = Annotated[
+    str,
+    option(
+        "dead letters to",
+        "Queue of dead letters, else the queue's name and .dead.",
+        unit=lambda name, queue: name or f"{queue.name}.dead",
+    ),
+]
 OnAckOption = Annotated[
     str, option("on ack", "keep acknowledged messages for reads by time, or delete them.", words=ON_ACK)
 ]
@@ -84,6 +102,7 @@ ClaimedOption = Annotated[
         "Max live claims, divided among the partitions, so at least as many as they are; 0: no limit.",
         ge=0,
         le=MAX_CLAIMED,
+        unit=limit,
     ),
 ]
 ClaimedPerKeyOption = Annotated[
@@ -93,6 +112,7 @@ ClaimedPerKeyOption = Annotated[
         "Max live claims of one message key, in a plain queue, from its creation on; 0: no limit.",
         ge=0,
         le=MAX_CLAIMED_PER_KEY,
+        unit=limit,
         resets=False,
     ),
 ]

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import chart
 
-from queuey.pipeline.archive.archive_job import ArchiveOptions, archive
-from queuey.pipeline.archive.replay import ReplayOptions, replay
-from queuey.pipeline.audit.audit_job import AuditOptions
+from queuey.pipeline.archive.archive_job import archive
+from queuey.pipeline.archive.replay import replay
 from queuey.pipeline.audit.audit_job import run as audit
+from queuey.pipeline.options import ArchiveOptions, AuditOptions, ReplayOptions
 from queuey.spark.options import StoreOptions, Subscribe
 from queuey.spark.session import session
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,7 +17,7 @@ from qdo.subscriptions import subscribe
 from queuey.terminal import output, times
 from queuey.terminal.bars import bar
 from queuey.terminal.commands import group
-from queuey.terminal.output import DryRun, Json
+from queuey.terminal.output import Block, DryRun, ToStderr
 from queuey.time_parsing import iso
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ async def drain(
     ] = None,
     node_limit: NodeLimit = 1_000_000,
     dry_run: DryRun = False,
-    json: Json = False,
 ) -> None:
     """Move the messages of a Curator queue to a queue of Queuey.
 
@@ -78,14 +77,11 @@ async def drain(
         )
         with bar() as move_bar:
             found = await Drain(place, client, plan, told=partial(move_bar, f"{path} to {queue}")).run()
-    if json:
-        output.emit(found)
-    else:
-        verb = "Would move" if dry_run else "Moved"
-        output.say(f"{verb} {found.items} items with {found.messages} messages from {path} to {queue}.")
-        if found.held:
-            output.note(f"{found.held} items are left because consumers hold their locks. Run it again.")
-        _note_left(found.left, found.samples, "item")
+    verb = "Would move" if dry_run else "Moved"
+    text = [f"{verb} {found.items} items with {found.messages} messages from {path} to {queue}."]
+    if found.held:
+        text.append(ToStderr(f"{found.held} items are left because consumers hold their locks. Run it again."))
+    output.show(found, [*text, *_staying(found.left, found.samples, "item")])
     if found.held or found.left:
         raise typer.Exit(1)
 
@@ -101,7 +97,6 @@ async def fill(
     limit: Limit = None,
     node_limit: NodeLimit = 1_000_000,
     dry_run: DryRun = False,
-    json: Json = False,
 ) -> None:
     """Move the messages of a queue of Queuey that are not acknowledged to a Curator queue.
 
@@ -122,16 +117,16 @@ async def fill(
         )
         with bar() as move_bar:
             found = await Fill(place, client, plan, told=partial(move_bar, f"{queue} to {path}")).run()
-    if json:
-        output.emit(found)
-    else:
-        verb = "Would move" if dry_run else "Moved"
-        output.say(f"{verb} {found.messages} messages from {queue} to {path}.")
-        if found.twice:
-            output.note(f"{found.twice} messages were delivered to another worker as well, because their claims ended.")
-        if found.remaining:
-            output.note(f"{found.remaining} messages are left in {queue}: claimed by others, not due yet, or unfit.")
-        _note_left(found.left, found.samples, "message")
+    verb = "Would move" if dry_run else "Moved"
+    text = [f"{verb} {found.messages} messages from {queue} to {path}."]
+    if found.twice:
+        twice = f"{found.twice} messages were delivered to another worker as well, because their claims ended."
+        text.append(ToStderr(twice))
+    if found.remaining:
+        text.append(
+            ToStderr(f"{found.remaining} messages are left in {queue}: claimed by others, not due yet, or unfit.")
+        )
+    output.show(found, [*text, *_staying(found.left, found.samples, "message")])
     if found.twice or found.left:
         raise typer.Exit(1)
 
@@ -144,7 +139,6 @@ async def peek(
     recipe: Recipe = "queue",
     lock_path: LockPath = None,
     limit: Annotated[int, typer.Option(min=0, max=10_000, help="Items to show.")] = 10,
-    json: Json = False,
 ) -> None:
     """Show the first items of a Curator queue. It takes nothing, and needs no service."""
     from qdo.curator.peek import peek
@@ -152,30 +146,35 @@ async def peek(
     async with _open_place(settings, path) as place:
         lock = None if lock_path is None else _in_chroot(place, lock_path)
         found = await peek(place, recipe, limit=limit, lock_path=lock)
-    if json:
-        output.emit(found)
-        return
-    output.table(["node", "is", "bytes", "messages"], (_row(item) for item in found.first))
-    output.say(f"{found.path} has {found.items} items and {found.others} other nodes.")
+    item = output.table(PeekedItem, found.first, ("node", lambda item: item.name), ("is", _what), "bytes", _MESSAGES)
+    text: list[Block] = [item, f"{found.path} has {found.items} items and {found.others} other nodes."]
     if found.staged:
-        output.note(f"A drain of it was interrupted; {found.staged} batches wait to be posted. Run the drain again.")
+        staged = f"A drain of it was interrupted; {found.staged} batches wait to be posted. Run the drain again."
+        text.append(ToStderr(staged))
+    output.show(found, text)
 
 
-def _row(item: PeekedItem) -> list[object]:
+def _what(item: PeekedItem) -> str:
     what = [f"priority {item.priority}"] if item.priority is not None else []
     what += [f"due {iso(item.due)}"] if item.due else []
     what += [f"id {item.id}"] if item.id is not None else []
     what += ["locked"] if item.locked else []
+    return ", ".join(what)
+
+
+def _messages(item: PeekedItem) -> str:
     more = item.count - len(item.messages)
-    shown = " | ".join([*item.messages, f"and {more:,} more"] if more else item.messages)
-    return [item.name, ", ".join(what), item.bytes, item.error or shown]
+    return item.error or " | ".join([*item.messages, f"and {more:,} more"] if more else item.messages)
 
 
-def _note_left(count: int, samples: list[Left], what: str) -> None:
+_MESSAGES = ("messages", _messages)
+
+
+def _staying(count: int, samples: list[Left], what: str) -> Iterator[ToStderr]:
     for one in samples:
-        output.note(f"{what.capitalize()} {one.name} stays: it {one.reason}")
+        yield ToStderr(f"{what.capitalize()} {one.name} stays: it {one.reason}")
     if count > len(samples):
-        output.note(f"{count - len(samples)} more stay.")
+        yield ToStderr(f"{count - len(samples)} more stay.")
 
 
 def _in_chroot(place: QueuePlace, path: str) -> str:

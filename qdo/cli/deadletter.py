@@ -9,8 +9,8 @@ from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.deadletters import WHICH, Choose, Listing, choosing, tell
-from queuey.terminal.output import DryRun, Failed, Json
+from queuey.terminal.deadletters import COLUMNS, WHICH, Choose, choosing, show
+from queuey.terminal.output import DryRun, Failed, as_json
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient
@@ -24,12 +24,12 @@ _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 @app.command("list")
 @with_settings(*_SOURCES)
 @choosing(*WHICH)
-async def list_dead_letters(settings: WorkSettings, choose: Choose, json: Json = False) -> None:
+async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
     """List the dead letters of queues; with --json one a line, whole."""
     wanted = _wanted(settings, choose)
     async with open_client(settings) as client:
         await _note_missing(client, wanted)
-        await _list(client, wanted, json=json)
+        await _list(client, wanted)
 
 
 @app.command("redrive")
@@ -40,7 +40,6 @@ async def redrive(
     choose: Choose,
     ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
     dry_run: DryRun = False,
-    json: Json = False,
 ) -> None:
     """Send dead letters back to the end of the partitions that they came from, and remove them.
 
@@ -51,10 +50,10 @@ async def redrive(
     wanted = _wanted(settings, choose)
     async with open_client(settings) as client:
         await _note_missing(client, wanted)
-        if dry_run and not json:
-            await _list(client, wanted, json=False)
+        if dry_run and not as_json():
+            await _list(client, wanted)
         done = await deadletters.redrive(client, wanted, dry_run=dry_run, ttl=ttl)
-    tell(done, dry_run=dry_run, json=json)
+    show(done, dry_run=dry_run)
 
 
 def _wanted(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
@@ -64,13 +63,10 @@ def _wanted(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
     return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
 
 
-async def _list(client: AsyncClient, wanted: DeadLetterFilter, *, json: bool) -> None:
-    from queuey.client.deadletters import dead_letters
+async def _list(client: AsyncClient, wanted: DeadLetterFilter) -> None:
+    from queuey.client.deadletters import DeadLetter, dead_letters
 
-    listing = Listing(json=json)
-    async for one in dead_letters(client, wanted):
-        listing.add(one)
-    listing.end()
+    await output.show_each_async(DeadLetter, dead_letters(client, wanted), *COLUMNS)
 
 
 async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:

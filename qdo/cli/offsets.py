@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
 from qdo.cli.opening import group_of, open_both, open_group
@@ -16,8 +17,8 @@ from qdo.consumer.positions import ends
 from queuey.client import EARLIEST
 from queuey.terminal import output
 from queuey.terminal.commands import group
-from queuey.terminal.output import DryRun, Json, Yes
-from queuey.time_parsing import iso
+from queuey.terminal.output import DryRun, Yes
+from queuey.titles import instant, titled
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
@@ -41,17 +42,50 @@ _FATES = {
 }
 
 
+_PLANNED = {_FATES["move"], _FATES["same"]}
+_ENDS = (
+    ("from", lambda moved: point(moved.before) if moved.reason in _PLANNED else ""),
+    ("to", lambda moved: point(moved.after) if moved.reason in _PLANNED else ""),
+)
+
+
+class RecordedPartition(msgspec.Struct, frozen=True):
+    """The offset of a partition; without a ``member`` a command recorded it."""
+
+    service: str
+    app: str
+    queue: str
+    partition: int
+    offset: Annotated[str | None, titled(unit=point)]
+    recorded: Annotated[float, titled(unit=instant)]
+    member: str
+
+
+class MovedOffset(msgspec.Struct, frozen=True):
+    """The change of a partition's offset, or why it stays. Null if nothing is recorded."""
+
+    service: str
+    app: str
+    queue: str
+    partition: int
+    before: str | None = msgspec.field(name="from")
+    after: str | None = msgspec.field(name="to")
+    changed: bool
+    reason: str = msgspec.field(name="note")
+
+
 @app.command("show")
 @with_settings(*GROUP, *QUEUES)
-async def show(settings: WorkSettings, partition: Numbers = None, json: Json = False) -> None:
+async def show(settings: WorkSettings, partition: Numbers = None) -> None:
     """Show what is recorded; with --json one partition a line. Needs no service."""
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
     found = [
-        {**_place(one), "offset": recorded[one].id, "recorded": recorded[one].at, "member": recorded[one].member}
+        RecordedPartition(*one.queue, one.number, recorded[one].id, recorded[one].at, recorded[one].member)
         for one in chosen(recorded, settings, partition or ())
     ]
-    output.listed(["queue", "partition", "offset", "recorded", "by"], found, _row, json=json)
+    by = ("by", lambda offset: offset.member or "from outside")
+    output.show_each(RecordedPartition, found, "queue", "partition", "offset", "recorded", by)
 
 
 @app.command("reset")
@@ -63,7 +97,6 @@ async def reset(
     ],
     partition: Numbers = None,
     dry_run: DryRun = False,
-    json: Json = False,
 ) -> None:
     """Begin anew with everything that is there, or with what comes from now on.
 
@@ -73,7 +106,7 @@ async def reset(
     async def wanted(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await ends(opened.client, partitions)
 
-    await _move(settings, partition, wanted, dry_run=dry_run, json=json)
+    await _move(settings, partition, wanted, dry_run=dry_run)
 
 
 @app.command("seek")
@@ -90,7 +123,6 @@ async def seek(
     ],
     partition: Numbers = None,
     dry_run: DryRun = False,
-    json: Json = False,
 ) -> None:
     """Go on behind a message, or from an instant on.
 
@@ -101,14 +133,12 @@ async def seek(
     async def wanted(_: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, position)
 
-    await _move(settings, partition, wanted, dry_run=dry_run, json=json)
+    await _move(settings, partition, wanted, dry_run=dry_run)
 
 
 @app.command("forget")
 @with_settings(*GROUP, *QUEUES)
-async def forget(
-    settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
-) -> None:
+async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
     from qdo.moves import carry_out, moves, refuse_active
 
@@ -123,7 +153,7 @@ async def forget(
         await refuse_active(coordinator)
         if not dry_run:
             await (carry_out(coordinator, planned) if some else coordinator.forget())
-    _print_moves(planned, dry_run=dry_run, json=json)
+    _print_moves(planned, dry_run=dry_run)
 
 
 @app.command("prune")
@@ -136,7 +166,6 @@ async def prune(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Remove what the group recorded of queues that the service does not have any more."""
     from qdo.moves import moves, refuse_active
@@ -152,7 +181,7 @@ async def prune(
         if gone and not dry_run:
             await opened.coordinator.forget(gone)
     planned = moves(dict.fromkeys(each for each in recorded if each.queue in gone), recorded)
-    _print_moves(planned, dry_run=dry_run, json=json)
+    _print_moves(planned, dry_run=dry_run)
 
 
 @app.command("migrate")
@@ -161,7 +190,6 @@ async def migrate(
     settings: WorkSettings,
     back: Annotated[bool, typer.Option("--back", help="Also if the group's own offset is higher.")] = False,
     dry_run: DryRun = False,
-    json: Json = False,
 ) -> None:
     """Take over how far the original Qdo's workers came, from the application's queue qdo_status.
 
@@ -173,12 +201,10 @@ async def migrate(
         done = await migration.migrate(*opened, back=back, dry_run=dry_run)
     for reason in done.unreadable:
         output.note(f"qdo: passed over, no status: {reason}")
-    _print_moves(done.moves, dry_run=dry_run, json=json, fates=done.fates)
+    _print_moves(done.moves, dry_run=dry_run, fates=done.fates)
 
 
-async def _move(
-    settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool
-) -> None:
+async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool) -> None:
     from qdo.moves import carry_out, moves, refuse_active
 
     async with open_both(settings) as opened:
@@ -188,37 +214,18 @@ async def _move(
         planned = moves(goals, await opened.coordinator.offsets(partitions))
         if not dry_run:
             await carry_out(opened.coordinator, planned)
-    _print_moves(planned, dry_run=dry_run, json=json)
+    _print_moves(planned, dry_run=dry_run)
 
 
-def _print_moves(
-    planned: list[Move], *, dry_run: bool, json: bool, fates: Mapping[Partition, str] | None = None
-) -> None:
+def _print_moves(planned: list[Move], *, dry_run: bool, fates: Mapping[Partition, str] | None = None) -> None:
     by_place = {move.partition: move for move in planned}
     rows = []
     for partition in sorted({*by_place, *(fates or {})}):
         move = by_place.get(partition)
         fate = _FATES[fates[partition]] if fates else "" if move is None or move.changes else _FATES["same"]
-        changes = move is not None and move.changes
-        if json:
-            places = {"from": move.before, "to": move.after} if move else {"from": None, "to": None}
-            output.emit({**_place(partition), **places, "changed": changes and not dry_run, "note": fate})
-        rows.append((*_names(partition), *((point(move.before), point(move.after)) if move else ("", "")), fate))
-    if not json:
-        output.table(["queue", "partition", "from", "to", ""], rows)
+        before, after = (None, None) if move is None else (move.before, move.after)
+        changed = move is not None and move.changes and not dry_run
+        rows.append(MovedOffset(*partition.queue, partition.number, before, after, changed, fate))
+    output.show_each(MovedOffset, rows, "queue", "partition", *_ENDS, ("", lambda moved: moved.reason))
     count = sum(move.changes for move in planned)
     output.note(f"{count} offsets would be moved; nothing was changed." if dry_run else f"{count} offsets were moved.")
-
-
-def _row(found: Mapping[str, Any]) -> list[object]:
-    by = found["member"] or "from outside"
-    return [found["queue"], found["partition"], point(found["offset"]), iso(found["recorded"]), by]
-
-
-def _names(partition: Partition) -> tuple[str, int]:
-    return partition.queue.name, partition.number
-
-
-def _place(partition: Partition) -> dict[str, object]:
-    queue = partition.queue
-    return {"service": queue.service, "app": queue.application, "queue": queue.name, "partition": partition.number}

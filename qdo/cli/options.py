@@ -18,7 +18,7 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import WorkSetting, WorkSettings
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.terminal.commands import COMPLETION_TIMEOUT, MAX_COMPLETIONS, filled, offered, optional
+from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, filled, offered, optional
 from queuey.terminal.setting_values import SettingsError, choices_of
 
 MEETING = ("coordination",)
@@ -59,10 +59,14 @@ def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterabl
 _OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _queue_names, "group": _group_names}
 
 
-def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Gives a command, whose first parameter is the settings in force, options for some of them.
 
     Settings of the environment and the file are in force too, so that one file serves all commands.
+
+    Args:
+        names: Names of settings.
+        shows: The command shows a result, and has ``--json``.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., None]:
@@ -73,7 +77,9 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., N
 
         file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
         config = optional("config", Annotated[Path | None, file])
-        return filled(command, fill, [config, *(_parameter(lines[name]) for name in names)])
+        return filled(
+            command, fill, [*((JSON,) if shows else ()), config, *(_parameter(lines[name]) for name in names)]
+        )
 
     return decorate
 

@@ -154,7 +154,7 @@ def moment(text: str, now: float) -> datetime:
         raise InvalidArgument(str(error)) from error
 
 
-def point(identifier: str | None) -> str:
+def point(identifier: str | None, _: object = None) -> str:
     """Returns an id with its time."""
     if identifier in {None, EARLIEST}:
         return "none" if identifier is None else "earliest"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 import typing
 from collections.abc import Mapping
 from functools import cache
@@ -16,11 +14,11 @@ from msgspec import Meta
 from qdo.consumer.settings import ConsumerSettings
 from qdo.worker.settings import Retry, WorkerSettings
 from queuey.terminal.setting_values import bare, type_text
+from queuey.terminal.struct_options import descriptions
 
 SERVICE = ("url", "app", "key", "profile", "ca")
 """The address of the service, and the credentials."""
 _SECRET, _POSITIONAL = "key", "handler"
-_LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )(.+)")
 _PANELS = {
     "Which service": " ".join(SERVICE),
     "Which messages": "handler queue claim claim_ttl pattern wait_for_queue start",
@@ -147,7 +145,7 @@ class WorkSetting(NamedTuple):
 
 def table() -> dict[str, WorkSetting]:
     fields = {field.name: (struct, field) for struct in _STRUCTS for field in msgspec.structs.fields(struct)}
-    described = {struct: _described(struct) for struct in _STRUCTS}
+    described = {struct: descriptions(struct) for struct in _STRUCTS}
     lines = {}
     for panel, names in _PANELS.items():
         for name in names.split():
@@ -169,18 +167,6 @@ def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
 def _kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
     hint = bare(_hints(struct)[name])
     return (hint.__origin__, hint.__metadata__[0]) if typing.get_origin(hint) is Annotated else (hint, Meta())
-
-
-def _described(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
-    """Returns for each attribute in a struct's docstring its default in words, and its help."""
-    found: dict[str, tuple[str, str]] = {}
-    _, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
-    name = ""
-    for line in filter(None, map(_LINE.fullmatch, attributes.replace("``", "`").splitlines())):
-        name = line[1] or name
-        default, text = found.get(name, (line[2] or "", ""))
-        found[name] = default, f"{text} {line[3]}".lstrip()
-    return found
 
 
 def made(values: Mapping[str, Any]) -> WorkSettings:

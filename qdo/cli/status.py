@@ -22,11 +22,11 @@ from qdo.cli.selection import chosen, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
-from queuey import time_parsing
 from queuey.client import ClientError, GroupOffset
 from queuey.terminal import output, times
-from queuey.terminal.output import Json
+from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.texts import plural
+from queuey.titles import age_of_lag, estimated, instant, titled
 
 if TYPE_CHECKING:
     from qdo.coordination import CommittedOffset, Coordinator, Member
@@ -52,21 +52,21 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     queue: str
     partition: int
     owner: str | None
-    target: str | None
+    target: Annotated[str | None, titled("moves to", lambda name, one: name if name != one.owner else "")]
     offset: str | None = None
-    recorded: float | None = None
+    recorded: Annotated[float | None, titled(unit=instant)] = None
     by: str | None = None
-    lag: int | None = None
+    lag: Annotated[int | None, titled("behind", estimated("lag_exact"))] = None
     lag_exact: bool | None = None
-    lag_seconds: float | None = None
+    lag_seconds: Annotated[float | None, titled("oldest of them", age_of_lag)] = None
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
     """A member, as ``--json`` prints it; ``owns`` is how many of the partitions."""
 
-    id: str
-    static: bool
-    since: float
+    id: Annotated[str, titled("member")]
+    static: Annotated[bool, titled(unit=lambda static, _: "yes" if static else "")]
+    since: Annotated[float, titled(unit=instant)]
     service: str
     app: str
     queues: list[str]
@@ -98,29 +98,24 @@ async def status(
     settings: WorkSettings,
     lag: Annotated[bool, typer.Option(help="Ask the service for the lag.")] = True,
     watch: Annotated[float | None, times.duration("Show it again after this time, until Ctrl-C.", least=0.1)] = None,
-    json: Json = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print it once, as metrics for Prometheus.")] = False,
 ) -> None:
     """Show a group: its members, who owns what, offsets and lag; with --json one document.
 
     Needs the service only for the lag. Ends with 1 if there is no such group.
     """
-    if metrics and (json or watch is not None):
+    if metrics and (output.as_json() or watch is not None):
         raise typer.BadParameter(
             "It prints once, in a form of its own: without --json and --watch.", param_hint="--metrics"
         )
     async with open_group(settings) as coordinator:
         while True:
             found = await look(coordinator, settings, lag=lag)
-            if watch is not None and not json and sys.stdout.isatty():
+            if watch is not None and not output.as_json() and sys.stdout.isatty():
                 print(_CLEAR, end="")
-            if json:
-                output.emit(found)
-            elif metrics:
+            if metrics:
                 output.write(metrics_of(found))
-                _tell_unknown(found)
-            else:
-                _print(found)
+            output.show(found, _lag_unknown(found) if metrics else _described(found))
             if watch is None and not found.known:
                 raise typer.Exit(1)
             if watch is None or output.is_unread():
@@ -235,51 +230,34 @@ def metrics_of(found: GroupStatus) -> bytes:
     return generate_latest(registry)
 
 
-def _print(found: GroupStatus) -> None:
+def _described(found: GroupStatus) -> Iterator[Block]:
     if not found.known:
-        output.note(f"Group {found.group} is not known: it never had a member or an offset. See them all: qdo groups")
+        yield ToStderr(
+            f"Group {found.group} is not known: it never had a member or an offset. See them all: qdo groups"
+        )
         return
     owned = sum(each.owner is not None for each in found.partitions)
     counted = [each.lag for each in found.partitions if each.lag is not None]
     behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
     owners = plural(len(found.members), "member owns", "members own")
-    output.say(f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
-    _tell_unknown(found)
+    yield (f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
+    yield from _lag_unknown(found)
     services = {each.service for each in found.partitions}
     if found.service:
-        output.say(f"The service asked has the store {found.service}.")
+        yield f"The service asked has the store {found.service}."
         if others := (services | {each.service for each in found.members}) - {found.service}:
-            output.note(f"The group has to do with other stores, too: {', '.join(sorted(others))}")
+            yield ToStderr(f"The group has to do with other stores, too: {', '.join(sorted(others))}")
     if found.members:
-        output.say()
-        members = (
-            (one.id, one.owns, time_parsing.iso(one.since), "yes" if one.static else "", f"{one.service}/{one.app}")
-            for one in found.members
-        )
-        output.table(["member", "owns", "since", "static", "service"], members)
+        yield ""
+        of = ("service", lambda member: f"{member.service}/{member.app}")
+        yield output.table(MemberStatus, found.members, "id", "owns", "since", "static", of)
     if found.partitions:
-        output.say()
-        several = len(services) > 1
-        rows = ((*([one.service] if several else ()), *_row(one)) for one in found.partitions)
-        output.table([*(["service"] if several else ()), *_COLUMNS], rows)
+        yield ""
+        owner, offset = ("owner", lambda one: one.owner or "nobody"), ("offset", lambda one: point(one.offset))
+        shown = ("queue", "partition", owner, "target", offset, "recorded", "lag", "lag_seconds")
+        yield output.table(PartitionStatus, found.partitions, *(["service"] if len(services) > 1 else []), *shown)
 
 
-def _tell_unknown(found: GroupStatus) -> None:
+def _lag_unknown(found: GroupStatus) -> Iterator[Block]:
     if found.lag_unknown:
-        output.note(f"The lag is not known: {found.lag_unknown}")
-
-
-_COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "behind", "oldest of them"]
-
-
-def _row(one: PartitionStatus) -> tuple[object, ...]:
-    return (
-        one.queue,
-        one.partition,
-        one.owner or "nobody",
-        one.target if one.target != one.owner else "",
-        point(one.offset),
-        "" if one.recorded is None else time_parsing.iso(one.recorded),
-        "" if one.lag is None else one.lag if one.lag_exact else f"about {one.lag}",
-        time_parsing.length(one.lag_seconds) if one.lag and one.lag_seconds is not None else "",
-    )
+        yield ToStderr(f"The lag is not known: {found.lag_unknown}")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("qdo.cli")
 
 
-@with_settings(*table.table())
+@with_settings(*table.table(), shows=False)
 def work(settings: WorkSettings) -> None:
     """Handle the messages of queues: share their partitions with the other workers of a group, or claim them.
 

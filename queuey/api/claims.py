@@ -8,6 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from queuey.api.reads import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
+from queuey.terminal.texts import plural
+from queuey.time_parsing import iso, length
+from queuey.titles import age, instant, titled
 
 MAX_CLAIMS = 1000
 """Max messages that one request claims, shows or settles."""
@@ -247,8 +250,19 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
     claimed: Count
     failed: Count
     dead: Count
-    oldest: float | None
-    due: float | None
+    oldest: Annotated[float | None, titled(unit=age)]
+    due: Annotated[float | None, titled(unit=instant)]
+
+
+def backlog_text(backlog: Backlog, now: float) -> str:
+    """Returns a backlog as a clause; ``now`` is in seconds since 1970."""
+    age = "" if backlog.oldest is None else f"; the oldest is {length(round(max(0.0, now - backlog.oldest)))} old"
+    about = "" if backlog.exact else "about "
+    due = "" if backlog.due is None else f" (the next is due at {iso(backlog.due)})"
+    return (
+        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
+        f"{backlog.claimed} claimed, {plural(backlog.dead, 'dead letter')}{age}"
+    )
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.api.values import Count, Id, Seconds, words
+from queuey.titles import age_of_lag, estimated, instant, titled
 
 
 class NewOffset(Struct, frozen=True):
@@ -57,10 +58,10 @@ class GroupOffset(Struct, frozen=True, kw_only=True):
     """
 
     offset: Id | None
-    updated: float | None
-    lag: Count
+    updated: Annotated[float | None, titled("recorded", instant)]
+    lag: Annotated[Count, titled("behind", estimated("lag_exact"))]
     lag_exact: bool
-    lag_seconds: float
+    lag_seconds: Annotated[float, titled("oldest of them", age_of_lag)]
 
 
 class Offsets(Struct, frozen=True, tag_field="status", tag="ok"):
@@ -140,7 +141,7 @@ class Move(Struct, frozen=True):
     target: str = field(name="to")
     state: Annotated[str, words("running", "cancelling", "done", "cancelled", "failed")]
     moved: Count
-    total: Count | None
+    total: Annotated[Count | None, titled("of about")]
     left: Count
     began: Seconds
     updated: Seconds | None

@@ -9,6 +9,7 @@ from msgspec.structs import fields
 
 from queuey.api.values import Count, Id, bounded
 from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
+from queuey.titles import duration, estimated, id_time, instant, titled
 
 Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 """A right that a grant may allow:
@@ -161,10 +162,10 @@ class PartitionInfo(Struct, frozen=True):
         (2, True)
     """
 
-    count: Count
+    count: Annotated[Count, titled("messages", estimated())]
     exact: bool
-    oldest: Id | None
-    newest: Id | None
+    oldest: Annotated[Id | None, titled(unit=id_time)]
+    newest: Annotated[Id | None, titled(unit=id_time)]
 
 
 class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", tag="ok"):
@@ -189,17 +190,17 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
         partition_info: Counts and ends of each partition.
     """
 
-    name: str = field(name="queue_name")
+    name: Annotated[str, titled("queue")] = field(name="queue_name")
     application: str
-    principals: tuple[str, ...] = field(name="principles")
-    ttl: int
-    read_delay: float
-    created: float
+    principals: Annotated[tuple[str, ...], titled("principals")] = field(name="principles")
+    ttl: Annotated[int, titled(unit=duration)]
+    read_delay: Annotated[float, titled(unit=duration)]
+    created: Annotated[float, titled(unit=instant)]
     store: str
     guarantee: str
-    acknowledgement: Acknowledgement
-    horizon: Id
-    count: Count
+    acknowledgement: Annotated[Acknowledgement, titled("acknowledged means", lambda a, _: f"{a.level}: {a.text}")]
+    horizon: Annotated[Id, titled("readable until", id_time)]
+    count: Annotated[Count, titled("messages", estimated())]
     exact: bool
     partition_info: dict[int, PartitionInfo]
 

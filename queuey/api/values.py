@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from queuey.messages import MAX_TTL, MAX_WAIT
 from queuey.partitions import MAX_PARTITIONS
+from queuey.titles import instant, titled
 
 Id = Annotated[
     str,
@@ -19,7 +20,7 @@ Timestamp = Annotated[
 ]
 Count = Annotated[int, Meta(ge=0)]
 Partition = Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
-Seconds = Annotated[float, Meta(description="Seconds since 1970")]
+Seconds = Annotated[float, Meta(description="Seconds since 1970"), titled(unit=instant)]
 Ttl = Annotated[int, Meta(ge=1, le=MAX_TTL, description="Seconds")]
 Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="Seconds")]
 Outcome = Literal["none", "unknown"]

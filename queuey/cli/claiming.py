@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from queuey.cli.queues import backlog_text
+from queuey.api.claims import backlog_text
 from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, note_absence
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
-from queuey.terminal.output import Json
 from queuey.terminal.signals import handled
 from queuey.terminal.texts import plural, printable
 from queuey.time_parsing import length
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.claims.results import Claimed, OutstandingJob, Refused
+    from queuey.client.claims.results import OutstandingJob, Refused
 
 _FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
@@ -79,7 +78,6 @@ def claim(
         list[str] | None,
         typer.Option(help="Another queue, for when those before it have nothing; up to 9.", autocompletion=queue_names),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Claim messages, so that no other caller gets them for a while; with --json one per line.
 
@@ -99,20 +97,18 @@ def claim(
         claimed = jobs.receive(limit or 1, ttl=ttl, wait=left, partitions=partitions)
         if claimed or not left:
             break
-    if json:
-        output.write(b"".join(_json(each) + b"\n" for each in claimed), json=True)
-    else:
-        for each in claimed:
-            name = f"{each.queue}  " if then else ""
-            output.say(f"{name}{each.receipt}  {each.deliveries}  {printable(body_text(each.message.body))}")
+    for each in claimed:
+        about = {"receipt": each.receipt, "deliveries": each.deliveries, "expires": each.expires}
+        text = f"{each.receipt}  {each.deliveries}  {printable(body_text(each.message.body))}"
+        output.show(json_fields(each.message) | about, f"{each.queue}  {text}" if then else text)
     if not claimed:
         output.note("There is nothing to claim now.")
 
 
 @on_existing
-def ack(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
+def ack(client: Client, queue: Queue, receipt: Receipts = None) -> None:
     """Acknowledge claimed messages: they are not delivered again."""
-    _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
+    _settle(client.job_queue(queue).ack, receipt, "acknowledged")
 
 
 @on_existing
@@ -125,11 +121,10 @@ def release(
         str | None, typer.Option(help="Why they failed. Without --delay the queue's backoff decides then.")
     ] = None,
     retry: Annotated[bool, typer.Option(help="Deliver them again; else they become dead letters now.")] = True,
-    json: Json = False,
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a time."""
     release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
-    _settle(release, receipt, "released", json=json)
+    _settle(release, receipt, "released")
 
 
 @on_existing
@@ -137,23 +132,24 @@ def jobs(
     client: Client,
     queue: Queue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
-    json: Json = False,
 ) -> None:
     """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
+    from queuey.client.claims.results import OutstandingJob
+
     backlog = client.job_queue(queue).backlog()
     found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
-    if json:
-        output.emit(msgspec.to_builtins(backlog) | {"jobs": msgspec.to_builtins(found)})
-        return
-    output.say(f"{backlog_text(backlog, now)}.")
-    columns = ["message", "deliveries", "worker", "left"]
-    rows = [[f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)] for one in found]
-    if any(one.state is not None for one in found):
-        columns.append("state")
-        rows = [[*row, _state(one)] for row, one in zip(rows, found, strict=True)]
-    if rows:
-        output.table(columns, rows)
+    table = output.table(
+        OutstandingJob,
+        found,
+        ("message", lambda job: f"{job.partition}:{job.message_id}"),
+        "deliveries",
+        ("worker", lambda job: job.worker or "-"),
+        ("left", lambda job: _left(job, now)),
+        *([("state", _state)] if any(one.state is not None for one in found) else []),
+    )
+    text = f"{backlog_text(backlog, now)}."
+    output.show(msgspec.to_builtins(backlog) | {"jobs": found}, (text, table) if found else text)
 
 
 def _state(job: OutstandingJob) -> str:
@@ -347,22 +343,14 @@ def _pass_on(program: Popen[bytes], said: bytearray) -> None:
                 del said[:-MAX_REASON_BYTES]
 
 
-def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str, *, json: bool) -> None:
+def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str) -> None:
     given = receipts or sys.stdin.read().split()
     if not given:
         raise typer.BadParameter("give one at least, as queuey claim prints them", param_hint="receipt")
     refused = call(given)
     done = len(set(given)) - len(refused)
-    if json:
-        output.emit({what: done, "refused": [each.receipt for each in refused]})
-    else:
-        output.say(f"{plural(done, 'message')} {what}.")
+    output.show({what: done, "refused": [each.receipt for each in refused]}, f"{plural(done, 'message')} {what}.")
     if refused:
         for each in refused:
             output.note(f"{each.receipt}: the claim had expired, and the message was delivered again.")
         raise typer.Exit(1)
-
-
-def _json(claimed: Claimed) -> bytes:
-    about = {"receipt": claimed.receipt, "deliveries": claimed.deliveries, "expires": claimed.expires}
-    return msgspec.json.encode(json_fields(claimed.message) | about)

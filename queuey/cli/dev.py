@@ -14,8 +14,7 @@ from queuey.errors import SettingsError
 from queuey.extras import install_command
 from queuey.settings import DEV_ISSUER
 from queuey.terminal import output, times
-from queuey.terminal.commands import group
-from queuey.terminal.output import Json
+from queuey.terminal.commands import group, with_json
 
 app = group()
 KEY, KEYS, CONFIG = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
@@ -43,23 +42,21 @@ def setup(
 
 
 @app.command("token")
+@with_json
 def token(
     user: Annotated[str, typer.Option(help="Name of the user, as the issuer has it.")],
     directory: Directory = Path(),
     seconds: Annotated[
         int, times.duration("How long it is valid.", least=1, most=86_400, whole=True, show_default="1h")
     ] = 3600,
-    json: Json = False,
 ) -> None:
     """Print a user's token. With --json, also the names that the user has, and when the token ends."""
     from queuey.user_queues import queue_name, user_name
 
     made, expires = sign(directory, user, seconds)
-    if json:
-        name = user_name(DEV_ISSUER, user)
-        output.emit({"token": made, "expires": expires, "user": name, "inbox": queue_name("inbox-{user}", name)})
-    else:
-        output.say(made)
+    name = user_name(DEV_ISSUER, user)
+    found = {"token": made, "expires": expires, "user": name, "inbox": queue_name("inbox-{user}", name)}
+    output.show(found, made)
 
 
 def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuey.cli.queues import about
 from queuey.cli.reading import Raw, show
 from queuey.cli.service_options import Queue, on_existing
 from queuey.terminal import output
-from queuey.terminal.output import Json
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ Name = Annotated[str | None, typer.Option(help="The message that has this name, 
 
 
 @on_existing
-def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: Raw = False, json: Json = False) -> None:
+def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: Raw = False) -> None:
     """Print messages by id, or the one that has a name; with --json one a line. There is no read delay.
 
     Ends with 1 if one of them is not there.
@@ -34,21 +32,21 @@ def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: R
     _require_one(ids, name, f"To read the queue: queuey read {queue}")
     if name is None:
         found = client.get(queue, _places(client, queue, ids or []))
-        show(found, raw=raw, json=json)
+        show(found, raw=raw)
         _require_found(queue, found, ids or [])
     elif (message := client.named(queue).get(name)) is not None:
-        show([message], raw=raw, json=json)
+        show([message], raw=raw)
     else:
         raise output.Failed(f"Queue {queue!r} has no message named {name!r}.")
 
 
 @on_existing
-def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None, json: Json = False) -> None:
+def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> None:
     """Delete messages by id, or the one that has a name."""
     _require_one(ids, name, f"To delete the queue: queuey queue delete {queue}")
     if name is not None:
         client.named(queue).delete(name)
-        output.emit({"name": name}) if json else output.say(f"No message has the name {name} now.")
+        output.show({"name": name}, f"No message has the name {name} now.")
         return
     spelled_alike = dict.fromkeys(each.replace("-", "").lower() for each in ids or [])
     places = [each for each in spelled_alike if ":" in each]
@@ -61,7 +59,7 @@ def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None, jso
             raise typer.BadParameter(text, param_hint="ids")
     places = list(dict.fromkeys(places))
     client.delete(queue, places)
-    output.emit({"deleted": places}) if json else output.say(f"{plural(len(places), 'message')} deleted.")
+    output.show({"deleted": places}, f"{plural(len(places), 'message')} deleted.")
 
 
 @on_existing
@@ -70,17 +68,16 @@ def peek(
     queue: Queue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many messages.")] = 10,
     raw: Raw = False,
-    json: Json = False,
 ) -> None:
     """Print the oldest messages that are not acknowledged, claimed or not; with --json one a line. Claims nothing."""
-    show(client.job_queue(queue).peek(limit), raw=raw, json=json)
+    show(client.job_queue(queue).peek(limit), raw=raw)
 
 
 @on_existing
-def size(client: Client, queue: Queue, json: Json = False) -> None:
+def size(client: Client, queue: Queue) -> None:
     """Print how many messages are not acknowledged."""
     found = client.job_queue(queue).size()
-    output.emit(found) if json else output.say(about(found.size, exact=found.exact))
+    output.show(found, f"{'' if found.exact else 'about '}{found.size}")
 
 
 def _require_one(ids: list[str] | None, name: str | None, otherwise: str) -> None:

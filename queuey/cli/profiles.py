@@ -11,12 +11,14 @@ import typer
 from queuey.client.credentials.profile import Profile, default_path, read_profile, write_profile
 from queuey.client.errors import ProfileNotFound
 from queuey.terminal import output
-from queuey.terminal.output import Json, Yes
+from queuey.terminal.commands import with_json
+from queuey.terminal.output import Yes
 
 MAX_KEY = 4096
 """Max characters of a key."""
 
 
+@with_json
 def profile(
     url: Annotated[str | None, typer.Option(help="New address of the service; several with commas.")] = None,
     app: Annotated[str | None, typer.Option(help="New application.")] = None,
@@ -25,7 +27,6 @@ def profile(
         Path | None, typer.Option("--profile", help="The file.", show_default="$QUEUEY_PROFILE or the user's")
     ] = None,
     yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Show the profile, or write it: which service, application and key the other commands use.
 
@@ -50,7 +51,7 @@ def profile(
     about = {"file": str(path), **found.written()}
     if found.key:
         about["key"] = "not shown"
-    output.emit(about) if json else output.pairs(about.items())
+    output.show(about, [output.Fields(list(about.items()))])
 
 
 def read_key() -> str:

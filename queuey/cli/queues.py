@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
+from msgspec import structs
 
-from queuey import ids, time_parsing
+from queuey import time_parsing
+from queuey.api.claims import Backlog, backlog_text
+from queuey.api.queues import PartitionInfo, QueueInfo
 from queuey.cli import moving
 from queuey.cli.service_options import connected, on_existing, queue_names
 from queuey.messages import RESETTABLE, options
 from queuey.terminal import output, times
 from queuey.terminal.commands import group, optional, with_parameters
-from queuey.terminal.output import Json, Yes
-from queuey.terminal.texts import plural
+from queuey.terminal.output import Block, Yes
+from queuey.titles import Column, within
 
 if TYPE_CHECKING:
-    from queuey.client import Backlog, Client
-    from queuey.client.results import Queue, QueueInfo
-    from queuey.messages import Backoff
+    from queuey.client import Client
+    from queuey.client.results import Queue
 
 app = group()
 
@@ -33,8 +35,8 @@ Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", help="Who may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
-_DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay")
-_BACKLOG = ["waiting", "delayed", "claimed", "failed", "dead", "oldest"]
+_DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
+_BACKLOG = within("backlog", Backlog, "waiting", "delayed", "claimed", "failed", "dead", "oldest")
 
 
 def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[..., None]:
@@ -75,7 +77,6 @@ def _option(name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - a type wi
 def create(
     client: Client,
     name: Annotated[str | None, typer.Argument(help="Its name.", show_default="one that the service makes up")] = None,
-    json: Json = False,
     *,
     fields: Mapping[str, Any],
 ) -> None:
@@ -83,7 +84,7 @@ def create(
     created = client.create_queue(name, **fields)
     if not created.new:
         output.note(f"{created.name} was there already.")
-    _show_queue(created if json else _in_force(client, created), json=json)
+    output.show(created, _described(client, created))
 
 
 @app.command("list")
@@ -95,54 +96,33 @@ def list_queues(
     backlog: Annotated[bool, typer.Option("--backlog", help="Show how much of each is to be done by claims.")] = False,
     start: Annotated[str | None, typer.Option(help="Name to start at.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
-    json: Json = False,
 ) -> None:
     """List queues by name; with --json one a line."""
     from itertools import islice
 
     if not (details or count or backlog):
         for name in islice(client.queue_names(start=start), limit):
-            output.emit({"queue_name": name}) if json else output.say(name)
+            output.show({"queue_name": name}, name)
         return
-    found = islice(client.queues(start=start, count=count), limit)
-    if json:
-        for queue in found:
-            more = {"backlog": msgspec.to_builtins(_asked(client, queue.name))} if backlog else {}
-            output.emit(msgspec.to_builtins(queue) | more)
-        return
-    columns = [
-        "queue",
-        *([options()[name].title or name for name in _DETAILS] if details else []),
-        *(["principals", "created"] if details else []),
-        *(["messages"] if count else []),
-        *(_BACKLOG if backlog else []),
-    ]
-    rows = (
-        [
-            *(_row(queue) if details else [queue.name]),
-            *([queue.count] if count else []),
-            *(_counts(_asked(client, queue.name)) if backlog else []),
-        ]
-        for queue in found
+    from queuey.client.results import Queue
+
+    class ListedQueue(Queue, frozen=True, kw_only=True):
+        backlog: Backlog | msgspec.UnsetType | None = msgspec.UNSET
+
+    queues = (
+        ListedQueue(**structs.asdict(queue), backlog=_backlog(client, queue.name) if backlog else msgspec.UNSET)
+        for queue in islice(client.queues(start=start, count=count), limit)
     )
-    output.table(columns, rows)
+    columns = [*(_DETAILS if details else ()), *(("count",) if count else ()), *(_BACKLOG if backlog else ())]
+    output.show_each(ListedQueue, queues, "name", *columns)
 
 
 @app.command("info")
 @connected
-def info(client: Client, name: Name, json: Json = False) -> None:
+def info(client: Client, name: Name) -> None:
     """Show a queue: its fields, what it guarantees, how many messages it has and since when."""
     found = client.info(name)
-    if json:
-        output.emit(found)
-        return
-    output.pairs([*_facts(found), *_backlog(client, name)])
-    rows = [
-        (number, about(part.count, exact=part.exact), when(part.oldest), when(part.newest))
-        for number, part in sorted(found.partition_info.items())
-    ]
-    output.say()
-    output.table(["partition", "messages", "oldest", "newest"], rows)
+    output.show(found, _facts(client, found))
 
 
 @app.command("update")
@@ -152,7 +132,6 @@ def update(
     client: Client,
     name: Name,
     reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(RESETTABLE)}.")] = None,
-    json: Json = False,
     *,
     fields: Mapping[str, Any],
 ) -> None:
@@ -166,25 +145,25 @@ def update(
     if not given:
         raise typer.BadParameter("nothing to change was given: name a field, such as --ttl 7d, or --reset one")
     updated = client.update_queue(name, **given)
-    _show_queue(updated if json else _in_force(client, updated), json=json)
+    output.show(updated, _described(client, updated))
 
 
 @app.command("delete")
 @on_existing
-def delete(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
+def delete(client: Client, name: Name, yes: Yes = False) -> None:
     """Delete a queue with all its messages and offsets."""
     output.confirm(f"Delete queue {name} with all its messages?", yes=yes)
     client.delete_queue(name)
-    output.emit({"queue_name": name, "deleted": True}) if json else output.say(f"{name} is deleted.")
+    output.show({"queue_name": name, "deleted": True}, f"{name} is deleted.")
 
 
 @app.command("purge")
 @on_existing
-def purge(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
+def purge(client: Client, name: Name, yes: Yes = False) -> None:
     """Remove all messages of a queue; the queue, its fields and offsets stay."""
     output.confirm(f"Remove all messages of {name}?", yes=yes)
     client.purge_queue(name)
-    output.emit({"queue_name": name, "purged": True}) if json else output.say(f"{name} is empty.")
+    output.show({"queue_name": name, "purged": True}, f"{name} is empty.")
 
 
 app.command("move")(moving.move)
@@ -193,111 +172,48 @@ app.command("follow-move")(moving.follow)
 app.command("cancel-move")(moving.cancel)
 
 
-def _show_queue(queue: Queue, *, json: bool) -> None:
-    if json:
-        output.emit(queue)
-    else:
-        created = [] if queue.created is None else [("created", time_parsing.iso(queue.created))]
-        output.pairs([("queue", queue.name), *_options(queue), ("principals", ", ".join(queue.principals)), *created])
-
-
-def _in_force(client: Client, queue: Queue) -> Queue:
-    """Returns a queue with the service's defaults for fields that are not set, if the defaults can be read."""
+def _described(client: Client, queue: Queue) -> Iterator[Block]:
+    """Describes a queue, with the service's defaults for fields that are not set if these can be read."""
     from queuey.client.errors import ClientError
 
     with suppress(ClientError):
         found = client.info(queue.name)
-        return msgspec.structs.replace(queue, ttl=found.ttl, read_delay=found.read_delay)
-    return queue
+        queue = structs.replace(queue, ttl=found.ttl, read_delay=found.read_delay)
+    created = () if queue.created is None else ("created",)
+    yield output.fields(queue, "name", *_options(queue), "principals", *created)
 
 
-def _options(queue: Queue | QueueInfo) -> list[tuple[str, Any]]:
-    """Returns the options of a queue for people; a description only if there is one."""
-    shown = [(option.title or name, _text(queue, name, option)) for name, option in options().items()]
+def _facts(client: Client, found: QueueInfo) -> Iterator[Block]:
+    of_store = ("count", "created", "horizon", "store", "acknowledgement", "guarantee")
+    facts = output.fields(found, "name", "application", *_options(found), "principals", *of_store)
+    backlog = _backlog(client, found.name)
+    jobs = [] if backlog is None else [("for claims", backlog_text(backlog, time.time()))]
+    yield output.Fields([*facts.pairs, *jobs])
+    yield ""
+    yield output.table(PartitionInfo, found.partition_info, "count", "oldest", "newest", key="partition")
+
+
+def _options(queue: Queue | QueueInfo) -> list[Column]:
+    """Returns the columns of a queue's options; that of a description only if there is one."""
+    shown: list[Column] = [_BACKOFF if name == "backoff" else name for name in options()]
     return shown if queue.description else shown[:-1]
 
 
-def _text(queue: Queue | QueueInfo, name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - of any option
-    value = getattr(queue, name)
-    if name == "backoff":
-        return _delays(value)
-    if name == "dead_letter":
-        return value or f"{queue.name}.dead"
-    if (option.extra or {})["seconds"]:
-        return None if value is None else time_parsing.length(value)
-    return "no limit" if value == 0 else value
-
-
-def _delays(backoff: Backoff | None) -> str:
+def _delays(queue: Queue | QueueInfo) -> str:
     from queuey.messages import Backoff
 
-    delays = backoff or Backoff()
+    delays = queue.backoff or Backoff()
     first, most = time_parsing.length(delays.first), time_parsing.length(delays.most)
     return f"{first} to {most}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
 
 
-def _row(queue: Queue) -> list[Any]:
-    shown = [_text(queue, name, options()[name]) for name in _DETAILS]
-    created = None if queue.created is None else time_parsing.iso(queue.created)
-    return [queue.name, *shown, ", ".join(queue.principals), created]
+_BACKOFF = ("backoff", _delays)
 
 
-def backlog_text(backlog: Backlog, now: float) -> str:
-    age = "" if backlog.oldest is None else f"; the oldest is {age_text(backlog, now)} old"
-    about = "" if backlog.exact else "about "
-    due = "" if backlog.due is None else f" (the next is due at {time_parsing.iso(backlog.due)})"
-    return (
-        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
-        f"{backlog.claimed} claimed, {plural(backlog.dead, 'dead letter')}{age}"
-    )
-
-
-def age_text(backlog: Backlog, now: float) -> str | None:
-    """Returns the age of the oldest message that is not acknowledged."""
-    return None if backlog.oldest is None else time_parsing.length(round(max(0.0, now - backlog.oldest)))
-
-
-def _asked(client: Client, name: str) -> Backlog | None:
+def _backlog(client: Client, name: str) -> Backlog | None:
     """Returns the backlog of a queue; None: the queue cannot be claimed from."""
     from queuey.client import Conflict
 
     with suppress(Conflict):
         return client.job_queue(name).backlog()
     return None
-
-
-def _backlog(client: Client, name: str) -> list[tuple[str, str]]:
-    found = _asked(client, name)
-    return [] if found is None else [("for claims", backlog_text(found, time.time()))]
-
-
-def _counts(found: Backlog | None) -> list[Any]:
-    if found is None:
-        return [None] * len(_BACKLOG)
-    return [*(getattr(found, name) for name in _BACKLOG[:-1]), age_text(found, time.time())]
-
-
-def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
-    return [
-        ("queue", found.name),
-        ("application", found.application),
-        *_options(found),
-        ("principals", found.principals or None),
-        ("messages", about(found.count, exact=found.exact)),
-        ("created", time_parsing.iso(found.created)),
-        ("readable until", when(found.horizon)),
-        ("store", found.store),
-        ("acknowledged means", f"{found.acknowledgement.level}: {found.acknowledgement.text}"),
-        ("guarantee", found.guarantee),
-    ]
-
-
-def about(count: int, *, exact: bool) -> str:
-    """Formats a count; "about" if it is not exact."""
-    return str(count) if exact else f"about {count}"
-
-
-def when(identifier: str | None) -> str | None:
-    if identifier is None:
-        return None
-    return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))

@@ -14,7 +14,6 @@ import typer
 from queuey import ids, time_parsing
 from queuey.cli.service_options import Queue, connected, waiting
 from queuey.terminal import output, times
-from queuey.terminal.output import Json
 from queuey.terminal.texts import plural, printable
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ def read(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
     raw: Raw = False,
-    json: Json = False,
     delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
     early: Early = False,
 ) -> None:
@@ -70,7 +68,7 @@ def read(
     page = None
     while left > 0:
         page = client.read(queue, limit=min(left, PAGE), **options)
-        show(page.messages, raw=raw, json=json)
+        show(page.messages, raw=raw)
         left -= len(page.messages)
         query = onward(Query(queue=queue, since=options.get("since")), page)
         if query is None:
@@ -94,7 +92,6 @@ def tail(
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
     early: Early = False,
     raw: Raw = False,
-    json: Json = False,
 ) -> None:
     """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one message a line."""
     note_missing(client, queue, partitions)
@@ -103,14 +100,14 @@ def tail(
     if start is None:
         page = client.read(queue, partitions=partitions, order="descending", limit=max(last, 1), merge=True)
         shown = page.messages[:last][::-1][:left]
-        show(shown, raw=raw, json=json)
+        show(shown, raw=raw)
         left -= len(shown)
         start = page.horizon
     if left <= 0:
         return
     stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=note_absence)
     for streamed in islice(stream, left):
-        show([streamed.message], raw=raw, json=json)
+        show([streamed.message], raw=raw)
 
 
 def note_missing(client: Client, queue: str, partitions: str) -> None:
@@ -128,15 +125,15 @@ def note_absence(error: ClientError | None) -> None:
     output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
 
 
-def show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
+def show(messages: Iterable[Message], *, raw: bool) -> None:
     if raw:
         data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
-    elif json:
-        data = b"".join(_json(message) + b"\n" for message in messages)
+    elif output.as_json():
+        data = b"".join(msgspec.json.encode(json_fields(message)) + b"\n" for message in messages)
     else:
         data = "".join(f"{_line(message)}\n" for message in messages).encode("utf-8", "replace")
     if data:
-        output.write(data, json=json and not raw)
+        output.write(data, json=output.as_json() and not raw)
 
 
 def _line(message: Message) -> str:
@@ -153,10 +150,6 @@ def body_bytes(body: object) -> bytes:
     if isinstance(body, bytes):
         return body
     return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else msgspec.json.encode(body)
-
-
-def _json(message: Message) -> bytes:
-    return msgspec.json.encode(json_fields(message))
 
 
 def json_fields(message: Message) -> dict[str, Any]:

@@ -8,11 +8,13 @@ import msgspec
 import typer
 
 from queuey import time_parsing
+from queuey.api.schedules import ListedSchedule
 from queuey.cli.sending import headers_of
 from queuey.cli.service_options import connected, queue_names
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.output import Json
+from queuey.terminal.output import ToStderr
+from queuey.titles import Column
 
 if TYPE_CHECKING:
     from queuey.client import Client
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 app = group()
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
-_COLUMNS = ["schedule", "queue", "when", "next", "last", "of"]
 
 
 @app.command("put")
@@ -42,7 +43,6 @@ def put(
     missed: Annotated[
         Literal["skip", "catch_up"] | None, typer.Option(help="What becomes of times that nobody was there for.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Make a schedule, or change what is given of one."""
     message: Any = None
@@ -51,7 +51,7 @@ def put(
     elif not (message_key is None and header is None and content_type is None and ttl is None):
         raise typer.BadParameter("a message is given as a whole: add --body or --json-body")
     plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": every, "missed": missed}
-    _show(client.schedules.put(name, message=message, **plan), json=json)  # type: ignore[arg-type] # by their names
+    _show(client.schedules.put(name, message=message, **plan))  # type: ignore[arg-type] # by their names
 
 
 def _message(
@@ -78,41 +78,43 @@ def _message(
 
 @app.command("show")
 @connected
-def show(client: Client, name: Name, json: Json = False) -> None:
+def show(client: Client, name: Name) -> None:
     """Show a schedule, its next times and what became of the last one."""
-    _show(client.schedules.get(name), json=json)
+    _show(client.schedules.get(name))
 
 
 @app.command("list")
 @connected
-def list_schedules(client: Client, json: Json = False) -> None:
+def list_schedules(client: Client) -> None:
     """List schedules by name; with --json one a line."""
-    output.listed(_COLUMNS, client.schedules.list(), _row, json=json)
+    last: tuple[Column, ...] = (
+        ("last", lambda schedule: "-" if schedule.last is None else schedule.last.state),
+        ("of", lambda schedule: "-" if schedule.last is None else time_parsing.iso(schedule.last.instant)),
+    )
+    following = ("next", lambda schedule: _next(schedule, 1))
+    output.show_each(ListedSchedule, client.schedules.list(), "name", "queue", ("when", _when), following, *last)
 
 
 @app.command("pause")
 @connected
-def pause(client: Client, name: Name, json: Json = False) -> None:
+def pause(client: Client, name: Name) -> None:
     """Pause a schedule: nothing is posted until it is resumed."""
-    _show(client.schedules.pause(name), json=json)
+    _show(client.schedules.pause(name))
 
 
 @app.command("resume")
 @connected
-def resume(client: Client, name: Name, json: Json = False) -> None:
+def resume(client: Client, name: Name) -> None:
     """Resume a schedule with its next time. What came meanwhile is not made up for."""
-    _show(client.schedules.resume(name), json=json)
+    _show(client.schedules.resume(name))
 
 
 @app.command("run")
 @connected
-def run(client: Client, name: Name, json: Json = False) -> None:
+def run(client: Client, name: Name) -> None:
     """Post a schedule's message now, also if it is paused."""
     found = client.schedules.run(name)
-    if json:
-        output.emit(found)
-    elif found.last is not None:
-        output.say(f"Schedule {found.name}: {_text(found.last)}.")
+    output.show(found, () if found.last is None else f"Schedule {found.name}: {_text(found.last)}.")
     if found.last is None or found.last.state != "published":
         raise typer.Exit(1)
 
@@ -122,25 +124,18 @@ def run(client: Client, name: Name, json: Json = False) -> None:
 def delete(client: Client, name: Name) -> None:
     """Delete a schedule. Messages that it has posted stay."""
     client.schedules.delete(name)
-    output.note(f"Deleted schedule {name}.")
+    output.show({"schedule": name, "deleted": True}, ToStderr(f"Deleted schedule {name}."))
 
 
-def _show(found: Schedule, *, json: bool) -> None:
-    if json:
-        output.emit(found)
-        return
-    message = found.message or {}
-    output.pairs(
-        [
-            ("schedule", found.name),
-            ("queue", found.queue),
-            ("when", _when(found)),
-            ("missed", found.missed),
-            *((field.replace("_", " "), value) for field, value in message.items()),
-            ("next", ", ".join(map(time_parsing.iso, found.next)) or ("paused" if found.paused else "never")),
-            ("last", "-" if found.last is None else _text(found.last)),
-        ]
-    )
+def _show(found: Schedule) -> None:
+    message = [(field.replace("_", " "), value) for field, value in (found.message or {}).items()]
+    ends = [("next", _next(found)), ("last", "-" if found.last is None else _text(found.last))]
+    plan = output.fields(found, "name", "queue", ("when", _when), "missed")
+    output.show(found, [output.Fields([*plan.pairs, *message, *ends])])
+
+
+def _next(found: Schedule, most: int | None = None) -> str:
+    return ", ".join(map(time_parsing.iso, found.next[:most])) or ("paused" if found.paused else "never")
 
 
 def _when(found: Schedule) -> str:
@@ -154,10 +149,3 @@ def _text(last: Tick) -> str:
     if last.state == "published":
         return f"{of} is message {last.message_id} in partition {last.partition}"
     return f"{of} is {last.state}: {last.error}"
-
-
-def _row(found: Schedule) -> list[object]:
-    following = time_parsing.iso(found.next[0]) if found.next else "paused" if found.paused else "never"
-    last = found.last
-    ended = ["-", "-"] if last is None else [last.state, time_parsing.iso(last.instant)]
-    return [found.name, found.queue, _when(found), following, *ended]

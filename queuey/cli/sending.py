@@ -18,7 +18,6 @@ from queuey.cli.service_options import queue_names, recorded
 from queuey.terminal import output, times
 from queuey.terminal.bars import bar
 from queuey.terminal.commands import name_and_value
-from queuey.terminal.output import Json
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ def send(
     name: Annotated[str | None, typer.Option(help="Name of the message: one message at most has it.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the message that has the name.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create queues that do not exist.")] = False,
-    json: Json = False,
     queue_field: Annotated[
         str | None, typer.Option(help="Field that replaces {} in QUEUE, such as net for quakes-{}.")
     ] = None,
@@ -88,10 +86,10 @@ def send(
     if name is not None or replace:
         if source is not None or name is None:
             raise typer.BadParameter("--name goes with one message, and --replace with --name")
-        _send_named(client, queue, (name, replace), body, options | times.until(at), json=json)
+        _send_named(client, queue, (name, replace), body, options | times.until(at))
         return
     if source is None:
-        _send_bodies(client, queue, body, options, at, json=json)
+        _send_bodies(client, queue, body, options, at)
         return
     _check_feed(queue, body, queue_field, key_field, message_key, raw=raw)
     from queuey.cli.feed import Route
@@ -105,7 +103,7 @@ def send(
             total = None if size is None else size >> 20
             move_bar(f"{plural(messages, 'message')} (MiB)", read >> 20, total)
 
-        _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch, json=json)
+        _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch)
 
 
 @dataclass
@@ -129,7 +127,7 @@ class _Feeding:
     _read: int = 0
     _blank: int = 0
 
-    def run(self, stream: Iterable[bytes], *, skip: int, batch: int, json: bool) -> None:
+    def run(self, stream: Iterable[bytes], *, skip: int, batch: int) -> None:
         """Sends everything and prints how much it was.
 
         Raises:
@@ -150,12 +148,10 @@ class _Feeding:
         seconds = time.monotonic() - began
         if self._blank:
             output.note(f"{plural(self._blank, 'empty line was', 'empty lines were')} left out.")
-        if json:
-            output.emit({"sent": self._stored.total(), "queues": self._stored, "seconds": round(seconds, 3)})
-        else:
-            rate = f", {self._stored.total() / seconds:,.0f} a second" if seconds > 0 else ""
-            stored = plural(self._stored.total(), "message")
-            output.say(f"{stored} stored in {plural(len(self._stored), 'queue')}{rate}")
+        total = self._stored.total()
+        rate = f", {total / seconds:,.0f} a second" if seconds > 0 else ""
+        text = f"{plural(total, 'message')} stored in {plural(len(self._stored), 'queue')}{rate}"
+        output.show({"sent": total, "queues": self._stored, "seconds": round(seconds, 3)}, text)
 
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
         from queuey.cli.feed import numbered
@@ -197,21 +193,21 @@ class _Feeding:
 
 
 def _send_bodies(
-    client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None, *, json: bool
+    client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
     from queuey.client import Outgoing
 
     bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
     options |= times.until(due)
     if len(bodies) == 1:  # so that an error does not speak of the first of several
-        _show(client.send(queue, bodies[0], **options), json=json)
+        _show(client.send(queue, bodies[0], **options))
         return
     for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
-        _show(receipt, json=json)
+        _show(receipt)
 
 
 def _send_named(
-    client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any], *, json: bool
+    client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any]
 ) -> None:
     from queuey.client import NameTaken
 
@@ -226,11 +222,11 @@ def _send_named(
     except NameTaken as error:
         text = f"{text!r} names another message. Wait until that is done, or replace it: --replace"
         raise output.Failed(text) from error
-    _show(receipt, json=json)
+    _show(receipt)
 
 
-def _show(receipt: Receipt, *, json: bool) -> None:
-    output.emit(receipt) if json else output.say(f"{receipt.id}  partition {receipt.partition}")
+def _show(receipt: Receipt) -> None:
+    output.show(receipt, f"{receipt.id}  partition {receipt.partition}")
 
 
 def _standard_input() -> str | bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.terminal import output
-from queuey.terminal.commands import COMPLETION_TIMEOUT, MAX_COMPLETIONS, offered, optional, with_parameters
+from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, offered, optional, with_parameters
 from queuey.terminal.output import Failed
 from queuey.terminal.texts import did_you_mean
 
@@ -68,7 +68,7 @@ def _note_pause(pause: float, error: ClientError) -> None:
 def connected(
     command: Callable[..., None], *, receipts: bool = False, existing: bool = False, waits: bool = False
 ) -> Callable[..., None]:
-    """Gives a command, whose first parameter is an open client, the options that say where that connects to.
+    """Gives a command, whose first parameter is an open client, ``--json`` and options that say where that connects to.
 
     Args:
         command: Does the work.
@@ -85,6 +85,7 @@ def connected(
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         from queuey.client import NotAllowed, NotAuthenticated, QueueNotFound, Timing
 
+        del values[JSON.name]
         where = {option: values.pop(option) for option in _OPTIONS}
         timing = Timing(notice=None if waits else _note_pause)
         with open_client(where, receipts=values.pop("receipts", None), timing=timing) as client:
@@ -103,7 +104,7 @@ def connected(
                 raise
 
     added = [optional(option, annotation) for option, annotation in options.items()]
-    return with_parameters(run, command, [*own, *added])
+    return with_parameters(run, command, [*own, JSON, *added])
 
 
 recorded = partial(connected, receipts=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from queuey.api.explaining import QueueExplanation
 from queuey.api.messages import PostedMessage
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, PartitionInfo, QueueInfo
@@ -16,6 +17,7 @@ from queuey.api.values import Id
 from queuey.client.errors import ApiError
 from queuey.client.positions import order_of, time_of
 from queuey.messages import ChosenOptions
+from queuey.titles import instant, titled
 
 __all__ = [
     "CreatedQueue",
@@ -30,6 +32,7 @@ __all__ = [
     "Page",
     "PartitionInfo",
     "Queue",
+    "QueueExplanation",
     "QueueInfo",
     "QueuePage",
     "QueueRead",
@@ -229,11 +232,11 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
         count: Messages, in listings that asked for them.
     """
 
-    name: str = msgspec.field(name="queue_name")
+    name: Annotated[str, titled("queue")] = msgspec.field(name="queue_name")
     principals: tuple[str, ...] = ()
-    created: float | None = None
+    created: Annotated[float | None, titled(unit=instant)] = None
     application: str | None = None
-    count: int | None = None
+    count: Annotated[int | None, titled("messages")] = None
 
 
 class CreatedQueue(Queue, frozen=True, kw_only=True):

@@ -80,6 +80,10 @@ def _size(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     return {"count": count, "sampled": sizes.count, "total": sizes.of(count)}
 
 
+def _explanation(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+    return {"found": ask.service.explaining.explain_queue(access)}
+
+
 def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     found: dict[str, Any] = {"backlog": None, "refusal": "", "jobs": [], "hidden": ""}
     try:
@@ -123,6 +127,7 @@ def _dead(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 
 
 PARTS: dict[str, tuple[str, Callable[[Ask, QueueAccess], dict[str, Any]]]] = {
+    "explanation": ("What readers see now", _explanation),
     "size": ("Bytes", _size),
     "backlog": ("Jobs", _backlog),
     "groups": ("Consumer groups", _groups),

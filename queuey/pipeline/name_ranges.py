@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from queuey.messages import Queue
+from queuey.pipeline.options import RANGE_SIZE
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
 from queuey.storage import Store
 
-RANGE_SIZE = 5000
-"""Number of queues in a task: some seconds of work, so that no task runs alone for long at the end."""
 PAGE_SIZE = 1000
 """Max queues in a listing."""
 

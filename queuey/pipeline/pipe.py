@@ -15,25 +15,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from queuey.errors import QueueNotFound
 from queuey.messages import Queue, QueueSpec
 from queuey.pipeline.archive import find_buckets
-from queuey.pipeline.sql_text import check_query
+from queuey.pipeline.options import VIEW, Pipe
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
-from queuey.spark.options import DEFAULT_LEAD, Pattern, Selection, StoreOptions, Subscribe
+from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.sink.arrow_rows import layout_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-VIEW = "messages"
 PREVIEW_ROWS = 10
 """Max rows of a preview."""
 STOP_TIMEOUT = 30.0
@@ -56,65 +55,6 @@ _ROW_BY_ROW = frozenset(
 )
 _SOURCES = re.compile(r"Stream|Relation|Scan|LogicalRDD")
 Say = Callable[[str], None]
-Mode = Literal["append", "update"]
-
-
-class Pipe(msgspec.Struct, frozen=True, kw_only=True):
-    """Source, transform and target.
-
-    Attributes:
-        store: Of all queues.
-        source: The queues that are read.
-        target: The queue that is written to; None: each row's column ``queue`` says.
-        sql: A SELECT from the view ``messages``.
-        function: ``module:function``, which gets a frame of the messages and returns one.
-        checkpoint: The directory in which Spark keeps how far the stream is.
-        start: Where a stream without a checkpoint begins: ``earliest``, ``latest``, or seconds since 1970.
-        group: Record progress as this consumer group's offsets.
-        once: End when everything that is there now has been moved.
-        every: Seconds from micro-batch to micro-batch.
-        most: Messages of one micro-batch; None: whatever is there.
-        create: Create the target if it is not there.
-        partitions: Of a target that is created; None: as many as the source has.
-        ttl: Seconds that messages live whose row does not say.
-        lead: Seconds by which ids are reserved ahead of the clock.
-        watermark: How late messages may be for groups by time, as Spark writes it: ``10 minutes``.
-        mode: Give groups when they are complete (``append``) or whenever they change (``update``).
-    """
-
-    store: StoreOptions
-    source: Selection
-    target: str | None
-    sql: str | None = None
-    function: str | None = None
-    checkpoint: str
-    start: str | float = "latest"
-    group: str | None = None
-    once: bool = False
-    every: float = 1.0
-    most: int | None = None
-    create: bool = False
-    partitions: int | None = None
-    ttl: int | None = None
-    lead: float = DEFAULT_LEAD
-    watermark: str | None = None
-    mode: Mode = "append"
-
-    def __post_init__(self) -> None:
-        if (self.sql is None) == (self.function is None):
-            raise OptionError("a pipe has one transform: SQL or a function")
-        if self.target is None and self.create:
-            raise OptionError("only a queue that is named can be created")
-        if (
-            isinstance(self.source, Pattern)
-            and self.target is not None
-            and re.fullmatch(self.source.regex, self.target)
-        ):
-            raise OptionError(f"queue {self.target} would be read again: the pattern takes it, too")
-        if isinstance(self.source, Subscribe) and self.target in self.source.names:
-            raise OptionError(f"queue {self.target} cannot be read and written by the same pipe")
-        if self.sql is not None:
-            check_query(self.sql, VIEW)
 
 
 class Piped(msgspec.Struct, frozen=True):

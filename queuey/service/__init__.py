@@ -99,7 +99,7 @@ class Service:
         self.workers = Workers()
         self.claims.share(self.workers)
         self.news = News(self.workers, store)
-        self.explaining = Explaining(store, self.limits, self.claims)
+        self.explaining = Explaining(store, self.limits, self.queues, self.claims, self.offsets)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
         self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)

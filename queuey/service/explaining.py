@@ -1,28 +1,50 @@
-"""Use case: explain why a message is not read or claimed, yet or any more, from what was looked at and nothing else."""
+"""Use case: explain why a message is not read or claimed, yet or any more, and what readers of a queue see now.
+
+An explanation rests on what was looked at, and on nothing else.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from queuey import ids
+from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_text
+from queuey.api.explaining import PartitionExplanation, QueueExplanation
+from queuey.api.progress import Offsets
+from queuey.api.queues import PartitionInfo, QueueInfo
 from queuey.api.reads import Code, Explanation, Reason
 from queuey.claims import State, limited_key_of
+from queuey.errors import ClaimsRefused, GroupNotFound
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.attempts import Attempts
 from queuey.service.limits import Limits
+from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess
+from queuey.service.queues import Queues
 from queuey.storage import Store
+from queuey.terminal.texts import plural
 from queuey.time_parsing import clock_warning, iso, length
+from queuey.titles import id_time
 
 MOST_SHOWN = 10
 """Max partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of
 them."""
 
+MAX_GROUPS = 20
+"""Max consumer groups whose lag is shown."""
+MAX_LAGS = 400
+"""Max partitions, over all groups, whose lag is counted."""
+_KINDS = {
+    "dedup": "Of messages with equal bodies that wait to be claimed one is delivered.",
+    "ordered": "Messages of one key are claimed one after another.",
+}
 _NO_TRACE = (
     "What else explains it leaves no trace: a delete by id, a purge, a post that was answered with outcome none, "
     "another queue."
@@ -32,10 +54,14 @@ _NO_TRACE = (
 class Explaining:
     """Looks at a message: as it is stored, as range reads show it, and as the claim log knows it."""
 
-    def __init__(self, store: Store, limits: Limits, claims: ClaimUseCases) -> None:
+    def __init__(
+        self, store: Store, limits: Limits, queues: Queues, claims: ClaimUseCases, offsets: OffsetUseCases
+    ) -> None:
         self._store = store
         self._limits = limits
+        self._queues = queues
         self._claims = claims
+        self._offsets = offsets
 
     def explain(self, access: QueueAccess, position: Position, partition: int | None) -> Explanation:
         """Explains a message; waits for the claim logs of its partitions. ``partition`` None: it may be in any."""
@@ -80,6 +106,40 @@ class Explaining:
         part = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
         [page] = self._store.read(queue, [part])
         return bool(page.messages)
+
+    # A queue
+
+    def explain_queue(self, access: QueueAccess) -> QueueExplanation:
+        info = self._queues.describe(access)
+        counts, backlog, refusal = None, None, None
+        try:
+            counts, backlog = self._claims.counts(access), self._claims.backlog(access, DEFAULT_COUNTED)
+        except ClaimsRefused as error:
+            refusal = str(error)
+        names = self._offsets.groups(access)
+        groups = self._groups(access, names[: max(1, min(MAX_GROUPS, MAX_LAGS // info.partitions))])
+        sentences = [*_of_queue(info), *_of_claims(info, backlog, refusal)]
+        sentences += [f"Group {group.group} has {plural(group.lag, 'message')} left." for group in groups]
+        if warning := clock_warning(self._store.ids_ahead()):
+            sentences.append(warning)
+        if len(names) > len(groups):
+            sentences.append(f"{plural(len(names) - len(groups), 'more group has', 'more groups have')} offsets.")
+        return QueueExplanation(
+            sentences=tuple(sentences),
+            queue=info,
+            claims=counts,
+            backlog=backlog,
+            claims_refused=refusal,
+            groups=groups,
+            partitions={number: _partition(info, number, part, counts) for number, part in info.partition_info.items()},
+        )
+
+    def _groups(self, access: QueueAccess, names: list[str]) -> tuple[Offsets, ...]:
+        groups = []
+        for name in names:
+            with suppress(GroupNotFound):  # Somebody has forgotten it meanwhile.
+                groups.append(self._offsets.progress(access, name))
+        return tuple(groups)
 
     # A message that is stored
 
@@ -296,3 +356,58 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
 
 def _moment(ticks: int) -> str:
     return iso(ids.ticks_to_seconds(ticks))
+
+
+def _of_queue(info: QueueInfo) -> Iterator[str]:
+    yield f"Queue {info.name} of {info.application}: {plural(info.partitions, 'partition')}, {info.type}."
+    yield f"Consistency {info.consistency}, store {info.store}, created {iso(info.created)}."
+    yield f"Messages live {length(info.ttl)}, unless one has a TTL of its own."
+    if info.read_delay:
+        behind = f"Range reads stay {length(info.read_delay)} behind the clock"
+        yield f"{behind}: they show what is older than {id_time(info.horizon)}."
+    else:
+        yield "Range reads show a message as soon as it is stored, or due."
+    if info.principals:
+        yield f"Only these may read it, delete in it or claim from it: {', '.join(info.principals)}."
+
+
+def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) -> Iterator[str]:
+    if refusal is not None:
+        yield f"It cannot be claimed from: {refusal}"
+    elif info.max_deliveries:
+        dead = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
+        yield f"{dead} a message becomes a dead letter in {info.dead_letter}."
+    if backlog is not None:
+        yield f"For claims: {backlog_text(backlog, time.time())}."
+    if info.on_ack == "delete":
+        yield "Acknowledged messages are deleted."
+    if info.kind in _KINDS:
+        yield _KINDS[info.kind]
+    if info.max_claimed:
+        yield f"At most {info.max_claimed} are claimed at once, divided among the partitions."
+    if info.max_claimed_per_key:
+        yield f"At most {info.max_claimed_per_key} of one key are claimed at once."
+
+
+def _partition(info: QueueInfo, number: int, stored: PartitionInfo, counts: ClaimCounts | None) -> PartitionExplanation:
+    claims = None if counts is None else counts.partitions.get(number)
+    return PartitionExplanation(
+        count=stored.count,
+        exact=stored.exact,
+        oldest=stored.oldest,
+        newest=stored.newest,
+        shown=_shown(info, stored),
+        claimed=None if claims is None else claims.claimed,
+        waiting=None if claims is None else claims.waiting,
+    )
+
+
+def _shown(info: QueueInfo, stored: PartitionInfo) -> str:
+    """Describes how much of a partition range reads show now."""
+    if stored.oldest is None or stored.newest is None:
+        return "nothing: it is empty"
+    horizon, newest = ids.parse_position(info.horizon)[0], ids.parse_position(stored.newest)[0]
+    if newest < horizon:
+        return "all"
+    at = iso(ids.ticks_to_seconds(newest) + info.read_delay)
+    return f"{'nothing' if ids.parse_position(stored.oldest)[0] >= horizon else 'a part'}, all from {at} on"

@@ -7,18 +7,21 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal.output import FAILED, WRONG_USAGE, fail, say, wants_json
+from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, fail, say, wants_json
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
 """Max names that a shell is offered; timeout for them, in seconds."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@+-]*")
 MAX_FIRST = 10
 """Max options at the beginning of a command's help; the others follow in a panel of their own."""
+_JSON = typer.Option("--json", help="Print JSON and nothing else on standard output.", callback=choose_json)
+JSON = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, _JSON])
+"""The option by which :func:`queuey.terminal.output.show` prints JSON; commands do not receive it."""
 
 
 def offered(names: Iterable[str]) -> list[str]:
@@ -86,9 +89,11 @@ class LazyGroup(TyperGroup):
 
 
 def _shorten(command: Any) -> None:  # noqa: ANN401 - a command of typer's
-    """Moves all but the first options in the help of a command into a panel below."""
+    """Moves all but the first options in the help of a command, and ``--json``, into a panel below."""
     options = [each for each in command.params if isinstance(each, TyperOption) and not each.hidden]
-    for option in [each for each in options if each.rich_help_panel is None][MAX_FIRST:]:
+    own = [each for each in options if each.rich_help_panel is None]
+    others = [each for each in own if each.name != JSON.name]
+    for option in others[MAX_FIRST - len(own) + len(others) :]:
         option.rich_help_panel = "More options"
 
 
@@ -159,6 +164,7 @@ def filled(
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
+        values.pop(JSON.name, None)
         done = command(**{first.name: fill(values)}, **values)
         if inspect.iscoroutine(done):
             import asyncio
@@ -166,6 +172,16 @@ def filled(
             asyncio.run(done)
 
     return with_parameters(run, command, [*own, *parameters])
+
+
+def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command ``--json``."""
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
+        del values[JSON.name]
+        command(**values)
+
+    return with_parameters(run, command, [*inspect.signature(command, eval_str=True).parameters.values(), JSON])
 
 
 def with_parameters(

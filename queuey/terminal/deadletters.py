@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from queuey import time_parsing
-from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
-from queuey.terminal import times
+from queuey.deadletters import Cause, DeadLetterFilter, Redriven
+from queuey.terminal import output, times
 from queuey.terminal.commands import optional, with_parameters
-from queuey.terminal.output import emit, note, say, table
+from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.texts import plural
+from queuey.titles import Column, within
 
 Choose = Callable[..., DeadLetterFilter]
 """Gives what the options say; see :func:`chosen`, whose arguments it takes too, for what has no option."""
@@ -24,7 +24,9 @@ ORIGIN = ("queue", "pattern", "dead_queue")
 WHICH = ("partition", "since", "until", "error", "limit")
 """Options that choose among them."""
 
-_COLUMNS = ["queue", "partition", "id", "given up", "attempts", "error", "text"]
+_CAUSE = within("cause", Cause, "at", "attempts", "error", "text")
+COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", *_CAUSE)
+"""Columns of a dead letter."""
 _PANEL = "Which dead letters"
 
 
@@ -79,56 +81,31 @@ def chosen(*, shown: int | None = None, **given: Any) -> DeadLetterFilter:  # no
         raise typer.BadParameter(str(error)) from error
 
 
-class Listing:
-    """Dead letters as they are shown: in one table at the end, with ``--json`` one a line at once.
-
-    Args:
-        json: Which of both.
-    """
-
-    def __init__(self, *, json: bool) -> None:
-        self._json = json
-        self._rows: list[tuple[object, ...]] = []
-
-    def add(self, one: DeadLetter) -> None:
-        if self._json:
-            emit(one)
-            return
-        cause = one.cause
-        self._rows.append(
-            (one.queue, one.partition, one.id, time_parsing.iso(cause.at), cause.attempts, cause.error, cause.text)
-        )
-
-    def end(self) -> None:
-        if not self._json:
-            table(_COLUMNS, self._rows)
-
-
-def tell(done: Redriven, *, dry_run: bool, json: bool, **about: object) -> None:
+def show(done: Redriven, *, dry_run: bool, **about: object) -> None:
     """Prints what a redrive did, or would do.
 
     Args:
-        done: That.
-        dry_run: It would.
-        json: As one document.
+        done: The result.
+        dry_run: Nothing was changed.
         **about: What the document says beside.
 
     Raises:
         typer.Exit: Some cannot go back.
     """
-    if json:
-        emit({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)})
-    else:
-        verb = "would be sent back" if dry_run else "sent back"
-        for name, count in sorted(done.sent.items()):
-            say(f"{name}: {plural(count, 'dead letter')} {verb}")
-        if not done.sent:
-            say(f"0 dead letters {verb}")
-        if done.moved:
-            say(f"{done.moved} of them got other ids than those reserved first")
-        for reason, count in sorted(done.left.items()):
-            say(f"{count} stay: {reason}")
-        for one in done.samples:
-            note(f"{one.lies_in} {one.partition}:{one.id} stays: {one.reason}")
+    output.show({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)}, _described(done, dry_run=dry_run))
     if done.left:
         raise typer.Exit(1)
+
+
+def _described(done: Redriven, *, dry_run: bool) -> Iterator[Block]:
+    verb = "would be sent back" if dry_run else "sent back"
+    for name, count in sorted(done.sent.items()):
+        yield f"{name}: {plural(count, 'dead letter')} {verb}"
+    if not done.sent:
+        yield f"0 dead letters {verb}"
+    if done.moved:
+        yield f"{done.moved} of them got other ids than those reserved first"
+    for reason, count in sorted(done.left.items()):
+        yield f"{count} stay: {reason}"
+    for one in done.samples:
+        yield ToStderr(f"{one.lies_in} {one.partition}:{one.id} stays: {one.reason}")

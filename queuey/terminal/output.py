@@ -1,7 +1,15 @@
 """Output, confirmation and exit codes, the same for both command lines.
 
-With ``--json`` standard output carries one JSON document, or one a line, and nothing else. Without it tables are
-drawn on a terminal and written as aligned text elsewhere, so that no value is ever cut off in a pipe.
+A command hands its result, a struct or for lack of one a mapping, to :func:`show`, and does not ask whether ``--json``
+is given. With it standard output carries the result as one JSON document and nothing else. Without it people read the
+text that the command hands on with the result: a sentence, or an iterable of sentences, notes, fields and tables, which
+is only gone through for people, so that it may ask the service for more. Things of one kind go to :func:`show_each`:
+a JSON document a line, each as soon as it is there, or one table.
+
+What a field is called and in which unit it is shown stands with its struct (:mod:`queuey.titles`): :func:`fields` and
+:func:`table` take names of fields and find the rest there; a column made of several fields is a title with a function.
+Prose stays with the command that says it. Tables are drawn on a terminal and written as aligned text elsewhere, so
+that no value is ever cut off in a pipe.
 """
 
 from __future__ import annotations
@@ -10,10 +18,11 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from io import TextIOWrapper
 from itertools import takewhile
-from typing import Annotated, Any, NoReturn, TextIO, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TextIO
 from weakref import WeakSet
 
 import msgspec
@@ -21,12 +30,10 @@ import typer
 
 from queuey.terminal.signals import end_by
 from queuey.terminal.texts import IN_A_TEXT, escape, escape_json, printable
+from queuey.titles import Column, columns
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done, and change nothing.")]
-
-T = TypeVar("T")
 
 _NUMBER = re.compile(r"-?[0-9.,+]*")
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
@@ -36,6 +43,8 @@ BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 
 _unread = WeakSet[TextIO]()
 """Outputs whose reader has gone away."""
+_json: ContextVar[bool] = ContextVar("json", default=False)
+"""Whether the command that runs was given ``--json``."""
 
 
 class Failed(Exception):
@@ -56,6 +65,108 @@ def reason_of(error: Exception) -> str:
     strerror = getattr(error, "strerror", None)
     filename = getattr(error, "filename", None)
     return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
+
+
+class ToStderr(str):
+    """A sentence that goes to standard error."""
+
+    __slots__ = ()
+
+
+class Fields(NamedTuple):
+    """Titles and values, a line each."""
+
+    pairs: Sequence[tuple[str, object]]
+
+
+class Table(NamedTuple):
+    """Titles of columns, and rows of values."""
+
+    titles: Sequence[str]
+    rows: Iterable[Sequence[object]]
+
+
+Block = str | Fields | Table
+"""A block of a text: a sentence, one for standard error, fields or a table."""
+
+
+def show(result: object, text: str | Iterable[Block] = ()) -> None:
+    """Prints the result of a command: with ``--json`` as it is encoded, otherwise the text.
+
+    Args:
+        result: The struct or mapping.
+        text: A sentence, or several blocks; without any a struct is shown by all its fields.
+    """
+    if _json.get():
+        write_json(result)
+        return
+    for block in (text,) if isinstance(text, str) else text or (fields(result),):
+        _print_block(block)
+
+
+def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
+    """Prints structs of a kind: with ``--json`` one a line, each as soon as it is there, otherwise as a table."""
+    if not _json.get():
+        _print_block(table(kind, things, *chosen))
+        return
+    for thing in things:
+        write_json(thing)
+
+
+async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Column) -> None:
+    """Prints structs of a kind as :func:`show_each` does."""
+    rows = []
+    async for thing in things:
+        if _json.get():
+            write_json(thing)
+        else:
+            rows.append(thing)
+    if not _json.get():
+        _print_block(table(kind, rows, *chosen))
+
+
+def fields(thing: object, *chosen: Column) -> Fields:
+    """Returns fields of a struct by their titles and in their units; all if none are chosen."""
+    return Fields([(title, value(thing)) for title, value in columns(type(thing), chosen)])
+
+
+def table(kind: type, things: Iterable[Any] | Mapping[Any, Any], *chosen: Column, key: str = "") -> Table:
+    """Returns a table of structs.
+
+    Args:
+        kind: The type of the structs.
+        things: The structs, or a mapping to them, which is shown sorted.
+        chosen: The columns; none: all fields.
+        key: Title of the mapping's keys.
+    """
+    shown = columns(kind, chosen)
+    titles, values = [title for title, _ in shown], [value for _, value in shown]
+    if isinstance(things, Mapping):
+        rows = ([name, *(value(thing) for value in values)] for name, thing in sorted(things.items()))
+        return Table([key, *titles], rows)
+    return Table(titles, ([value(thing) for value in values] for thing in things))
+
+
+def _print_block(block: Block) -> None:
+    if isinstance(block, ToStderr):
+        note(block)
+    elif isinstance(block, str):
+        say(block)
+    elif isinstance(block, Fields):
+        _aligned([(title, cell(value)) for title, value in block.pairs], (False, False))
+    else:
+        _print_table(block)
+
+
+def as_json() -> bool:
+    """Returns whether the command that runs was given ``--json``."""
+    return _json.get()
+
+
+def choose_json(is_given: bool) -> bool:  # noqa: FBT001 - what typer hands on
+    """Records whether the command that runs was given ``--json``."""
+    _json.set(is_given)
+    return is_given
 
 
 def say(text: str = "") -> None:
@@ -91,7 +202,7 @@ def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = 
     note(msgspec.json.encode({"type": kind, "title": text, "exit_code": exit_code}).decode())
 
 
-def emit(value: object) -> None:
+def write_json(value: object) -> None:
     write(msgspec.json.encode(value) + b"\n", json=True)
 
 
@@ -115,17 +226,6 @@ def write(data: bytes, *, json: bool = False) -> None:
 def is_unread() -> bool:
     """Returns whether the reader of a pipe has gone away."""
     return sys.stdout in _unread
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """Prints escaped cells in columns; ``right`` are aligned to the right."""
-    widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
-    for row in rows:
-        parts = (
-            value.rjust(width) if to_right else value.ljust(width)
-            for value, width, to_right in zip(row, widths, right, strict=True)
-        )
-        _print("  ".join(parts).rstrip() + "\n")
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -158,7 +258,7 @@ def run(
         known: Errors whose text says all there is to say: exit code 1.
         is_usage: Whether such an error is one of usage: exit code 2.
     """
-    if signal.getsignal(signal.SIGINT) is end_by:
+    if signal.getsignal(signal.SIGINT) in {end_by, signal.SIG_DFL}:  # See end_at_once.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _replace_closed()
     for stream in (sys.stdout, sys.stderr):
@@ -220,36 +320,34 @@ def _silence(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    cells = [[cell(value) for value in row] for row in rows]
-    numeric = [bool(cells) and all(_NUMBER.fullmatch(row[index]) for row in cells) for index in range(len(columns))]
+def _print_table(drawn: Table) -> None:
+    cells = [[cell(value) for value in row] for row in drawn.rows]
+    numeric = [bool(cells) and all(_NUMBER.fullmatch(row[at]) for row in cells) for at in range(len(drawn.titles))]
     if not sys.stdout.isatty():
-        aligned([list(columns), *cells], numeric)
+        _aligned([list(drawn.titles), *cells], numeric)
         return
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, right in zip(columns, numeric, strict=True):
-        drawn.add_column(name, justify="right" if right else "left", overflow="fold")
+    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, right in zip(drawn.titles, numeric, strict=True):
+        rich.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in cells:
-        drawn.add_row(*(Text(value) for value in row))
-    Console().print(drawn)
+        rich.add_row(*(Text(value) for value in row))
+    Console().print(rich)
 
 
-def listed(columns: Sequence[str], found: Iterable[T], row: Callable[[T], Sequence[Any]], *, json: bool) -> None:
-    """Prints things: as a table, or with ``json`` one a line, each as soon as it is there."""
-    if not json:
-        table(columns, map(row, found))
-        return
-    for one in found:
-        write(msgspec.json.encode(one) + b"\n", json=True)
-
-
-def pairs(values: Iterable[tuple[str, Any]]) -> None:
-    aligned([(name, cell(value)) for name, value in values], (False, False))
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    """Prints escaped cells in columns; ``right`` are aligned to the right."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
+    for row in rows:
+        parts = (
+            value.rjust(width) if to_right else value.ljust(width)
+            for value, width, to_right in zip(row, widths, right, strict=True)
+        )
+        _print("  ".join(parts).rstrip() + "\n")
 
 
 def cell(value: object) -> str:

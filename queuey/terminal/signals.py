@@ -19,10 +19,13 @@ def end_by(number: int, _frame: object = None) -> None:
 
 
 def end_at_once() -> None:
-    """Has SIGTERM and SIGINT end the process without a word, until the command has handlers of its own."""
+    """Has SIGTERM and SIGINT end the process without a word, until the command has handlers of its own.
+
+    The system does that at once, whatever system call the process is about to enter; but not to process 1.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}:
-            signal.signal(number, end_by)
+            signal.signal(number, end_by if os.getpid() == 1 else signal.SIG_DFL)
 
 
 @contextmanager

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-
-from queuey import ids
-from queuey.cli.explaining import _clock
 from queuey.client import Client
 from tests.commands import Run
 
@@ -29,16 +24,6 @@ def test_a_message(run: Run, client: Client, queue: str) -> None:
     assert (found["stored"], found["readable"], found["dead_letter"]) == (True, True, None)
     assert found["groups"] == {"billing": True, "reports": False}
     assert run("explain", queue, f"1:{receipt.id}", "--json").json["stored"] is False
-
-
-def test_a_clock_that_was_ahead() -> None:
-    """Ids that are ahead of the clock by more than a minute are a sentence about the queue."""
-    ahead = time.time() + 400 * 86_400 + 60
-    info = SimpleNamespace(horizon=ids.to_hex((ids.seconds_to_ticks(ahead), 0)))
-    [text] = _clock(info)  # type: ignore[arg-type]
-    assert "new ids are 400 d ahead" in text
-    info = SimpleNamespace(horizon=ids.to_hex((ids.seconds_to_ticks(time.time() + 50), 0)))
-    assert list(_clock(info)) == []  # type: ignore[arg-type]
 
 
 def test_a_dead_letter(run: Run, client: Client, queue: str) -> None:

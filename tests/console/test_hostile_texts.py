@@ -74,7 +74,7 @@ def place(store: Store, payload: str, app: App) -> str:
 def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
     """No page has an element, attribute or address that no template has."""
     paths = [place, f"{place}/messages", pages.link("a", "queuey"), pages.link("a", "queuey", "_failures")]
-    paths += [f"{place}/parts/{part}" for part in ("size", "backlog", "groups", "moves", "dead")]
+    paths += [f"{place}/parts/{part}" for part in ("explanation", "size", "backlog", "groups", "moves", "dead")]
     html = browser.get(f"{place}/messages").text
     paths += [html.partition(f'href="{place}/messages/')[2].partition('"')[0]]
     paths[-1] = f"{place}/messages/{paths[-1]}"

@@ -116,6 +116,7 @@ def test_it_is_said(open_with_clock: Open, behind: float) -> None:
         [place] = say(store, queue, "b")
         reasons = service.explaining.explain(access, place, 1).reasons
         assert any(reason.text == warned(store) for reason in reasons) == (behind > 60)
+    assert (warned(store) in service.explaining.explain_queue(access).sentences) == (behind > 60)
     clock.advance(behind + 1)
     assert store.ids_ahead() == 0
     assert ids.ticks_to_seconds(say(store, queue, "c")[0][0]) == pytest.approx(ids.ticks_to_seconds(clock.ticks))

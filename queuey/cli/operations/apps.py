@@ -18,14 +18,14 @@ from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.profiles import read_key
 from queuey.errors import ApplicationExists, ApplicationNotFound, KeyNotFound
-from queuey.messages import AUDITS, OPERATORS
+from queuey.messages import AUDITS, OPERATORS, Key
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.output import Json, Yes
+from queuey.terminal.output import Yes
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
-    from queuey.messages import Key, Scope
+    from queuey.messages import Scope
     from queuey.storage import Store
 
 app = group()
@@ -59,41 +59,34 @@ Owner = Annotated[
 
 @app.command("create")
 @on_store
-def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expires = None) -> None:
     """Create an application and its first key."""
     _check_name(name)
     with store_at.open() as store:
         end = _end(expires)
         store.create_application(name)
-        _show_new(name, *_new_key(store, name, end, note), json=json)
+        _show_new(*_new_key(store, name, end, note))
 
 
 @app.command("list")
 @on_store
-def list_applications(store_at: ConfiguredStore, json: Json = False) -> None:
+def list_applications(store_at: ConfiguredStore) -> None:
     """List the applications."""
     with store_at.open() as store:
         names = {name: len([key for key in store.keys(name) if not _over(key)]) for name in store.applications()}
-    if json:
-        output.emit([{"application": name, "keys": count} for name, count in names.items()])
-    else:
-        output.table(["application", "keys"], names.items())
+    found = [{"application": name, "keys": count} for name, count in names.items()]
+    output.show(found, [output.Table(["application", "keys"], [*names.items()])])
 
 
 @app.command("keys")
 @on_store
-def keys(store_at: ConfiguredStore, name: Owner, json: Json = False) -> None:
+def keys(store_at: ConfiguredStore, name: Owner) -> None:
     """List an application's keys, oldest first. The keys themselves are not kept."""
     with store_at.open() as store:
         _existing(store, name)
         found = store.keys(name)
-    if json:
-        output.emit([_described(key) for key in found])
-        return
-    output.table(
-        ["key", "created", "expires", "allow", "queues", "note"],
-        ([key.id, time_parsing.iso(key.created), _expiry(key), *_limits(key), key.note] for key in found),
-    )
+    shown = output.table(Key, found, "id", "created", ("expires", _expiry), *_LIMITS, "note")
+    output.show([_described(key) for key in found], [shown])
 
 
 @app.command("key-add")
@@ -108,7 +101,6 @@ def key_add(
     sqs: Annotated[
         bool, typer.Option("--sqs", help="Make an access key for clients of Amazon SQS: an id and a secret.")
     ] = False,
-    json: Json = False,
 ) -> None:
     """Make a further key; the others stay as they are.
 
@@ -125,9 +117,9 @@ def key_add(
     with store_at.open() as store:
         _existing(store, name)
         if sqs:
-            _add_access_key(store_at, store, name, _end(expires), note, scope, json=json)
+            _add_access_key(store_at, store, name, _end(expires), note, scope)
             return
-        _show_new(name, *_new_key(store, name, _end(expires), note, scope), json=json)
+        _show_new(*_new_key(store, name, _end(expires), note, scope))
 
 
 @app.command("rotate")
@@ -144,7 +136,6 @@ def rotate(
         float | None,
         times.duration("The new key ends after this time, such as 30d.", show_default="as the old ones"),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Make a new key, limited as the old ones are; these end after a grace period.
 
@@ -176,7 +167,7 @@ def rotate(
     profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")
-    _show_new(name, secret, new, json=json)
+    _show_new(secret, new)
 
 
 @app.command("revoke")
@@ -186,14 +177,13 @@ def revoke(
     name: Owner,
     key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
     yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """End a key now."""
     with store_at.open() as store:
         _existing(store, name)
         output.confirm(f"Revoke key {key} of {name}?", yes=yes)
         store.revoke_key(name, key)
-    _done({"application": name, "revoked": key}, f"Key {key} of {name} is revoked.", json=json)
+    output.show({"application": name, "revoked": key}, f"Key {key} of {name} is revoked.")
 
 
 @app.command("key-import")
@@ -205,7 +195,6 @@ def key_import(
     queues: Queues = "",
     note: Note = "",
     expires: Expires = None,
-    json: Json = False,
 ) -> None:
     """Take an existing key from standard input; makes the application if it is not there."""
     from queuey.cli.operations import first_start
@@ -222,7 +211,7 @@ def key_import(
                 f"{name} has this key already, as {added.id}, with other limits, and it was left as it is. "
                 f"To change them revoke it first: queuey app revoke {name} {added.id}"
             )
-    _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
+    output.show(_described(added), f"Key {added.id} now belongs to {name}.")
 
 
 def _existing(store: Store, name: str) -> None:
@@ -266,8 +255,6 @@ def _add_access_key(
     expires: float | None,
     note: str,
     scope: Scope | None,
-    *,
-    json: bool,
 ) -> None:
     """Creates an access key. Its id begins the note, so that the list of keys shows it."""
     try:
@@ -281,11 +268,8 @@ def _add_access_key(
     secret = access_keys.secret_of(deployment, access_key)
     note = f"{access_key} {note}".strip()
     key = store.add_key(name, access_keys.digest_of(access_key), expires=expires, note=note, scope=scope)
-    if json:
-        output.emit({**_described(key), "access_key_id": access_key, "secret_access_key": secret})
-        return
-    _show_pairs(name, key, [("access key id", access_key), ("secret access key", secret)])
-    output.note("The secret is not shown again: it is kept nowhere.")
+    own = {"access_key_id": access_key, "secret_access_key": secret}
+    _show_pairs(key, _described(key) | own, own, "The secret is not shown again: it is kept nowhere.")
 
 
 def _is_of_sqs(key: Key) -> bool:
@@ -294,17 +278,16 @@ def _is_of_sqs(key: Key) -> bool:
     return is_access_key(key.note.partition(" ")[0])
 
 
-def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:
-    if json:
-        output.emit({**_described(key), "application": name, "secret": secret})
-        return
-    _show_pairs(name, key, [("key", secret)])
-    output.note("The key is not shown again: the store keeps only its hash.")
+def _show_new(secret: str, key: Key) -> None:
+    hashed = "The key is not shown again: the store keeps only its hash."
+    _show_pairs(key, _described(key) | {"secret": secret}, {"key": secret}, hashed)
 
 
-def _show_pairs(name: str, key: Key, own: list[tuple[str, str]]) -> None:
-    about = [("expires", _expiry(key)), *zip(("allow", "queues"), _limits(key), strict=True)]
-    output.pairs([("application", name), ("key id", key.id), *own, *about])
+def _show_pairs(key: Key, found: dict[str, Any], own: dict[str, str], remark: str) -> None:
+    secrets = [(title.replace("_", " "), text) for title, text in own.items()]
+    about = output.fields(key, ("expires", _expiry), *_LIMITS).pairs
+    shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])
+    output.show(found, (shown, output.ToStderr(remark)))
 
 
 def _described(key: Key) -> dict[str, Any]:
@@ -328,8 +311,7 @@ def _limits(key: Key) -> tuple[str, str]:
     return ",".join(key.scope.allow), ",".join(key.scope.queues)
 
 
-def _done(value: dict[str, Any], text: str, *, json: bool) -> None:
-    output.emit(value) if json else output.say(text)
+_LIMITS = (("allow", lambda key: _limits(key)[0]), ("queues", lambda key: _limits(key)[1]))
 
 
 def _over(key: Key) -> bool:

@@ -14,7 +14,7 @@ from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.terminal import output
 from queuey.terminal.bars import bar
-from queuey.terminal.output import Json, Yes
+from queuey.terminal.output import Yes
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def backup(
     store_at: ConfiguredStore,
     file: Annotated[Path, typer.Argument(help="The file to write, if possible on another disk.", show_default=False)],
     yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Copy a whole SQLite store into one file, while the service runs.
 
@@ -56,7 +55,7 @@ def backup(
         output.confirm(f"Replace {file}?", yes=yes)
     with _progress() as tell:
         contents = back_up(settings.data, file, opening.sqlite_options(settings, jobs=False), tell, replace=replace)
-    _show(contents, {"backup": str(file), "store": str(settings.data)}, f"{file} is a backup", json=json)
+    _show(contents, {"backup": str(file), "store": str(settings.data)}, f"{file} is a backup")
 
 
 @on_store
@@ -64,7 +63,6 @@ def restore(
     store_at: ConfiguredStore,
     file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
     yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Make a backup the SQLite store of --data. The service must be stopped.
 
@@ -87,7 +85,7 @@ def restore(
     with _progress() as tell:
         contents = backups.restore(file, settings.data, options, tell, replace=replace)
     about = {"backup": str(file), "store": str(settings.data), "replaced": replace}
-    _show(contents, about, f"The store at {settings.data} is that of {file}", json=json)
+    _show(contents, about, f"The store at {settings.data} is that of {file}")
     output.note(
         "What came after the backup is gone. Revoke again the keys that were revoked since. Workers that claimed "
         "messages before have to be started again."
@@ -119,10 +117,7 @@ def _progress() -> Iterator[Tell]:
         yield tell
 
 
-def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -> None:
-    if json:
-        output.emit(about | msgspec.to_builtins(contents))
-        return
+def _show(contents: Contents, about: dict[str, Any], text: str) -> None:
     counts = [
         plural(contents.applications, "application"),
         plural(contents.keys, "key"),
@@ -131,4 +126,5 @@ def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -
     ]
     until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
     checked = "checked" if contents.sha256 else "checked, but no checksum is beside it"
-    output.say(f"{text}: {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}.")
+    text += f": {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}."
+    output.show(about | msgspec.to_builtins(contents), text)

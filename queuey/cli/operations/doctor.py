@@ -5,17 +5,18 @@ Exit code 0 if nothing failed (warnings are no failure), 1 otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import typer
 
 from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, be_quiet, on_store
 from queuey.messages import Finding
 from queuey.settings import Settings
 from queuey.terminal import output
-from queuey.terminal.output import Json
 
 
 @on_store
-def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
+def doctor(store_at: ConfiguredStore) -> None:
     """Check the store's health, configuration and durability."""
     from queuey.storage import opening
 
@@ -25,7 +26,8 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
     if all(finding.state != "fail" for finding in findings):
         findings.append(_try(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
-    output.emit({"store": store_at.settings.store, "ok": not failed, "findings": findings}) if json else _show(findings)
+    found = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
+    output.show(found, _described(findings))
     if failed:
         raise typer.Exit(1)
 
@@ -47,9 +49,9 @@ def _try(settings: Settings) -> Finding:
     return Finding("store", "warn" if warning else "ok", "can be written and read", warning or "")
 
 
-def _show(findings: list[Finding]) -> None:
+def _described(findings: list[Finding]) -> Iterator[str]:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        output.say(f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}")
+        yield f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}"
         if finding.advice:
-            output.say(f"{'':<{width + 8}}{finding.advice}")
+            yield f"{'':<{width + 8}}{finding.advice}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
 from queuey.terminal import output
-from queuey.terminal.output import DryRun, Json
+from queuey.terminal.output import DryRun
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ Replication = Annotated[
 
 
 @on_store
-def migrate(
-    store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False, json: Json = False
-) -> None:
+def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False) -> None:
     """Prepare the keyspace of a Cassandra store, or bring it up to date. May be run at any time, by several at once."""
     from queuey.storage import opening
 
@@ -42,26 +41,20 @@ def migrate(
     be_quiet()
     options = opening.cassandra_options(settings)
     report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
-    if json:
-        names = [migration.name for migration in report.migrations]
-        about = {"keyspace": report.keyspace, "replication": report.replication}
-        output.emit({**about, "migrations": names, "dry_run": dry_run})
-    elif dry_run:
-        _show_plan(report)
-    else:
-        count = len(report.migrations)
-        done = f"{plural(count, 'change')} made" if count else "nothing had to be changed"
-        output.say(f"Keyspace {report.keyspace} is up to date: {done}.")
+    names = [migration.name for migration in report.migrations]
+    done = f"{plural(len(names), 'change')} made" if names else "nothing had to be changed"
+    found = {"keyspace": report.keyspace, "replication": report.replication, "migrations": names, "dry_run": dry_run}
+    output.show(found, _plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
 
 
-def _show_plan(report: Report) -> None:
+def _plan(report: Report) -> Iterator[str]:
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
-        output.say(f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}")
+        yield f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}"
     for migration in report.migrations:
-        output.say(f"-- {migration.name}")
+        yield f"-- {migration.name}"
         for statement in migration.statements:
-            output.write(f"{statement};\n".encode())
+            yield from f"{statement};".splitlines()
     if not report.migrations:
-        output.say(f"-- keyspace {report.keyspace} is up to date")
+        yield f"-- keyspace {report.keyspace} is up to date"

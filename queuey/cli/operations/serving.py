@@ -20,7 +20,8 @@ import typer
 
 from queuey.cli.operations.store_options import Config, load, with_settings
 from queuey.terminal import output
-from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, Json, reason_of
+from queuey.terminal.commands import with_json
+from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, reason_of
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
@@ -56,26 +57,23 @@ def serve(config: Config = None, facade: Facade = None, app: App = None, **optio
     raise typer.Exit(code)
 
 
+@with_json
 @with_settings
-def show_settings(config: Config = None, json: Json = False, **options: str | None) -> None:
+def show_settings(config: Config = None, **options: str | None) -> None:
     """Show every setting, its value and where the value comes from."""
     from queuey import settings as table
     from queuey.settings import SecretName
 
     loaded = load(options, config, check=False)
     rows = [(line.name, table.value_of(loaded.settings, line), loaded.sources[line.name]) for line in table.table()]
-    if json:
-        output.emit(
-            {
-                name: {
-                    "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
-                    "source": source,
-                }
-                for name, value, source in rows
-            }
-        )
-    else:
-        output.table(["setting", "value", "source"], _by_group(rows))
+    found = {
+        name: {
+            "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
+            "source": source,
+        }
+        for name, value, source in rows
+    }
+    output.show(found, [output.Table(["setting", "value", "source"], _by_group(rows))])
 
 
 def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.terminal import output
-from queuey.terminal.commands import filled, optional, with_parameters
+from queuey.terminal.commands import JSON, filled, optional, with_parameters
 from queuey.terminal.setting_values import choices_of
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command, whose first parameter is a :class:`ConfiguredStore`, the options that say where that is.
 
-    Every setting of a store is an option; ``--help`` shows those that are commonly given so.
+    Every setting of a store is an option; ``--help`` shows those that are commonly given so. So is ``--json``.
     """
     from queuey import settings as table
 
@@ -151,7 +151,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {option.name: values.pop(option.name) for option in options}
         return ConfiguredStore(load(chosen, values.pop("config")))
 
-    return filled(command, fill, [*options, config])
+    return filled(command, fill, [JSON, *options, config])
 
 
 def _is_of_store(name: str) -> bool:

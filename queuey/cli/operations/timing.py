@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
 from queuey.terminal import output, times
-from queuey.terminal.output import Json
 
 if TYPE_CHECKING:
     from queuey.settings import Settings
@@ -45,7 +44,6 @@ def timing(
     ] = None,
     soon: Annotated[bool, typer.Option("--soon", help="For a new keyspace: W 0.4, U 0.35, S 0.25, D 1 s.")] = False,
     patient: Annotated[bool, typer.Option("--patient", help="For several data centres: W 3, U 1, S 1, D 5 s.")] = False,
-    json: Json = False,
 ) -> None:
     """Show or set the timing parameters of a Cassandra store."""
     from queuey.storage.cassandra.admin import stored_timing
@@ -65,7 +63,9 @@ def timing(
             wanted = _wanted(standing, named, level, soon=soon, patient=patient)
             stored_timing.change(driver, options, wanted, output.note)
             standing = stored_timing.standing(driver, options)
-    output.emit(_described(standing)) if json else _show(standing)
+    stored = standing.stored
+    found = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
+    output.show(found | {"data_centres": standing.centres}, _described(standing))
 
 
 @contextmanager
@@ -103,28 +103,17 @@ def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, s
     return changed(stored.kept, levels, named)
 
 
-def _described(standing: Standing) -> dict[str, Any]:
-    stored = standing.stored
-    return {
-        "settled": stored.settled,
-        "kept": stored.kept,
-        "assumed": stored.assumed,
-        "measured": standing.measured,
-        "data_centres": standing.centres,
-    }
-
-
-def _show(standing: Standing) -> None:
+def _described(standing: Standing) -> Iterator[str]:
     from queuey.storage.cassandra.admin import doctor_rules
     from queuey.storage.cassandra.admin.stored_timing import shown
 
     stored = standing.stored
     if stored.settled:
-        output.say(shown(stored.kept))
+        yield shown(stored.kept)
     else:
-        output.say(f"kept:    {shown(stored.kept)}")
-        output.say(f"assumed: {shown(stored.assumed)}")
+        yield f"kept:    {shown(stored.kept)}"
+        yield f"assumed: {shown(stored.assumed)}"
     finding = doctor_rules.timing(stored, standing.measured)
-    output.say(finding.text)
+    yield finding.text
     if finding.advice:
-        output.say(finding.advice)
+        yield finding.advice

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.pipeline.options import ArchiveOptions
 from queuey.terminal import output, times
+from queuey.terminal.output import Block, ToStderr
+from queuey.terminal.struct_options import with_fields
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.archive_job import ArchiveReport
-    from queuey.pipeline.archive.archive_stream import StreamReport
     from queuey.pipeline.archive.verify import CheckReport
     from queuey.spark.options import Selection
 
@@ -24,21 +27,12 @@ Matching = Annotated[
 
 
 @on_spark
+@with_fields(ArchiveOptions)
 def archive(
     run: PipelineRun,
+    fields: dict[str, Any],
     queues: Queues = None,
-    *,
-    to: Annotated[
-        str, typer.Option("--to", help="Directory or URL of the archive, the same on all of Spark's machines.")
-    ],
     pattern: Matching = None,
-    bucket: Annotated[float, times.duration("Time span of one bucket: 1h, 15m, 1d.", show_default="1h")] = 3600.0,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Scan the store a second time and compare.")
-    ] = True,
-    again: Annotated[
-        bool, typer.Option("--again", help="Scan archived buckets again, and add missing messages.")
-    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Archive nothing: compare the archive with its manifests and the store.")
     ] = False,
@@ -62,31 +56,24 @@ def archive(
     if stream and checkpoint is None:
         raise typer.BadParameter("--stream needs a directory for its checkpoint", param_hint="--checkpoint")
     if check:
-        _check(run, selection, to, verify=verify)
+        _check(run, selection, fields["to"], verify=fields["verify"])
         return
-    from queuey.pipeline.archive import buckets
-    from queuey.pipeline.archive.archive_job import ArchiveOptions
     from queuey.pipeline.archive.archive_job import archive as job
 
-    options = ArchiveOptions(
-        store=run.store,
-        selection=selection,
-        to=to,
-        seconds=buckets.width(bucket),
-        verify=verify,
-        again=again,
-        dry_run=run.dry_run,
-    )
+    options = ArchiveOptions(store=run.store, selection=selection, dry_run=run.dry_run, **fields)
     if checkpoint is not None:
         from queuey.pipeline.archive.archive_stream import archive_stream
 
         with run.session(selection) as spark:
             ended = archive_stream(spark, options, checkpoint, run.say, every=every, once=once)
-        _show_stream(ended, json=run.json)
+        text = f"{plural(ended.batches, 'batch', 'batches')} with {plural(ended.messages, 'message')} kept"
+        output.show(ended, ToStderr(f"{text}, {plural(ended.closed, 'bucket')} closed: {ended.to}"))
         return
     with run.session(selection) as spark:
         report = job(spark, options, run.say)
-    _show(report, json=run.json)
+    output.show({**msgspec.to_builtins(report), "messages": report.messages}, _described(report))
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 def selected(queues: list[str] | None, pattern: str | None) -> Selection:
@@ -112,54 +99,40 @@ def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool
     options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
     with run.session() as spark:
         report = job(spark, options, run.say)
-    output.emit(report) if run.json else _show_check(report)
+    output.show(report, _checked(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _show(report: ArchiveReport, *, json: bool) -> None:
-    output.emit({**msgspec.to_builtins(report), "messages": report.messages}) if json else _show_buckets(report)
-    if not report.ok:
-        raise typer.Exit(1)
+def _described(report: ArchiveReport) -> Iterator[Block]:
+    from queuey.pipeline.archive.archive_job import ArchivedBucket
 
-
-def _show_buckets(report: ArchiveReport) -> None:
-    rows = [(one.queue, one.bucket, one.count, one.bytes, one.expiring) for one in report.archived]
-    if rows:
-        output.table(("queue", "bucket", "messages", "bytes", "expiring"), rows)
+    if report.archived:
+        yield output.table(ArchivedBucket, report.archived)
     done = "would be archived" if report.dry_run else "archived"
-    text = (
-        f"{plural(len(rows), 'bucket')} with {plural(report.messages, 'message')} of {plural(report.queues, 'queue')}"
-    )
-    output.note(f"{text} {done}: {report.to}")
+    buckets = f"{plural(len(report.archived), 'bucket')} with {plural(report.messages, 'message')}"
+    yield ToStderr(f"{buckets} of {plural(report.queues, 'queue')} {done}: {report.to}")
     late = sum(one.expiring for one in report.archived)
     if late:
         text = plural(late, "bucket is older than its", "buckets are older than their")
-        output.note(f"{text} queue's TTL: messages may have expired before. Archive sooner.")
+        yield ToStderr(f"{text} queue's TTL: messages may have expired before. Archive sooner.")
     for text in report.damaged:
-        output.note(f"Archived again, because it was damaged: {text}")
+        yield ToStderr(f"Archived again, because it was damaged: {text}")
     if report.vanished:
-        output.note(f"{plural(report.vanished, 'bucket was', 'buckets were')} gone when it was time to scan.")
+        yield ToStderr(f"{plural(report.vanished, 'bucket was', 'buckets were')} gone when it was time to scan.")
     for one in report.failed:
         text = f"the store has {one.missing} messages more and {one.changed} others at the second scan"
-        output.note(f"Not archived: {one.queue} {one.bucket}: {text}. Archive it again.")
+        yield ToStderr(f"Not archived: {one.queue} {one.bucket}: {text}. Archive it again.")
 
 
-def _show_check(report: CheckReport) -> None:
+def _checked(report: CheckReport) -> Iterator[Block]:
+    from queuey.pipeline.archive.verify import UnarchivedBucket
+
     for one in report.damaged:
-        output.note(f"{one.queue} {one.bucket}: {one.text}")
-    for text in report.unreadable:
-        output.note(text)
+        yield ToStderr(f"{one.queue} {one.bucket}: {one.text}")
+    yield from map(ToStderr, report.unreadable)
     if report.waiting:
-        output.table(("queue", "bucket", "not archived yet"), [(w.queue, w.bucket, w.count) for w in report.waiting])
+        yield output.table(UnarchivedBucket, report.waiting)
     state = "as manifests say" if report.ok else "checked; some are damaged"
     text = f"{plural(report.buckets, 'bucket')} with {plural(report.messages, 'message')}"
-    output.note(f"{text}, {state}: {report.archive}")
-
-
-def _show_stream(report: StreamReport, *, json: bool) -> None:
-    if json:
-        output.emit(report)
-        return
-    text = f"{plural(report.batches, 'batch', 'batches')} with {plural(report.messages, 'message')} kept"
-    output.note(f"{text}, {plural(report.closed, 'bucket')} closed: {report.to}")
+    yield ToStderr(f"{text}, {state}: {report.archive}")

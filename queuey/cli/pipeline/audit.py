@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey import time_parsing
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import output, times
+from queuey.pipeline.options import GROUPS, AuditOptions
+from queuey.terminal import output
 from queuey.terminal.commands import name_and_value
+from queuey.terminal.output import Block, Table, ToStderr
+from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.pipeline.audit.audit_job import Account, Audit
 
-MAX_LATE = 31 * 86_400.0
-"""Max value of ``--late`` and ``--margin``, in seconds."""
-_GROUPS = "What groups have passed"
 _FINDINGS = {
     "missing": "missing",
     "twice": "twice in the archive",
@@ -26,58 +26,23 @@ _FINDINGS = {
     "differs": "not what was accepted",
 }
 _COUNTS = ("accepted", "present", "archived", "missing", "expired", "ahead", "copies", "twice", "differs", "late")
+_STANDS = ("passed", "waiting", "expired")
 
 
 @on_spark
+@with_fields(AuditOptions)
 def audit(
     run: PipelineRun,
-    receipts: Annotated[
-        list[str],
-        typer.Argument(
-            help="Files of receipts, directories or globs; where Spark's tasks find them.", show_default=False
-        ),
-    ],
-    archive: Annotated[
-        str | None, typer.Option(help="Directory of queuey pipeline archive; messages in it count as present, too.")
-    ] = None,
-    only_archive: Annotated[bool, typer.Option("--only-archive", help="Do not read the store.")] = False,
-    queue: Annotated[
-        list[str] | None, typer.Option(help="Only receipts of this queue; several may be given.", show_default="all")
-    ] = None,
+    fields: dict[str, Any],
     renamed: Annotated[
         list[str] | None,
         typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
-    ] = None,
-    late: Annotated[
-        float | None,
-        times.duration(
-            "Answers this long after the id's time count as late.",
-            least=0.001,
-            most=MAX_LATE,
-            show_default="the queue's read delay, or 5s if it has none",
-        ),
-    ] = None,
-    margin: Annotated[
-        float,
-        times.duration(
-            "How long before its expiry a message may be missing: the duration of an audit.",
-            most=MAX_LATE,
-            show_default="60s",
-        ),
-    ] = 60.0,
-    equal_bodies: Annotated[
-        bool, typer.Option("--equal-bodies", help="Producers send equal bodies on purpose: they are no duplicates.")
-    ] = False,
-    samples: Annotated[int, typer.Option(min=0, max=10_000, help="Number of messages to name for each finding.")] = 10,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="A group with offsets in the store; several may be given.", rich_help_panel=_GROUPS),
     ] = None,
     offsets: Annotated[
         list[str] | None,
         typer.Option(
             help="GROUP=FILE, with offsets as qdo offsets show --json prints them; several may be given.",
-            rich_help_panel=_GROUPS,
+            rich_help_panel=GROUPS,
         ),
     ] = None,
 ) -> None:
@@ -87,24 +52,13 @@ def audit(
     """
     from queuey.pipeline.audit import audit_job as job
 
-    options = job.AuditOptions(
-        receipts=tuple(receipts),
-        store=run.store,
-        archive=archive,
-        only_archive=only_archive,
-        queues=tuple(queue or ()),
-        names=dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ()),
-        groups=tuple(dict.fromkeys(group or ())),
-        offsets=_offsets(run, offsets or []),
-        late=late,
-        margin=margin,
-        copies=not equal_bodies,
-        samples=samples,
-    )
+    names = dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ())
+    fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
+    options = AuditOptions(store=run.store, names=names, offsets=_offsets(run, offsets or []), **fields)
     run.nothing_to_try()
     with run.session() as spark:
         found = job.run(spark, options, run.say)
-    output.emit(found) if run.json else _show(found)
+    output.show(found, _described(found))
     if not found.sound:
         raise typer.Exit(1)
 
@@ -119,57 +73,41 @@ def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int
     return {name: {queue: dict(each) for queue, each in read.items()} for name, read in found}
 
 
-def _show(found: Audit) -> None:
-    names = [name for name in _COUNTS if getattr(found.total, name) or name in {"accepted", "present", "missing"}]
+def _described(found: Audit) -> Iterator[Block]:
+    from queuey.pipeline.audit.audit_job import AuditSample
+
+    total = found.total
+    names = [name for name in _COUNTS if getattr(total, name) or name in {"accepted", "present", "missing"}]
     rows = [
-        (queue, partition, *(f"{getattr(account, name):,}" for name in names), *_standing(found, account))
+        [queue, partition, *(f"{getattr(account, name):,}" for name in names), *_standing(total, account)]
         for queue, each in found.partitions.items()
         for partition, account in each.items()
         if any(getattr(account, name) for name in names)
     ]
-    groups = [f"{group} {word}" for group in found.total.groups for word in ("passed", "waiting", "expired")]
-    output.table(["queue", "partition", *names, *groups], rows)
-    output.say()
-    _show_rest(found)
-    _show_samples(found)
-    total = found.total
+    groups = [f"{group} {word}" for group in total.groups for word in _STANDS]
+    yield Table(["queue", "partition", *names, *groups], rows)
+    yield ""
+    if found.doubtful or total.maybe:
+        stored = found.answered + total.found
+        yield f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {stored:,}."
+    strays = found.strays - found.answered - total.copies
+    if strays > 0:
+        yield f"Other messages without a receipt: {strays:,}."
+    if found.foreign:
+        yield f"Receipts of other applications, left out: {found.foreign:,}."
+    if found.broken:
+        yield ToStderr(f"Lines that are no receipts: {found.broken:,}.")
+    if found.samples:
+        yield output.table(AuditSample, found.samples)
+        yield ""
     wrong = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
     gone = f", {total.expired:,} expired" if total.expired else ""
     still = f", {total.ahead:,} not to be read yet" if total.ahead else ""
-    output.say(
-        f"{total.present:,} of {total.accepted:,} messages are there{gone}{still}: {', '.join(wrong) or 'all is well'}."
-    )
+    present = f"{total.present:,} of {total.accepted:,} messages are there"
+    yield f"{present}{gone}{still}: {', '.join(wrong) or 'all is well'}."
 
 
-def _standing(found: Audit, account: Account) -> list[str]:
-    stands = [account.groups.get(group) for group in found.total.groups]
-    return [
-        f"{number:,}" if one is not None else ""
-        for one in stands
-        for number in ((one.passed, one.waiting, one.expired) if one is not None else (0, 0, 0))
-    ]
-
-
-def _show_rest(found: Audit) -> None:
-    total = found.total
-    if found.doubtful or total.maybe:
-        there = found.answered + total.found
-        output.say(f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {there:,}.")
-    strays = found.strays - found.answered - total.copies
-    if strays > 0:
-        output.say(f"Other messages without a receipt: {strays:,}.")
-    if found.foreign:
-        output.say(f"Receipts of other applications, left out: {found.foreign:,}.")
-    if found.broken:
-        output.note(f"Lines that are no receipts: {found.broken:,}.")
-
-
-def _show_samples(found: Audit) -> None:
-    if not found.samples:
-        return
-    rows = [
-        (one.kind, one.queue, one.partition, one.id, "" if one.at is None else time_parsing.iso(one.at), one.sha256)
-        for one in found.samples
-    ]
-    output.table(["finding", "queue", "partition", "id", "accepted", "hash"], rows)
-    output.say()
+def _standing(total: Account, account: Account) -> Iterator[str]:
+    for group in total.groups:
+        stands = account.groups.get(group)
+        yield from ("" if stands is None else f"{getattr(stands, word):,}" for word in _STANDS)

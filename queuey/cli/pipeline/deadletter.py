@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.deadletters import DeadLetter
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.deadletters import ORIGIN, WHICH, Choose, Listing, choosing, tell
+from queuey.terminal.deadletters import COLUMNS, ORIGIN, WHICH, Choose, choosing, show
+from queuey.terminal.output import Block
 from queuey.terminal.texts import plural
-from queuey.time_parsing import iso
 
 if TYPE_CHECKING:
     from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses
@@ -37,7 +39,7 @@ def classes(
     run.nothing_to_try()
     with run.session() as spark:
         found = deadletter_job.classes(spark, run.store, wanted, samples=samples, say=run.say)
-    output.emit(found) if run.json else _show_classes(found)
+    output.show(found, _described(found))
 
 
 @app.command("list")
@@ -49,11 +51,8 @@ def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
 
     wanted = choose(shown=_SHOWN)
     run.nothing_to_try()
-    listing = Listing(json=run.json)
     with run.session() as spark:
-        for one in deadletter_job.each(spark, run.store, wanted, run.say):
-            listing.add(one)
-    listing.end()
+        output.show_each(DeadLetter, deadletter_job.each(spark, run.store, wanted, run.say), *COLUMNS)
 
 
 @app.command("redrive")
@@ -81,20 +80,16 @@ def redrive(
         output.note(f"If it is interrupted, continue with --run {order.run} and the same queues and filters.")
     with run.session() as spark:
         done = deadletter_job.redrive(spark, run.store, order, run.say)
-    tell(done, dry_run=run.dry_run, json=run.json, run=order.run)
+    show(done, dry_run=run.dry_run, run=order.run)
 
 
-def _show_classes(found: DeadLetterClasses) -> None:
-    columns = ["letters", "queue", "error", "text", "first", "last", "attempts"]
-    output.table(
-        columns,
-        [
-            (one.count, one.queue, one.error, one.text, iso(one.first), iso(one.last), one.attempts)
-            for one in found.classes
-        ],
-    )
+def _described(found: DeadLetterClasses) -> Iterator[Block]:
+    from queuey.pipeline.deadletter.selection import ErrorClass
+
+    columns = ("count", "queue", "error", "text", "first", "last", "attempts")
+    yield output.table(ErrorClass, found.classes, *columns)
     for one in found.classes:
         for sample in one.samples:
-            output.say(f"{one.queue}  {sample.partition}:{sample.id}  {one.error}: {sample.text}")
+            yield f"{one.queue}  {sample.partition}:{sample.id}  {one.error}: {sample.text}"
     classes = plural(len(found.classes), "class", "classes")
-    output.say(f"{plural(found.dead_letters, 'dead letter')} in {classes}")
+    yield f"{plural(found.dead_letters, 'dead letter')} in {classes}"

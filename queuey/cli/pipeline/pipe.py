@@ -9,31 +9,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
-from queuey.spark.options import MAX_LEAD
+from queuey.pipeline.options import Pipe
 from queuey.terminal import output, times
+from queuey.terminal.output import Table
 from queuey.terminal.signals import handled
+from queuey.terminal.struct_options import with_fields
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
-    from queuey.pipeline.pipe import Mode, Piped, Preview
+    from queuey.pipeline.pipe import Piped, Preview
 
 
 @on_spark
+@with_fields(Pipe)
 def pipe(
     run: PipelineRun,
+    fields: dict[str, Any],
     queues: Queues = None,
     pattern: Matching = None,
     sql: Annotated[str | None, typer.Option(help="A SELECT from the view messages, or @FILE that contains it.")] = None,
-    function: Annotated[
-        str | None, typer.Option(help="module:function, which gets a DataFrame and returns one.")
-    ] = None,
     to: Annotated[str | None, typer.Option(help="Queue to write to; column queue is left out.")] = None,
     route: Annotated[bool, typer.Option("--route", help="Write each row to the queue of its column queue.")] = False,
     checkpoint: Annotated[
@@ -42,21 +43,6 @@ def pipe(
     start: Annotated[
         str, typer.Option("--from", help="Where to begin without a checkpoint: earliest, latest, -1h.")
     ] = "latest",
-    once: Annotated[bool, typer.Option("--once", help="Move the messages that are there now, and end.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
-    ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
-    group: Annotated[str | None, typer.Option(help="Record progress as offsets of this consumer group.")] = None,
-    every: Annotated[float, times.duration("Time between micro-batches.", most=86_400.0, show_default="1s")] = 1.0,
-    most: Annotated[int | None, typer.Option(min=1, help="Most messages of one micro-batch.")] = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="Partitions of a new queue.", show_default="the source's")
-    ] = None,
-    lead: Annotated[
-        float,
-        times.duration(
-            "How far ahead ids are reserved; readers wait this long.", least=0.1, most=MAX_LEAD, show_default="10s"
-        ),
-    ] = 10.0,
     watermark: Annotated[
         int | None,
         times.duration("How late a message may come for a group by time: 10m.", most=MAX_TTL, whole=True),
@@ -76,45 +62,33 @@ def pipe(
         raise typer.BadParameter("say where to: --to QUEUE or --route")
     if checkpoint is None and not run.dry_run:
         raise typer.BadParameter("a pipe needs a directory for its checkpoint", param_hint="--checkpoint")
-    mode: Mode = "update" if update else "append"
-    chosen = job.Pipe(
+    chosen = Pipe(
         store=run.store,
         source=selected(queues, pattern),
         target=to,
         sql=None if sql is None else _sql(sql),
-        function=function,
         checkpoint=_directory(checkpoint or ""),
         start=start if start in {"earliest", "latest"} else times.instant_of(start),
-        group=group,
-        once=once,
-        every=every,
-        most=most,
-        create=create,
-        partitions=partitions,
-        ttl=ttl,
-        lead=lead,
         watermark=None if watermark is None else f"{watermark} seconds",
-        mode=mode,
+        mode="update" if update else "append",
+        **fields,
     )
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
     if not run.dry_run:
         job.check(chosen)  # a wrong name costs no start of Spark
     with run.session(chosen.source) as spark:
         if run.dry_run:
-            _show(job.preview(spark, chosen), json=run.json)
+            _show_preview(job.preview(spark, chosen))
             return
         with stopped_by_signals() as stop:
             done = job.run(spark, chosen, run.say, stop)
-    _show_end(done, start, json=run.json)
+    _show(done, start)
 
 
-def _show_end(done: Piped, start: str, *, json: bool) -> None:
-    if json:
-        output.emit(done)
-    else:
-        read = plural(done.messages, "message was", "messages were")
-        batches = plural(done.batches, "micro-batch", "micro-batches")
-        output.say(f"{read} read in {batches}, and {done.rows} written (query {done.query})")
+def _show(done: Piped, start: str) -> None:
+    read = plural(done.messages, "message was", "messages were")
+    batches = plural(done.batches, "micro-batch", "micro-batches")
+    output.show(done, f"{read} read in {batches}, and {done.rows} written (query {done.query})")
     if not done.rows:
         output.note(_nothing(done, start))
 
@@ -155,11 +129,8 @@ def _sql(text: str) -> str:
         raise typer.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="--sql") from error
 
 
-def _show(found: Preview, *, json: bool) -> None:
-    if json:
-        output.emit(found)
-        return
-    output.table(["column", "type"], found.columns.items())
-    if found.sorted:
-        output.say("Rows are shuffled, so those of a task are sorted before they are written.")
-    output.table(list(found.columns), [list(row.values()) for row in found.rows])
+def _show_preview(preview: Preview) -> None:
+    shuffled = "Rows are shuffled, so those of a task are sorted before they are written."
+    columns = Table(["column", "type"], [*preview.columns.items()])
+    rows = Table([*preview.columns], [[*row.values()] for row in preview.rows])
+    output.show(preview, [columns, *((shuffled,) if preview.sorted else ()), rows])

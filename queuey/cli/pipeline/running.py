@@ -18,7 +18,7 @@ from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_st
 from queuey.extras import install_command
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value, with_parameters
-from queuey.terminal.output import DryRun, Json
+from queuey.terminal.output import DryRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,6 @@ class PipelineRun:
             the only one there is.
         master: The master of Spark.
         conf: Settings of Spark.
-        json: Print JSON and nothing else on standard output, and no progress.
         dry_run: Change nothing.
     """
 
@@ -64,7 +63,6 @@ class PipelineRun:
     named: str | None
     master: str
     conf: Mapping[str, str]
-    json: bool
     dry_run: bool
     _progress: Callable[[str], None] | None = None
 
@@ -107,7 +105,7 @@ class PipelineRun:
         """Shows progress; with ``--json`` nothing."""
         if self._progress is not None:
             self._progress(text)
-        elif not self.json:
+        elif not output.as_json():
             output.note(text)
 
     def nothing_to_try(self) -> None:
@@ -154,7 +152,7 @@ class PipelineRun:
 
     @contextmanager
     def _shown(self, spark: SparkSession) -> Iterator[None]:
-        if self.json or not sys.stderr.isatty():
+        if output.as_json() or not sys.stderr.isatty():
             yield
             return
         from queuey.cli.pipeline.progress import stage_progress
@@ -181,14 +179,13 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         master: Master = MASTER,
         conf: Conf = None,
         dry_run: DryRun = False,
-        json: Json = False,
         **values: Any,  # noqa: ANN401 - the options of any command
     ) -> None:
         pairs = dict(name_and_value(text, "NAME=VALUE", "--conf", empty=True) for text in conf or [])
         require_spark()
         store_at.require()
         be_quiet()
-        started = PipelineRun(store_at=store_at, named=app, master=master, conf=pairs, json=json, dry_run=dry_run)
+        started = PipelineRun(store_at=store_at, named=app, master=master, conf=pairs, dry_run=dry_run)
         command(**{first.name: started}, **values)
 
     store_at, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()

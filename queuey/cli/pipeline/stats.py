@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,19 +13,17 @@ import typer
 from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.messages import MAX_TTL
-from queuey.terminal import output, times
+from queuey.pipeline.options import LAG, LagOptions, StatsOptions
+from queuey.terminal import output
+from queuey.terminal.output import Block, ToStderr
+from queuey.terminal.struct_options import with_fields
 
 if TYPE_CHECKING:
     from queuey.pipeline.stats.lag import LagReport
     from queuey.pipeline.stats.stats_job import Stats
     from queuey.pipeline.stats.totals import Order, QueueFigures
-    from queuey.pipeline.stats.ttl_forecast import Forecast
     from queuey.spark.options import Selection
 
-_LAG = "How far groups are behind"
-MAX_SAMPLE = 86_400
-"""Max time between two observations, in seconds."""
 _ORDERS: dict[Order, str] = {
     "messages": "The deepest",
     "bytes": "The largest",
@@ -33,93 +33,57 @@ _ORDERS: dict[Order, str] = {
 
 
 @on_spark
+@with_fields(StatsOptions, LagOptions)
 def stats(
     run: PipelineRun,
+    fields: dict[str, Any],
     queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
     pattern: Matching = None,
-    top: Annotated[int, typer.Option(min=0, help="Length of the lists.")] = 10,
     lag: Annotated[
-        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=_LAG)
+        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG)
     ] = False,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this group; several may be given.", show_default="all", rich_help_panel=_LAG),
-    ] = None,
     offsets: Annotated[
         Path | None,
-        typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=_LAG),
+        typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=LAG),
     ] = None,
-    sample: Annotated[
-        float,
-        times.duration(
-            "Measure twice, this far apart, to see whether groups keep up; 0: once.",
-            most=MAX_SAMPLE,
-            rich_help_panel=_LAG,
-        ),
-    ] = 0,
-    within: Annotated[
-        float,
-        times.duration(
-            "Time span of the forecast of messages that expire unread.",
-            least=1,
-            most=MAX_TTL,
-            show_default="1h",
-            rich_help_panel=_LAG,
-        ),
-    ] = 3600.0,
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag what groups have not read, and what they will miss.
 
     The store measures; no messages are moved. Nothing is changed.
     """
-    if (group or offsets) and not lag:
+    if (fields["groups"] or offsets) and not lag:
         raise typer.BadParameter("--group and --offsets are for --lag")
     selection = selected(queue, pattern) if queue or pattern else None
     if lag:
-        _lag(run, selection, tuple(group or ()), offsets, sample, within, top)
+        _lag(run, selection, offsets, fields)
     else:
-        _stats(run, selection, top)
+        _stats(run, selection, fields["top"])
 
 
 def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
     from queuey.pipeline.stats import stats_job as job
 
-    options = job.StatsOptions(store=run.store, selection=selection, top=top)
+    options = StatsOptions(store=run.store, selection=selection, top=top)
     run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = job.run(spark, options, run.say)
-    output.emit(_document(found)) if run.json else _show(found)
+    output.show(_document(found), _described(found))
 
 
-def _lag(
-    run: PipelineRun,
-    selection: Selection | None,
-    groups: tuple[str, ...],
-    file: Path | None,
-    sample: float,
-    within: float,
-    top: int,
-) -> None:
+def _lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
     from queuey.pipeline import offset_files
     from queuey.pipeline.stats import lag
 
-    given = None
+    offsets = None
     if file is not None:
         read = offset_files.read(file, run.application)
-        given = {queue: dict(partitions) for queue, partitions in read.items()}
-    options = lag.LagOptions(
-        store=run.store,
-        selection=selection,
-        groups=tuple(dict.fromkeys(groups)),
-        offsets=given,
-        within=within,
-        sample=sample,
-        top=top,
-    )
+        offsets = {queue: dict(partitions) for queue, partitions in read.items()}
+    fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
+    options = LagOptions(store=run.store, selection=selection, offsets=offsets, **fields)
     run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = lag.run(spark, options, run.say)
-    output.emit(found) if run.json else _show_lag(found)
+    output.show(found, _lag_described(found))
 
 
 def _document(found: Stats) -> dict[str, Any]:
@@ -135,83 +99,51 @@ def _listed(found: Stats, one: QueueFigures) -> dict[str, Any]:
     return {**msgspec.structs.asdict(one), "rate": round(one.rate, 6), "skew": round(one.skew, 6), **lately}
 
 
-def _show(found: Stats) -> None:
+def _described(found: Stats) -> Iterator[Block]:
+    from queuey.pipeline.stats.totals import QueueFigures
+
     tally = found.tally
-    output.pairs(
-        [
-            ("queues", f"{tally.queues:,} ({tally.empty:,} of them empty)"),
-            ("partitions with messages", f"{tally.partitions:,}"),
-            ("messages", _count(tally.messages, exact=tally.exact)),
-            ("bytes", _count(tally.bytes, exact=tally.exact)),
-            *([("oldest", time_parsing.iso(tally.oldest))] if tally.oldest is not None else []),
-            *([("newest", time_parsing.iso(tally.newest))] if tally.newest is not None else []),
-        ]
-    )
+    queues = ("queues", lambda tally: f"{tally.queues:,} ({tally.empty:,} of them empty)")
+    ends = [name for name in ("oldest", "newest") if getattr(tally, name) is not None]
+    yield output.fields(tally, queues, "partitions", "messages", "bytes", *ends)
     for order, title in _ORDERS.items():
-        listed = tally.top.get(order, ())
-        if not listed:
-            continue
-        output.say()
-        output.say(f"{title}:")
-        columns = ["queue", "partitions", "messages", "bytes", "a second", "skew", "last minute", "last hour"]
-        output.table(columns, [_row(found, one) for one in listed])
+        if listed := tally.top.get(order, ()):
+            yield ""
+            yield f"{title}:"
+            shown = ("queue", "partitions", "messages", "bytes", *_COMPUTED)
+            recent = [(f"last {span}", partial(_recent, found, span)) for span in ("minute", "hour")]
+            yield output.table(QueueFigures, listed, *shown, *recent)
 
 
-def _row(found: Stats, one: QueueFigures) -> tuple[object, ...]:
-    recent = found.recent.get(one.queue)
-    lately = (
-        ("", "") if recent is None else (_least(recent.minute, more=recent.more), _least(recent.hour, more=recent.more))
-    )
-    counts = _count(one.messages, exact=one.exact), _count(one.bytes, exact=one.exact)
-    return one.queue, one.partitions, *counts, f"{one.rate:.2f}", f"{one.skew:.2f}", *lately
+def _recent(found: Stats, span: str, queue: QueueFigures) -> str:
+    recent = found.recent.get(queue.queue)
+    return "" if recent is None else f"{getattr(recent, span):,}{' or more' if recent.more else ''}"
 
 
-def _show_lag(found: LagReport) -> None:
-    output.pairs(
-        [
-            ("groups and partitions", f"{found.partitions:,} ({found.behind:,} of them behind)"),
-            ("unread messages", _count(found.messages, exact=found.exact)),
-            (f"lost within {time_parsing.length(found.within)}", _loss(found.lost, found.first)),
-            (
-                "growth",
-                f"measured over {time_parsing.length(found.sample)}" if found.sample else "as if groups stood still",
-            ),
-        ]
-    )
+_COMPUTED = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda one: f"{one.skew:.2f}"))
+
+
+def _lag_described(found: LagReport) -> Iterator[Block]:
+    from queuey.pipeline.stats.lag import Behind
+
+    partitions = ("groups and partitions", lambda lag: f"{lag.partitions:,} ({lag.behind:,} of them behind)")
+    lost = (f"lost within {time_parsing.length(found.within)}", _loss)
+    measured = f"measured over {time_parsing.length(found.sample)}" if found.sample else "as if groups stood still"
+    yield output.fields(found, partitions, "messages", lost, ("growth", lambda _: measured))
     if not found.rows:
         return
-    output.say()
-    columns = ["queue", "partition", "group", "unread", "behind", "growth", "lost", "first in"]
-    output.table(
-        columns,
-        [
-            (
-                one.queue,
-                one.partition,
-                one.group,
-                _count(one.messages, exact=one.exact),
-                time_parsing.length(one.seconds),
-                "" if one.growth is None else f"{one.growth:.2f}",
-                *_foretold(one.forecast),
-            )
-            for one in found.rows
-        ],
-    )
+    yield ""
+    forecast = [
+        ("lost", lambda behind: None if behind.forecast.first is None else f"{behind.forecast.lost:,}"),
+        (
+            "first in",
+            lambda behind: None if behind.forecast.first is None else time_parsing.length(behind.forecast.first),
+        ),
+    ]
+    yield output.table(Behind, found.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast)
     if len(found.rows) < found.behind:
-        output.note(f"Groups with a lag that are not shown: {found.behind - len(found.rows):,}; --top shows more.")
+        yield ToStderr(f"Groups with a lag that are not shown: {found.behind - len(found.rows):,}; --top shows more.")
 
 
-def _foretold(forecast: Forecast) -> tuple[str, str]:
-    return ("", "") if forecast.first is None else (f"{forecast.lost:,}", time_parsing.length(forecast.first))
-
-
-def _loss(lost: int, first: float | None) -> str:
-    return "none" if first is None else f"{lost:,}, the first in {time_parsing.length(first)}"
-
-
-def _count(number: int, *, exact: bool) -> str:
-    return f"{number:,}" if exact else f"about {number:,}"
-
-
-def _least(number: int, *, more: bool) -> str:
-    return f"{number:,} or more" if more else f"{number:,}"
+def _loss(found: LagReport) -> str:
+    return "none" if found.first is None else f"{found.lost:,}, the first in {time_parsing.length(found.first)}"

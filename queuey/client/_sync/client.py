@@ -48,6 +48,7 @@ from queuey.client.results import (
     Offsets,
     Page,
     Queue,
+    QueueExplanation,
     QueueInfo,
     QueuePage,
     QueueRead,
@@ -180,6 +181,10 @@ class Client(Following):
     def info(self, name: str) -> QueueInfo:
         """Returns the fields, counts and guarantees of a queue."""
         return self._run(queue_calls.info(name))
+
+    def explain_queue(self, name: str) -> QueueExplanation:
+        """Returns what decides over reads and claims of a queue, and what they see now."""
+        return self._run(queue_calls.explain(name))
 
     def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
         """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.

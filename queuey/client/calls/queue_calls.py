@@ -23,7 +23,7 @@ from queuey.client.calls.call import (
     seconds,
 )
 from queuey.client.errors import InvalidAnswer
-from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
+from queuey.client.results import CreatedQueue, NamePage, Queue, QueueExplanation, QueueInfo, QueuePage
 from queuey.messages import Backoff
 
 _CREATED = 201
@@ -118,6 +118,10 @@ def purge(name: str) -> Call[None]:
 
 def info(name: str) -> Call[QueueInfo]:
     return Call("GET", f"{queue_segment(name)}/info", reads(QueueInfo), repeatable=True)
+
+
+def explain(name: str) -> Call[QueueExplanation]:
+    return Call("GET", f"{queue_segment(name)}/explain", reads(QueueExplanation), repeatable=True)
 
 
 def names(start: str | None, limit: int | None) -> Call[NamePage]:

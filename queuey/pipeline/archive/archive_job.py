@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -28,42 +28,19 @@ from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
 from queuey.pipeline.archive.work_units import Search, WorkUnit, divided, grouped, waves, whole
+from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
-from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import shared_out
 from queuey.terminal.texts import plural
+from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Say = Callable[[str], None]
-HOUR = 3600
 WAVE_BUCKETS = 5000
 WAVE_MESSAGES = 20_000_000
 TASKS_PER_CORE = 3
-
-
-class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Queues to archive, and the archive to write.
-
-    Attributes:
-        to: A directory that all of Spark's machines reach by this name.
-        seconds: How wide buckets are.
-        verify: Scan the store a second time and compare.
-        again: Check also buckets that have manifests, and add missing messages.
-        dry_run: Only find out what would be archived.
-    """
-
-    store: StoreOptions
-    selection: Selection
-    to: str
-    seconds: int = HOUR
-    verify: bool = True
-    again: bool = False
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        buckets.width(self.seconds)
 
 
 class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +52,7 @@ class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     bucket: str
-    count: int
+    count: Annotated[int, titled("messages")]
     bytes: int | None = None
     expiring: bool = False
 

@@ -21,7 +21,7 @@ import msgspec
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.pipeline.archive import buckets, directory, find_buckets, stream_parts
-from queuey.pipeline.archive.archive_job import ArchiveOptions, ArchiveRun, FailedBucket, Say, failures
+from queuey.pipeline.archive.archive_job import ArchiveRun, FailedBucket, Say, failures
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
@@ -29,6 +29,7 @@ from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, Key
 from queuey.pipeline.archive.stream_parts import StreamParts
 from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, whole
+from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign

@@ -13,12 +13,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from queuey.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.spark.errors import OptionError
 
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _FORM = "%Y%m%dT%H%M%SZ"
-MAX_WIDTH = 31 * 86_400
-"""Max width of a bucket, in seconds."""
 
 
 class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
@@ -54,17 +51,6 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
     def end(self) -> int:
         """The start of the next bucket, in seconds since 1970."""
         return self.start + self.seconds
-
-
-def width(seconds: float) -> int:
-    """Returns a width that was asked for.
-
-    Raises:
-        OptionError: It is not a whole number of seconds from 1 to 31 days.
-    """
-    if seconds != int(seconds) or not 1 <= seconds <= MAX_WIDTH:
-        raise OptionError(f"a bucket is a whole number of seconds wide, from 1 s to 31 d, not {seconds:g} s")
-    return int(seconds)
 
 
 def containing(ticks: int, seconds: int) -> ArchiveBucket:

@@ -37,6 +37,7 @@ from queuey.pipeline.archive.manifest import (
     Manifest,
     Runs,
 )
+from queuey.pipeline.options import check_width
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection
 
@@ -313,7 +314,7 @@ def open_existing(spark: SparkSession, directory: str) -> ArchiveDirectory:
     if text is None:
         raise ArchiveDamaged(f"{files.root} is no archive: it has no {ABOUT}")
     about = manifest.decode(text, files.path(ABOUT), Archive)
-    buckets.width(about.seconds)
+    check_width(about.seconds)
     return ArchiveDirectory(spark, files, about)
 
 

@@ -13,83 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from queuey import ids
 from queuey.errors import QueueExists, QueueNotFound
-from queuey.ids import FIRST, LAST, Position
-from queuey.messages import MAX_TTL, Queue, QueueSpec
+from queuey.ids import FIRST, LAST
+from queuey.messages import Queue, QueueSpec
 from queuey.pipeline.archive import buckets, directory, find_buckets, manifest, storage
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.manifest import ArchiveDamaged, ArchivedQueue, Manifest
-from queuey.pipeline.sql_text import check_condition
+from queuey.pipeline.options import ReplayOptions
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
-from queuey.spark.options import DEFAULT_LEAD, MAX_NAME, Selection, StoreOptions
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
 from queuey.storage import Store
 from queuey.terminal.texts import plural
+from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Say = Callable[[str], None]
 _WRITTEN = ("value", "queue", "partition", "valueType", "contentType", "headers")
-
-
-class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages to replay, and their targets.
-
-    Attributes:
-        archive: The archive's directory.
-        selection: Which of its queues.
-        into: The target queue; None: queues of the same names.
-        existing: Targets may exist already.
-        fresh: Messages get new ids, in the order of the old ones.
-        lower, upper: Positions of the old ids: what lies in ``[lower, upper)``.
-        where: A condition in SQL over the columns of a read.
-        partitions: Of queues that are made; None: as many as the archived one had.
-        ttl: Seconds that messages live from now on; None: the target queue's.
-        keep_expiry: They expire when they were to; those that are past it are left out.
-        rate: Messages a second; 0: no limit.
-        lead: Seconds by which fresh ids lie ahead of the clock: what a task may take for a few thousand messages.
-        run: Names the replay; None: made of what is replayed and where to.
-        dry_run: Only find out what would be written.
-    """
-
-    store: StoreOptions
-    archive: str
-    selection: Selection
-    into: str | None = None
-    existing: bool = False
-    fresh: bool = False
-    lower: Position = FIRST
-    upper: Position = LAST
-    where: str | None = None
-    partitions: int | None = None
-    ttl: int | None = None
-    keep_expiry: bool = False
-    rate: float = 0.0
-    lead: float = DEFAULT_LEAD
-    run: str | None = None
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        if self.keep_expiry and self.ttl is not None:
-            raise OptionError("either messages keep when they expire, or they get a TTL")
-        if self.ttl is not None and not 1 <= self.ttl <= MAX_TTL:
-            raise OptionError(f"a TTL is 1 to {MAX_TTL} seconds")
-        if self.lower >= self.upper:
-            raise OptionError("a replay has to end after it begins")
-        if self.run is not None and not 0 < len(self.run) <= MAX_NAME:
-            raise OptionError(f"the name of a run has 1 to {MAX_NAME} characters")
-        if self.into is not None:
-            open_stores.check_name(self.into)
-        if self.where is not None:
-            check_condition(self.where)
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +50,10 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         count: Messages that are there now because of this replay, whichever of its runs wrote them.
     """
 
-    sources: tuple[str, ...]
-    target: str
-    created: bool
-    count: int
+    sources: Annotated[tuple[str, ...], titled("archived")]
+    target: Annotated[str, titled("queue")]
+    created: Annotated[bool, titled("new")]
+    count: Annotated[int, titled("messages")]
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):

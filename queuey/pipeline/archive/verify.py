@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -16,6 +16,7 @@ from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import shared_out
 from queuey.terminal.texts import plural
+from queuey.titles import titled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ class UnarchivedBucket(msgspec.Struct, frozen=True, order=True):
 
     queue: str
     bucket: str
-    count: int
+    count: Annotated[int, titled("not archived yet")]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):

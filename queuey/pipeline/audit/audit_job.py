@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -12,57 +12,16 @@ from queuey.ids import Position
 from queuey.pipeline.audit import receipt_columns, receipt_join
 from queuey.pipeline.audit.receipt_join import FLAGS
 from queuey.pipeline.audit.sources import MessageSources, spans
+from queuey.pipeline.options import AuditOptions
 from queuey.spark.errors import OptionError
-from queuey.spark.options import StoreOptions
 from queuey.spark.source import columns
 from queuey.terminal.texts import plural
+from queuey.titles import instant, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _KINDS = ("missing", "differs", "twice", "late")
-
-
-class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Receipts and the messages to compare them with.
-
-    Attributes:
-        receipts: Files, directories or globs, where Spark's tasks find them.
-        store: Where the queues are.
-        archive: A directory of ``queuey pipeline archive``: what is there counts as present too.
-        only_archive: Do not read the store at all.
-        queues: Only receipts of these queues; empty: all.
-        names: Queues that are stored under another name: as in the receipts -> as stored.
-        groups: Consumer groups, by their offsets in the store.
-        offsets: Offsets that the store does not have, by the name of their group.
-        late: Seconds from an id's time to its receipt from which on it counts as late; None: the queue's read delay.
-        margin: Seconds before their end from which on messages may be gone: the time that an audit takes.
-        copies: Equal bodies at ids without receipts are duplicates; False: producers send equal bodies on purpose.
-        samples: How many messages of each kind of finding are named.
-    """
-
-    receipts: tuple[str, ...]
-    store: StoreOptions
-    archive: str | None = None
-    only_archive: bool = False
-    queues: tuple[str, ...] = ()
-    names: dict[str, str] = {}
-    groups: tuple[str, ...] = ()
-    offsets: dict[str, dict[str, dict[int, Position]]] = {}
-    late: float | None = None
-    margin: float = 60.0
-    copies: bool = True
-    samples: int = 10
-
-    def __post_init__(self) -> None:
-        if not self.receipts:
-            raise OptionError("An audit needs files of receipts.")
-        if self.only_archive and self.archive is None:
-            raise OptionError("An audit of an archive alone needs the archive.")
-        if self.only_archive and self.groups:
-            raise OptionError("Offsets of groups are in the store, and only the archive is to be looked into.")
-        if (self.late is not None and self.late <= 0) or self.margin < 0 or self.samples < 0:
-            raise OptionError("Lengths of time and numbers are positive.")
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -118,12 +77,12 @@ class AuditSample(msgspec.Struct, frozen=True, kw_only=True):
         sha256: First half of the hash of what is stored, else of what was accepted.
     """
 
-    kind: str
+    kind: Annotated[str, titled("finding")]
     queue: str
     partition: int
     id: str
-    at: float | None
-    sha256: str
+    at: Annotated[float | None, titled("accepted", instant)]
+    sha256: Annotated[str, titled("hash")]
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):

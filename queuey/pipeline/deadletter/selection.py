@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fnmatch import translate
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from queuey.messages import Message, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store
+from queuey.titles import instant, titled
 
 PAGE_SIZE = 500
 """Max messages in a page."""
@@ -70,9 +71,9 @@ class ErrorClass(msgspec.Struct, frozen=True):
     queue: str
     error: str
     text: str
-    count: int
-    first: float
-    last: float
+    count: Annotated[int, titled("letters")]
+    first: Annotated[float, titled(unit=instant)]
+    last: Annotated[float, titled(unit=instant)]
     attempts: int
     samples: tuple[DeadLetterSample, ...]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -20,52 +20,20 @@ from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound
 from queuey.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.pipeline import name_ranges, tasks
-from queuey.pipeline.name_ranges import RANGE_SIZE, NameRange
+from queuey.pipeline.name_ranges import NameRange
 from queuey.pipeline.offset_files import Offsets
+from queuey.pipeline.options import LagOptions
 from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 from queuey.spark import open_stores
-from queuey.spark.errors import OptionError
-from queuey.spark.options import Assign, Selection, StoreOptions, Subscribe
+from queuey.spark.options import StoreOptions, Subscribe
 from queuey.storage import Store
+from queuey.titles import duration, estimated, formatted, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FROM_FILE = "from file"
 """Default name of the group in a file of offsets."""
-
-
-class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups and queues to measure.
-
-    Attributes:
-        selection: Which queues; None: all of the application.
-        groups: Only these groups; empty: all that have offsets.
-        offsets: Offsets that the store does not have, of the one group in ``groups``.
-        within: Seconds of the forecast.
-        sample: Seconds between two observations; 0: one observation.
-        top: How many partitions are listed, those in greatest danger first.
-        size: Queues of one task, about.
-    """
-
-    store: StoreOptions
-    selection: Selection | None = None
-    groups: tuple[str, ...] = ()
-    offsets: dict[str, dict[int, Position]] | None = None
-    within: float = 3600.0
-    sample: float = 0.0
-    top: int = 100
-    size: int = RANGE_SIZE
-
-    def __post_init__(self) -> None:
-        if isinstance(self.selection, Assign):
-            raise OptionError("The lag is measured for whole queues, but assign names partitions.")
-        if self.offsets is not None and self.sample:
-            raise OptionError("A file of offsets stands still: --sample is for groups that the store knows.")
-        if self.offsets is not None and len(self.groups) > 1:
-            raise OptionError("A file of offsets is of one group.")
-        if self.within <= 0 or self.sample < 0 or self.top < 0 or self.size < 1:
-            raise OptionError("Lengths of time and numbers are positive.")
 
 
 class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -114,10 +82,10 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     group: str
     offset: str | None
-    messages: int
+    messages: Annotated[int, titled("unread", estimated("exact", ","))]
     exact: bool
-    seconds: float
-    growth: float | None
+    seconds: Annotated[float, titled("behind", duration)]
+    growth: Annotated[float | None, titled(unit=formatted(".2f"))]
     forecast: Forecast
 
 
@@ -138,7 +106,7 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
 
     partitions: int
     behind: int
-    messages: int
+    messages: Annotated[int, titled("unread messages", estimated("exact", ","))]
     exact: bool
     lost: int
     first: float | None

@@ -27,12 +27,12 @@ from queuey.errors import QueueChanged, QueueNotFound
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Measure, Queue, Slice
 from queuey.pipeline import name_ranges, tasks
-from queuey.pipeline.name_ranges import RANGE_SIZE, NameRange
+from queuey.pipeline.name_ranges import NameRange
+from queuey.pipeline.options import StatsOptions
 from queuey.pipeline.stats.totals import RecentCounts, Totals, by_queue, rate, totals
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
-from queuey.spark.errors import OptionError
-from queuey.spark.options import Assign, Selection, StoreOptions
+from queuey.spark.options import StoreOptions
 from queuey.spark.source.columns import arrow_schema
 from queuey.storage import Store
 
@@ -56,29 +56,6 @@ _SCHEMA = StructType(
     ]
 )
 _ROWS = arrow_schema(_SCHEMA)
-
-
-class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Queues to measure.
-
-    Attributes:
-        selection: Which queues; None: all of the application.
-        top: Length of the lists.
-        recent: Also count what the deepest queues got in the last minute and hour.
-        size: Queues of one task, about.
-    """
-
-    store: StoreOptions
-    selection: Selection | None = None
-    top: int = 10
-    recent: bool = True
-    size: int = RANGE_SIZE
-
-    def __post_init__(self) -> None:
-        if isinstance(self.selection, Assign):
-            raise OptionError("Queues are measured whole: assign names partitions.")
-        if self.top < 0 or self.size < 1:
-            raise OptionError("A list has no negative length, and a task at least one queue.")
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
+
+from queuey.titles import estimated, formatted, instant, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,8 +32,8 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     queue: str
     partitions: int
-    messages: int
-    bytes: int
+    messages: Annotated[int, titled(unit=estimated("exact", ","))]
+    bytes: Annotated[int, titled(unit=estimated("exact", ","))]
     largest: int
     exact: bool
     oldest: float
@@ -68,12 +70,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: int = 0
     empty: int = 0
-    partitions: int = 0
-    messages: int = 0
-    bytes: int = 0
+    partitions: Annotated[int, titled("partitions with messages", formatted(","))] = 0
+    messages: Annotated[int, titled(unit=estimated("exact", ","))] = 0
+    bytes: Annotated[int, titled(unit=estimated("exact", ","))] = 0
     exact: bool = True
-    oldest: float | None = None
-    newest: float | None = None
+    oldest: Annotated[float | None, titled(unit=instant)] = None
+    newest: Annotated[float | None, titled(unit=instant)] = None
     top: dict[Order, tuple[QueueFigures, ...]] = {}
 
 

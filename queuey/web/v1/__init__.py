@@ -26,6 +26,7 @@ NAMES = {
     APP + "/_claims": "claims_of_several",
     QUEUE + "/read": "mark",
     NAMED: "named",
+    QUEUE + "/explain": "explain_queue",
     QUEUE + "/explain/{id}": "explain",
     SCHEDULE + "/run": "run_schedule",
     "/client/queuey.js": "client",

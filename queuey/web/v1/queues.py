@@ -12,6 +12,7 @@ from msgspec.structs import fields
 
 from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
+from queuey.api.explaining import QueueExplanation
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
 from queuey.service import Limits, QueueAccess
@@ -182,3 +183,6 @@ class QueueViews(Views):
 
     def info(self, access: QueueAccess) -> api.QueueInfo:
         return self._service.queues.describe(access)
+
+    def explain(self, access: QueueAccess) -> QueueExplanation:
+        return self._service.explaining.explain_queue(access)

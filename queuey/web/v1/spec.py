@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
-from queuey.api import claims, messages, progress, queues, reads, schedules, values
+from queuey.api import claims, explaining, messages, progress, queues, reads, schedules, values
 from queuey.api.queues import Action
 from queuey.messages import OPERATORS
 from queuey.service import Limits
@@ -332,6 +332,14 @@ OPERATIONS = (
         query=claims.LimitQuery,
         also=(409,),
         page=True,
+    ),
+    _operation(
+        f"GET {QUEUE}/explain",
+        "Explain queue",
+        explaining.QueueExplanation,
+        QueueViews.explain,
+        "measure",
+        about="What decides over reads and claims of the queue, and what they see now.",
     ),
     _operation(
         "GET " + QUEUE + "/explain/{id}",

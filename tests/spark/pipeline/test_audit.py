@@ -20,7 +20,8 @@ from queuey.client.receipts import Journal, SentMessage
 from queuey.messages import Message, NewMessage, OffsetChange, Queue
 from queuey.pipeline.archive import archive_job
 from queuey.pipeline.audit import audit_job, body_hashes, receipt_columns, receipt_join
-from queuey.pipeline.audit.audit_job import Account, Audit, AuditOptions, Passed
+from queuey.pipeline.audit.audit_job import Account, Audit, Passed
+from queuey.pipeline.options import AuditOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
 from tests.backends import APP

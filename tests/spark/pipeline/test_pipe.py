@@ -19,7 +19,7 @@ from queuey.client import Client, Outgoing
 from queuey.errors import QueueNotFound
 from queuey.messages import Message, NewMessage, Queue
 from queuey.pipeline import pipe as job
-from queuey.pipeline.pipe import Pipe
+from queuey.pipeline.options import Pipe
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Subscribe
 from queuey.web import make_app

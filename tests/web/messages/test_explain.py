@@ -42,6 +42,27 @@ def q(owner: Caller) -> str:
     return "q"
 
 
+def test_a_queue(owner: Caller, q: str) -> None:
+    """What readers see of each partition is said, with the counts of claims and the groups that fit into one answer."""
+    place = posted(owner)
+    posted(owner, X_Delay="600")
+    for number in range(25):
+        owner.send_json("PUT", f"q/offsets/g{number:02}", {"partitions": {"2": {"offset": place[2:]}}})
+    found = owner.get("q/explain").json
+    assert found["partitions"]["1"]["shown"] == "nothing: it is empty"
+    assert found["partitions"]["2"]["shown"].startswith("a part, all from ")
+    assert (found["partitions"]["2"]["count"], found["partitions"]["2"]["claimed"]) == (2, 0)
+    assert (found["queue"]["count"], found["backlog"]["delayed"], found["claims_refused"]) == (2, 1, None)
+    assert [group["group"] for group in found["groups"]] == [f"g{number:02}" for number in range(20)]
+    assert "Group g00 has 0 messages left." in found["sentences"]
+    assert "5 more groups have offsets." in found["sentences"]
+    owner.create("wide", partitions=200)
+    for name in "abcd":
+        owner.send_json("PUT", f"wide/offsets/{name}", {"partitions": {"1": {"offset": place[2:]}}})
+    assert [group["group"] for group in owner.get("wide/explain").json["groups"]] == ["a", "b"]
+    assert owner.get("no-such/explain").status == 404
+
+
 def test_the_page_has_every_code() -> None:
     """The table of the API's page has a line for each code."""
     section = (ROOT / "docs/api.md").read_text().partition("\n## Explain\n")[2].partition("\n## ")[0]

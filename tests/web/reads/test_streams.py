@@ -34,7 +34,7 @@ from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, running, until
 
-MAX_STREAM_BYTES = 6600
+MAX_STREAM_BYTES = 7200
 """Max bytes of objects of ours that a silent stream holds."""
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(queuey.__file__).parent}/*")
 READ: frozenset[Verb] = frozenset({"read"})

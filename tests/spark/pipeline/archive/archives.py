@@ -12,8 +12,8 @@ import msgspec
 
 from queuey import ids
 from queuey.messages import Message, Meta, Queue
-from queuey.pipeline.archive.archive_job import ArchiveOptions
 from queuey.pipeline.archive.verify import CheckOptions, CheckReport, check
+from queuey.pipeline.options import ArchiveOptions
 from queuey.spark.options import Pattern
 from tests.spark.kept import Kept, quiet
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from queuey.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND
 from queuey.pipeline.archive import buckets
 from queuey.pipeline.archive.buckets import ArchiveBucket
+from queuey.pipeline.options import check_width
 from queuey.spark.errors import OptionError
 
 WIDTHS = st.sampled_from([1, 60, 900, 3600, 86_400, 7 * 86_400])
@@ -73,5 +74,5 @@ def test_before_1970() -> None:
 def test_odd_widths(seconds: float) -> None:
     """Widths that are no whole seconds, nothing, or past a month are refused."""
     with pytest.raises(OptionError, match="bucket"):
-        buckets.width(seconds)
-    assert buckets.width(90.0) == 90
+        check_width(seconds)
+    check_width(90.0)

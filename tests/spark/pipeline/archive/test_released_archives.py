@@ -10,7 +10,7 @@ import pytest
 
 from queuey.ids import TICKS_PER_SECOND
 from queuey.pipeline.archive import replay
-from queuey.pipeline.archive.replay import ReplayOptions
+from queuey.pipeline.options import ReplayOptions
 from queuey.spark.options import Subscribe
 from tests.backends import APP
 from tests.releases import recording

@@ -16,7 +16,8 @@ from queuey.messages import Message, Queue
 from queuey.pipeline.archive import replay as job
 from queuey.pipeline.archive.archive_job import archive
 from queuey.pipeline.archive.manifest import ArchiveDamaged
-from queuey.pipeline.archive.replay import ReplayOptions, ReplayReport
+from queuey.pipeline.archive.replay import ReplayReport
+from queuey.pipeline.options import ReplayOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
 from tests.backends import APP

@@ -11,9 +11,9 @@ import pytest
 from queuey import ids
 from queuey.ids import FIRST, TICKS_PER_SECOND
 from queuey.messages import NewMessage, OffsetChange
+from queuey.pipeline.options import LagOptions, StatsOptions
 from queuey.pipeline.stats import lag, stats_job
-from queuey.pipeline.stats.lag import GroupObservation, LagOptions
-from queuey.pipeline.stats.stats_job import StatsOptions
+from queuey.pipeline.stats.lag import GroupObservation
 from queuey.pipeline.stats.totals import Totals
 from queuey.pipeline.stats.ttl_forecast import Forecast
 from queuey.spark.errors import OptionError

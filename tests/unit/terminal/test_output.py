@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -10,7 +11,10 @@ import signal
 import sys
 import threading
 import unicodedata
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import copy_context
 
+import msgspec
 import pytest
 
 from queuey.terminal import output, texts
@@ -65,6 +69,74 @@ def test_results_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
     output.write(b"\x1b[2J\xff\n")
     assert out.getvalue() == b"\x1b[2J\xff\n"
+
+
+class Thing(msgspec.Struct):
+    """Something to show."""
+
+    name: str
+    count: int = 0
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, as_json: bool) -> tuple[str, str]:
+    """What an act prints on both outputs."""
+    out, err = io.BytesIO(), io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", write_through=True))
+    context = copy_context()
+    context.run(output.choose_json, as_json)
+    context.run(act)
+    return out.getvalue().decode(), err.getvalue().decode()
+
+
+def test_a_result_is_shown_for_people_or_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --json a result is one document, and its text is not even made; otherwise the text goes to both outputs."""
+    made = []
+
+    def text() -> Iterator[output.Block]:
+        made.append(1)
+        yield "It is there."
+        yield output.ToStderr("Look twice.")
+        yield output.fields(Thing("a", 3))
+        yield output.table(Thing, {2: Thing("b"), 1: Thing("c")}, "name", key="number")
+
+    def act() -> None:
+        output.show(Thing("a", 3), text())
+
+    assert printed(monkeypatch, act, as_json=True) == ('{"name":"a","count":3}\n', "")
+    assert made == []
+    lines = "It is there.\nname   a\ncount  3\nnumber  name\n     1  c\n     2  b\n"
+    assert printed(monkeypatch, act, as_json=False) == (lines, "Look twice.\n")
+
+
+def test_a_result_without_a_text_is_shown_by_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its fields, or the one sentence that is given."""
+    assert printed(monkeypatch, lambda: output.show(Thing("a")), as_json=False)[0] == "name   a\ncount  0\n"
+    assert printed(monkeypatch, lambda: output.show(Thing("a"), "Done."), as_json=False)[0] == "Done.\n"
+
+
+def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are one table, which has a head also without rows, or a document a line."""
+
+    def things() -> Iterator[Thing]:
+        yield from map(Thing, "ab")
+
+    def act() -> None:
+        output.show_each(Thing, things())
+
+    assert printed(monkeypatch, act, as_json=False)[0] == "name  count\na         0\nb         0\n"
+    assert printed(monkeypatch, act, as_json=True)[0] == '{"name":"a","count":0}\n{"name":"b","count":0}\n'
+    assert printed(monkeypatch, lambda: output.show_each(Thing, [], "count"), as_json=False)[0] == "count\n"
+
+    async def later() -> AsyncIterator[Thing]:
+        for thing in things():
+            yield thing
+
+    def act_later() -> None:
+        asyncio.run(output.show_each_async(Thing, later()))
+
+    for as_json in (True, False):
+        assert printed(monkeypatch, act_later, as_json=as_json) == printed(monkeypatch, act, as_json=as_json)
 
 
 def test_plural() -> None:

@@ -1,0 +1,99 @@
+"""Options of commands that stand with a struct: each field with :func:`option` in its annotation is one.
+
+Type, bounds and default of the option are those of the field. Its help is the field's description in the struct's
+docstring; brackets behind the field's name contain the default in words, where the value itself does not show it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+import typer
+
+from queuey.terminal import times
+from queuey.terminal.commands import with_parameters
+from queuey.terminal.setting_values import bare
+
+_LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )(.+)")
+
+
+def option(*names: str, seconds: bool = False, argument: bool = False, panel: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 - of msgspec.Meta
+    """Describes a field that is an option of commands.
+
+    Args:
+        names: Names of the option, if they do not follow from the field's.
+        seconds: A length of time, such as ``12h``.
+        argument: An argument, in place of an option.
+        panel: Its panel in the help.
+        bounds: Of :class:`msgspec.Meta`.
+    """
+    extra = {"option": names, "seconds": seconds, "argument": argument, "panel": panel}
+    return msgspec.Meta(extra=extra, **bounds)
+
+
+def descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
+    """Returns for each attribute in a struct's docstring its default in words, and its help."""
+    described: dict[str, tuple[str, str]] = {}
+    _, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
+    name = ""
+    for line in filter(None, map(_LINE.fullmatch, attributes.replace("``", "`").splitlines())):
+        name = line[1] or name
+        default, text = described.get(name, (line[2] or "", ""))
+        described[name] = default, f"{text} {line[3]}".lstrip()
+    return described
+
+
+def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of structs; it receives their values by field as its parameter ``fields``."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        first, *own = (parameter for parameter in parameters if parameter.name != "fields")
+        added = [parameter for struct in structs for parameter in _parameters(struct)]
+
+        def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+            fields = {parameter.name: values.pop(parameter.name) for parameter in added}
+            lists = {parameter.name: tuple(fields[parameter.name] or ()) for parameter in added if _is_list(parameter)}
+            command(fields=fields | lists, **values)
+
+        return with_parameters(run, command, [first, *added, *own])
+
+    return decorate
+
+
+def _parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
+    described, hints = descriptions(struct), get_type_hints(struct, include_extras=True)
+    parameters = []
+    for field in msgspec.structs.fields(struct):
+        for meta in getattr(hints[field.name], "__metadata__", ()):
+            if "option" in (meta.extra or {}):
+                kind = bare(get_args(hints[field.name])[0])
+                parameters.append(_parameter(field, kind, meta, *described[field.name]))
+    return parameters
+
+
+def _parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, text: str) -> inspect.Parameter:  # noqa: ANN401 - of msgspec
+    extra, name = meta.extra or {}, field.name.replace("_", "-")
+    names = extra["option"] or (f"--{name}/--no-{name}" if field.default is True else f"--{name}",)
+    looks = {"show_default": default or names[0].startswith("--"), "rich_help_panel": extra["panel"]}
+    initial = inspect.Parameter.empty if field.required else field.default
+    if get_origin(kind) is tuple:
+        kind, initial = list[str] | None, inspect.Parameter.empty if field.required else None
+    if extra["seconds"]:
+        least, most = meta.ge or 0.0, math.inf if meta.le is None else meta.le
+        choice = times.duration(text, *names, least=least, most=most, whole=kind is int, **looks)
+    elif extra["argument"]:
+        choice = typer.Argument(help=text, show_default=False)
+    else:
+        choice = typer.Option(*names, help=text, min=meta.ge, max=meta.le, **looks)
+    hint: Any = Annotated[kind | None if initial is None else kind, choice]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=initial, annotation=hint)
+
+
+def _is_list(parameter: inspect.Parameter) -> bool:
+    return get_origin(bare(get_args(parameter.annotation)[0])) is list
