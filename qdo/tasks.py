@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+CANCEL_GRACE = 1.0
+"""Timeout in seconds for a call that was cancelled to clear up, before the next one is made."""
+
 
 def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
     """Starts a task that is in ``running`` until it ends."""
@@ -31,3 +34,18 @@ async def happens(event: asyncio.Event, within: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+class Signal:
+    """Something that happens again and again, and is waited for in one event loop.
+
+    Attributes:
+        next: Is set when it happens for the next time.
+    """
+
+    def __init__(self) -> None:
+        self.next = asyncio.Event()
+
+    def notify(self) -> None:
+        self.next.set()
+        self.next = asyncio.Event()

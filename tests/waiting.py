@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from queuey.storage.deadlines import Call
+
 PATIENCE_SECONDS = 100.0
 """Limit of one wait. Only a failure lasts so long; a busy machine delays a thread by seconds."""
 POLL_SECONDS = 0.01
@@ -79,3 +81,10 @@ async def until_async(
         if time.monotonic() > deadline:
             raise AssertionError(f"{condition} is still false after {seconds} s")
         await asyncio.sleep(every)
+
+
+def call_until(ends: float) -> Call:
+    """Returns a call of a store that ends at a moment of the store's clock."""
+    call = Call()
+    call.ends = ends
+    return call

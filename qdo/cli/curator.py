@@ -141,7 +141,7 @@ async def peek(
     limit: Annotated[int, typer.Option(min=0, max=10_000, help="Items to show.")] = 10,
 ) -> None:
     """Show the first items of a Curator queue. It takes nothing, and needs no service."""
-    from qdo.curator.peek import peek
+    from qdo.curator.peek import PeekedItem, peek
 
     async with _open_place(settings, path) as place:
         lock = None if lock_path is None else _in_chroot(place, lock_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -14,10 +14,10 @@ from typing import Any, Self, TypeVar
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.partition_listener import logged
-from qdo.consumer.rebalance.partition_table import CANCEL_GRACE
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner
+from qdo.loop_thread import LoopThread
 from qdo.partitions import Partition
 from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message
@@ -113,7 +113,7 @@ class Consumer:
         with self._lock:
             if self._thread is not None or self._over:
                 raise InvalidArgument("a consumer can be started only once")
-            self._thread = LoopThread()
+            self._thread = LoopThread("consumer")
         try:
             self._thread.call(self._inner.start())
         except BaseException:
@@ -262,68 +262,6 @@ class Consumer:
             raise InvalidArgument("the consumer belongs to the process that made it; after a fork make another one")
 
 
-class LoopThread:
-    """An event loop in a thread that does not keep the process alive.
-
-    Attributes:
-        alive: It has not been stopped.
-    """
-
-    def __init__(self) -> None:
-        self.alive = True
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="qdo-consumer", daemon=True)
-        self._thread.start()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for its end; an interrupt meanwhile cancels it.
-
-        Raises:
-            InvalidArgument: It was called from that very thread, which would wait for itself.
-        """
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise InvalidArgument("blocking calls cannot be made from the consumer's own event loop")
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise NotOwner("the consumer is closed") from None
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def run(self, function: Callable[[], T]) -> T:
-        async def work() -> T:
-            return function()
-
-        return self.call(work())
-
-    def soon(self, function: Callable[[], None]) -> None:
-        """Calls a function there after everything that was asked for before, without waiting."""
-        with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(function)
-
-    def stop(self) -> None:
-        """Cancels the remaining calls and ends the thread. Idempotent."""
-        self.alive = False
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
-
 def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
     """Runs a plain callback in its own thread, where it may call the consumer."""
     if callback is None:
@@ -353,12 +291,3 @@ def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]]
             raise
 
     return call
-
-
-async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancels tasks, twice if they wait for the thread of a callback."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        _, waiting = await asyncio.wait(tasks, timeout=CANCEL_GRACE)
-        await cancel(*waiting)

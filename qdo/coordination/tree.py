@@ -105,9 +105,12 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         versions: For each operation the version of the node afterwards, 0 where there is none.
+        created: The paths of the nodes that it made, if the tree has completed the name of one; :meth:`Link.apply_each`
+            leaves them out.
     """
 
     versions: tuple[int, ...]
+    created: tuple[str, ...] = ()
 
 
 Outcome: TypeAlias = Applied | Rejection
@@ -220,6 +223,10 @@ class Link(abc.ABC):
 
         Watched are nodes that are there, for children that come and go.
         """
+
+    async def count(self, paths: Iterable[str]) -> list[int | None]:
+        """Returns how many nodes are inside of each node, None if it does not exist."""
+        return [None if names is None else len(names) for names in await self.children(paths)]
 
     @abc.abstractmethod
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:

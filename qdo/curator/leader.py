@@ -18,28 +18,30 @@ after that belongs into a transaction with a check that :attr:`LeaderElection.fe
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import enum
 import logging
+import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.protocol.states import KazooState
-from kazoo.recipe.lock import Lock
-from kazoo.retry import KazooRetry
-
+from qdo.coordination.changes import lacks_parent
+from qdo.coordination.tree import Create, Delete, Link, Rejection
+from qdo.coordination.tree import State as LinkState
+from qdo.curator.bridge import TRY_AGAIN, ensure, insist, lent, not_created, run, within
 from qdo.curator.options import check_path
-from qdo.curator.znodes import Znodes
-from qdo.errors import InvalidArgument
+from qdo.errors import CoordinationError, InvalidArgument, SessionLost
+from qdo.tasks import Signal, cancel, start
 
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
 
 ANSWER = 30.0
 """Timeout of :meth:`LeaderElection.participants`, in seconds."""
-LONGEST_PAUSE = 1.0
-"""Max seconds between two tries."""
 CLOSING = 3.0
 """Timeout of :meth:`LeaderElection.close`, in seconds. The node is removed after that, too, once ZooKeeper answers."""
 
@@ -93,53 +95,6 @@ def in_turn(children: Iterable[str], recipe: Recipe) -> list[str]:
     return sorted(children, key=turn)
 
 
-class Candidacy(Lock):  # type: ignore[misc]
-    """Kazoo's lock with nodes that Curator's contenders count, and that no broken connection leaves behind.
-
-    Args:
-        client: Of kazoo, started.
-        path: Of the election.
-        name: Data of the node.
-        recipe: The word in the node's name.
-        given_up: Returns True to stop trying.
-    """
-
-    def __init__(self, client: Any, path: str, name: str, recipe: Recipe, given_up: Callable[[], bool]) -> None:  # noqa: ANN401 - kazoo has no types
-        self._NODE_NAME = recipe.value
-        self._EXCLUDE_NAMES = [recipe.value]
-        super().__init__(client, path, name)
-        # Curator's mark for a node whose creation may be repeated after a lost answer.
-        self.prefix = f"_c_{uuid.uuid4()}-{recipe.value}"
-        self.create_path = f"{path.rstrip('/')}/{self.prefix}"
-        self._retry = KazooRetry(
-            max_tries=None, max_delay=LONGEST_PAUSE, interrupt=given_up, sleep_func=client.handler.sleep_func
-        )
-
-    def owner(self, watch: Callable[[object], None]) -> int | None:
-        """Returns the session that the node belongs to and watches it; None: it is gone. Raises KazooException."""
-        try:
-            _, facts = self.client.get(f"{self.path}/{self.node}", watch)
-        except NoNodeError:
-            return None
-        return int(facts.ephemeralOwner)
-
-    def withdraw(self) -> None:
-        """Removes the node, as soon as ZooKeeper answers. Only a client that was stopped leaves it to its session."""
-        retry = KazooRetry(max_tries=-1, max_delay=LONGEST_PAUSE, sleep_func=self.client.handler.sleep_func)
-        try:
-            retry(self._remove)
-        except KazooException as error:
-            log.info("the node of a contender at %s is left to the end of its session: %r", self.path, error)
-
-    def _remove(self) -> None:
-        try:
-            node = self._find_node()
-            if node:
-                self._delete_node(node)
-        except NoNodeError:
-            """The path is gone, or the node."""
-
-
 class LeaderElection:
     """A contender for the lead at a path; see the module for its states.
 
@@ -183,14 +138,15 @@ class LeaderElection:
         self.path, self.name = path, name
         self.client, self._recipe = client, recipe
         self._listeners = [] if changed is None else [changed]
-        self._news = threading.Condition()
         self._state: LeaderState = "new"
-        self._told: LeaderState = "new"
-        self._heard = 0
-        self._connected = False
-        self._closing = threading.Event()
-        self._candidacy: Candidacy | None = None
-        self._thread = threading.Thread(target=self._run, name=f"election {path}", daemon=True)
+        self._news = Signal()
+        """The state, the connection or a watched node has changed."""
+        self._link: Link | None = None
+        self._node = ""
+        self._withdrawals: set[asyncio.Task[None]] = set()
+        self._standing: asyncio.Task[None] | None = None
+        self._states: queue.SimpleQueue[LeaderState] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._notify, name=f"election {path}", daemon=True)
 
     @property
     def state(self) -> LeaderState:
@@ -200,13 +156,14 @@ class LeaderElection:
     @property
     def leading(self) -> bool:
         """This contender leads."""
-        return self._state == "leading"
+        link = self._link
+        return self._state == "leading" and link is not None and link.state == "connected"
 
     @property
     def fence(self) -> str | None:
         """Path of the node that makes it the leader; None while it does not lead."""
-        candidacy = self._candidacy
-        return f"{self.path}/{candidacy.node}" if self.leading and candidacy is not None else None
+        node = self._node
+        return f"{self.path}/{node}" if self.leading else None
 
     def start(self) -> None:
         """Begins to stand.
@@ -214,13 +171,7 @@ class LeaderElection:
         Raises:
             InvalidArgument: It was started before.
         """
-        with self._news:
-            if self._state != "new":
-                raise InvalidArgument(f"The election at {self.path} was started before. Make another one.")
-            self._state = "waiting"
-        self.client.add_listener(self._listen)
-        self._connected = self.client.connected
-        self._thread.start()
+        run(self._start())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until this contender leads or is closed; returns whether it leads.
@@ -228,31 +179,23 @@ class LeaderElection:
         Args:
             timeout: Seconds; None: without an end.
         """
-        with self._news:
-            self._news.wait_for(lambda: self._state in {"leading", "closed"}, timeout)
-            return self.leading
+        return run(self._wait(timeout))
 
     def listen(self, changed: Callable[[LeaderState], object]) -> None:
         """Adds a function that is called as ``changed`` is."""
-        with self._news:
-            self._listeners.append(changed)
+        self._listeners.append(changed)
 
     def unlisten(self, changed: Callable[[LeaderState], object]) -> None:
         """Removes a function."""
-        with self._news:
-            self._listeners = [each for each in self._listeners if each != changed]
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(changed)
 
     def close(self) -> None:
         """Gives the lead up and stands no more. Idempotent, never raises."""
-        self._closing.set()
-        with self._news:
-            self._state = "closed"
-            candidacy = self._candidacy
-            self._news.notify_all()
-        if candidacy is not None:
-            candidacy.cancel()
+        until = time.monotonic() + CLOSING
+        run(self._close())
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(CLOSING)
+            self._thread.join(until - time.monotonic())
 
     def participants(self) -> tuple[Participant, ...]:
         """Returns all contenders, the leader first, as ZooKeeper has them now.
@@ -260,83 +203,131 @@ class LeaderElection:
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        znodes = Znodes(self.client)
-        children = in_turn(znodes.children(self.path).get(ANSWER) or (), self._recipe)
-        there = [(name, znodes.read(f"{self.path}/{name}")) for name in children]
-        found: list[Participant] = []
-        for name, answer in there:
-            node = answer.get(ANSWER)
-            if node is not None:
-                found.append(Participant(node.data.decode("utf-8", "replace"), not found, name))
-        return tuple(found)
-
-    def _listen(self, state: str) -> bool:
-        """Called in kazoo's thread with a state of the connection; returns True to be called no more."""
-        with self._news:
-            self._heard += 1
-            self._connected = state == KazooState.CONNECTED
-            if state == KazooState.SUSPENDED and self._state == "leading":
-                self._state = "suspended"
-            if state == KazooState.LOST and self._state in {"leading", "suspended"}:
-                self._state = "waiting"
-            self._news.notify_all()
-        return self._closing.is_set()
-
-    def _look_again(self, _: object) -> None:
-        with self._news:
-            self._heard += 1
-            self._news.notify_all()
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            candidacy = Candidacy(self.client, self.path, self.name, self._recipe, self._closing.is_set)
-            with self._news:
-                self._candidacy = candidacy
-            try:
-                self._stand(candidacy)
-            except (KazooException, InterruptedError) as error:
-                if not self._closing.is_set():
-                    log.warning("the election at %s is tried again: %r", self.path, error)
-            with self._news:
-                self._state = "closed" if self._closing.is_set() else "waiting"
-            self._notify()
-            candidacy.withdraw()
-            self._closing.wait(LONGEST_PAUSE / 10)
-        self._notify()
-
-    def _stand(self, candidacy: Candidacy) -> None:
-        """Waits for the lead and keeps it; returns when the node is gone, or the election is closed."""
-        if self._closing.is_set():
-            return
-        candidacy.acquire()
-        while True:
-            with self._news:
-                self._news.wait_for(lambda: self._connected or self._closing.is_set())
-                heard = self._heard
-            if self._closing.is_set() or candidacy.owner(self._look_again) != self._session:
-                return
-            with self._news:
-                # News may have ended it meanwhile.
-                if self._heard == heard and not self._closing.is_set():
-                    self._state = "leading"
-                    self._news.notify_all()
-            self._notify()
-            with self._news:
-                self._news.wait_for(lambda: self._heard != heard or self._closing.is_set())  # noqa: B023 - it ends before the next round
-            self._notify()
-
-    @property
-    def _session(self) -> int:
-        known = self.client.client_id
-        return known[0] if known else -1
+        return run(within(ANSWER, self._participants()))
 
     def _notify(self) -> None:
-        """Calls the listeners if the state is new."""
-        with self._news:
-            state, self._told, before = self._state, self._state, self._told
-            listeners = list(self._listeners) if state != before else []
-        for changed in listeners:
+        """Calls the listeners, which may wait, with each state."""
+        state: LeaderState = "waiting"
+        while state != "closed":
+            state = self._states.get()
+            for changed in list(self._listeners):
+                try:
+                    changed(state)
+                except Exception:
+                    log.exception("what was to hear of the election at %s failed", self.path)
+
+    async def _participants(self) -> tuple[Participant, ...]:
+        async with lent(self.client) as link:
+            names = await self._in_turn(link)
+            nodes = zip(names, await link.read(f"{self.path}/{name}" for name in names), strict=True)
+        found = [(name, node.data.decode("utf-8", "replace")) for name, node in nodes if node is not None]
+        return tuple(Participant(text, not index, name) for index, (name, text) in enumerate(found))
+
+    async def _start(self) -> None:
+        if self._state != "new":
+            raise InvalidArgument(f"The election at {self.path} was started before. Make another one.")
+        self._state = "waiting"
+        self._thread.start()
+        self._standing = asyncio.create_task(self._stand_again_and_again())
+
+    async def _wait(self, seconds: float | None) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.leading and self._state != "closed":
+                    await self._news.next.wait()
+        return self.leading
+
+    async def _close(self) -> None:
+        self._become("closed")
+        if self._standing is not None:
+            await cancel(self._standing)
+        if self._withdrawals:
+            await asyncio.wait(self._withdrawals, timeout=CLOSING)
+
+    def _become(self, state: LeaderState) -> None:
+        if self._state not in {state, "closed"}:
+            self._state = state
+            self._states.put(state)
+            self._news.notify()
+
+    def _hear(self, state: LinkState) -> None:
+        if state == "suspended" and self._state == "leading":
+            self._become("suspended")
+        if state == "lost":
+            self._become("waiting")
+        self._news.notify()
+
+    async def _stand_again_and_again(self) -> None:
+        while True:
+            # Curator's mark for a node whose creation may be repeated after a lost answer.
+            prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"
             try:
-                changed(state)
-            except Exception:
-                log.exception("what was to hear of the election at %s failed", self.path)
+                async with lent(self.client) as link:
+                    self._link, link.on_state, link.on_watch = link, self._hear, lambda _: self._news.notify()
+                    try:
+                        await self._stand(link, prefix)
+                    finally:
+                        self._become("waiting")
+                        start(self._withdraw(prefix), self._withdrawals)
+            except SessionLost:
+                """It stands again in the next one, once there is one."""
+            except CoordinationError as error:
+                log.warning("the election at %s is tried again: %r", self.path, error)
+            if self._withdrawals:
+                await asyncio.wait(self._withdrawals)
+            await asyncio.sleep(TRY_AGAIN)
+
+    async def _stand(self, link: Link, prefix: str) -> None:
+        """Makes a node, waits for the lead and keeps it; returns when the node is gone.
+
+        Raises:
+            CoordinationError: Not CoordinationLost: the node keeps its place while the connection is broken.
+        """
+        node = await insist(link, partial(self._enter, link, prefix))
+        while True:
+            news = self._news.next
+            names = await insist(link, partial(self._in_turn, link))
+            if node not in names:
+                return
+            # Behind others it watches the one before its own, else its own.
+            before = names[max(0, names.index(node) - 1)]
+            (watched,) = await insist(link, partial(link.read, [f"{self.path}/{before}"], watch=True))
+            if watched is None:
+                continue
+            if before == node and watched.session != link.session:
+                return
+            if before == node and not news.is_set() and link.state == "connected":
+                self._node = node
+                self._become("leading")
+            await news.wait()
+
+    async def _enter(self, link: Link, prefix: str) -> str:
+        """Makes a node, unless that was done and its answer lost; returns its name."""
+        create = Create(f"{self.path}/{prefix}", self.name.encode(), ephemeral=True, sequence=True)
+        while not (mine := [name for name in await self._in_turn(link) if name.startswith(prefix)]):
+            (outcome,) = await link.apply([(create,)])
+            if lacks_parent(outcome):
+                await ensure(link, [self.path])
+            elif isinstance(outcome, Rejection):
+                raise not_created(self.path, outcome)
+        return mine[0]
+
+    async def _in_turn(self, link: Link) -> list[str]:
+        (names,) = await link.children([self.path])
+        return in_turn(names or (), self._recipe)
+
+    async def _withdraw(self, prefix: str) -> None:
+        """Removes the node, as soon as ZooKeeper answers. Only a client that was stopped leaves it to its session."""
+        for _ in range(2):  # A request that was under way when the session ended may have been made in the next one.
+            try:
+                async with lent(self.client) as link:
+                    await insist(link, partial(self._remove, link, prefix))
+            except CoordinationError as error:
+                reason = error
+            else:
+                return
+        log.info("the node of a contender at %s is left to the end of its session: %r", self.path, reason)
+
+    async def _remove(self, link: Link, prefix: str) -> None:
+        names = [name for name in await self._in_turn(link) if name.startswith(prefix)]
+        await link.apply((Delete(f"{self.path}/{name}"),) for name in names)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
+from qdo.coordination.tree import State as LinkState
 from qdo.errors import QueueStopped
+from qdo.tasks import Signal
 
 State: TypeAlias = Literal["latent", "started", "suspended", "lost", "closed"]
 Event: TypeAlias = Literal["start", "suspended", "reconnected", "lost", "close"]
@@ -62,29 +63,29 @@ class Lifecycle:
 
     Args:
         name: Of the queue, for errors.
-        heard: Called with ``suspended``, ``reconnected`` and ``lost`` in the thread that heard of it, which is kazoo's:
-            it must not wait for ZooKeeper.
+        heard: Called with ``suspended``, ``reconnected`` and ``lost`` in the event loop: it must not wait.
+
+    Attributes:
+        changed: The state has changed, or something else that work of the queue waits for.
     """
 
     def __init__(self, name: str, heard: Callable[[Event], None] | None = None) -> None:
-        self.changed = threading.Condition()
+        self.changed = Signal()
         self._name = name
         self._heard = heard
         self._state: State = "latent"
-        self._calls: list[Callable[[], None]] = []
 
     @property
     def state(self) -> State:
         return self._state
 
     def happened(self, event: Event) -> bool:
-        """Changes the state and wakes waiting threads; returns False if the event changes nothing."""
-        with self.changed:
-            after = TRANSITIONS.get((self._state, event))
-            if after is None:
-                return False
-            self._state = after
-            self.changed.notify_all()
+        """Changes the state, in the event loop; returns False if the event changes nothing."""
+        after = TRANSITIONS.get((self._state, event))
+        if after is None:
+            return False
+        self._state = after
+        self.changed.notify()
         if self._heard is not None and event not in {"start", "close"}:
             try:
                 self._heard(event)
@@ -92,9 +93,9 @@ class Lifecycle:
                 log.exception("the function that was to hear of %r failed", event)
         return True
 
-    def hear(self, state: str) -> None:
-        """Called with a state of kazoo."""
-        events: Mapping[str, Event] = {"CONNECTED": "reconnected", "SUSPENDED": "suspended", "LOST": "lost"}
+    def hear(self, state: LinkState) -> None:
+        """Called with a state of the link."""
+        events: Mapping[str, Event] = {"connected": "reconnected", "suspended": "suspended", "lost": "lost"}
         self.happened(events[state])
 
     def require(self) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from qdo.curator.consuming.threads import ErrorMode
 from qdo.curator.items import HEAD, OVERHEAD, decode, encode
 from qdo.curator.lifecycle import Event
 from qdo.curator.names import FORBIDDEN
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from qdo.curator.leader import LeaderElection
 
 T = TypeVar("T")
+ErrorMode: TypeAlias = Literal["requeue", "delete"]
 
 NODE_LIMIT = 0xFFFFF
 """Max bytes of a request at a server of ZooKeeper where ``jute.maxbuffer`` is not set."""
@@ -123,10 +123,10 @@ class QueueOptions(Generic[T]):
             it is removed instead: by default never.
         node_limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
         answer_timeout: Seconds that a put in the foreground waits for its answer.
-        on_state: Is called with ``suspended``, ``reconnected`` and ``lost``, in kazoo's thread: it must not wait, and
-            so it does not close the queue itself.
-        on_error: Is called with every error that has no caller: BadItem, ConsumerFailed, PutFailed and errors of
-            coordination, in a thread of the queue or of kazoo. They are logged as ``qdo.curator`` as well.
+        on_state: Is called with ``suspended``, ``reconnected`` and ``lost``, in the thread of the event loop, which all
+            queues of the process share: it must not wait, and so it does not close the queue itself.
+        on_error: Is called with every error that has no caller: BadItem, ConsumerFailed and errors of coordination in a
+            thread of the queue, PutFailed in that of the event loop. They are logged as ``qdo.curator`` as well.
 
     Raises:
         InvalidArgument: A value cannot be used.

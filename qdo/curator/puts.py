@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from qdo.coordination.changes import MOST_BYTES, MOST_OPERATIONS, size
-from qdo.coordination.tree import Create, Rejection
+from qdo.coordination.tree import Create, Link, Rejection
+from qdo.curator.bridge import append, count, not_created, run, soon, within
 from qdo.curator.items import AROUND
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.znodes import Answer, Znodes, not_created
+from qdo.curator.options import QueueOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
+from qdo.tasks import start
 
 MOST_PENDING = 10_000
 """Max background puts that are not answered yet."""
@@ -39,44 +42,34 @@ class Put(NamedTuple):
 class Puts:
     """Sends puts, in the foreground or in the background.
 
+    Between the program and the event loop lies a bounded buffer: any thread adds puts in the background, without a turn
+    of the loop for each, and the loop sends them.
+
     Args:
-        lifecycle: Of the queue; its condition guards everything here.
-        znodes: Of the client.
-        path: Of the queue.
-        background: Puts return before they are stored.
-        most: Max nodes of the queue; None: any number.
-        limit: Max bytes of a request at the servers.
-        patience: Timeout of a put in the foreground, in seconds.
-        report: Called with every put in the background that failed.
+        lifecycle: Of the queue.
+        link: To its session.
+        options: Of the queue.
+        report: Called with every put in the background that failed, in the event loop.
     """
 
     def __init__(
-        self,
-        lifecycle: Lifecycle,
-        znodes: Znodes,
-        path: str,
-        *,
-        background: bool,
-        most: int | None,
-        limit: int,
-        patience: float,
-        report: Callable[[QdoError], None],
+        self, lifecycle: Lifecycle, link: Link, options: QueueOptions[Any], report: Callable[[QdoError], None]
     ) -> None:
         self._lifecycle = lifecycle
-        self._znodes = znodes
-        self._path = path
-        self._background = background
-        self._most = most
-        self._at_once = min(MOST_BYTES, limit - AROUND)
-        self._patience = patience
+        self._link = link
+        self._path = options.path
+        self._options = options
+        self._at_once = min(MOST_BYTES, options.node_limit - AROUND)
         self._report = report
+        self._changed = threading.Condition()
+        """Guards what follows, but for the last two."""
         self._pending = 0
         self._pending_bytes = 0
         self._waiting: deque[Put] = deque()
-        self._under_way = 0
         self._sending = False
         self._failures: list[PutFailed] = []
         self._failed = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._room = 0
 
     def put(self, prefix: str, messages: Sequence[Any], data: bytes, timeout: float | None) -> bool:
@@ -89,16 +82,25 @@ class Puts:
         """
         self._lifecycle.require()
         until = None if timeout is None else time.monotonic() + timeout
-        if self._most is not None and not self._found_room(until):
+        most = self._options.max_items
+        if most is not None and not run(self._found_room(most, until)):
             return False
-        if not self._background:
-            self._znodes.append(self._path, prefix, data, self._patience)
+        if not self._options.in_background:
+            run(within(self._options.answer_timeout, append(self._link, self._path, prefix, data)))
             return True
-        if not self._reserved(len(data), until):
-            return False
-        with self._lifecycle.changed:
+        with self._changed:
+            while self._full(len(data)):
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+                self._lifecycle.require()
+            self._pending += 1
+            self._pending_bytes += len(data)
             self._waiting.append(Put(Create(f"{self._path}/{prefix}", data, sequence=True), messages))
-        self._send()
+            scheduled, self._sending = self._sending, True
+        if not scheduled:
+            soon(self.send)
         return True
 
     def flush(self, timeout: float | None) -> bool:
@@ -107,8 +109,8 @@ class Puts:
         Raises:
             PutFailed: Some have failed since the last call. The error has their messages.
         """
-        with self._lifecycle.changed:
-            done = self._lifecycle.changed.wait_for(lambda: not self._pending, timeout)
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._pending, timeout)
             failures, self._failures = self._failures, []
             failed, self._failed = self._failed, 0
         if failed:
@@ -117,88 +119,66 @@ class Puts:
             raise PutFailed(f"{failed} puts failed, the first one so: {first}", messages, failed) from first
         return done
 
-    def _found_room(self, until: float | None) -> bool:
-        """Waits until the queue has room; returns False if it has none in time."""
-        assert self._most is not None  # noqa: S101 - asked by the caller
-        while True:
-            with self._lifecycle.changed:
-                if self._room > 0:
-                    self._room -= 1
-                    return True
-            node = self._znodes.look(self._path).get(self._patience)
-            with self._lifecycle.changed:
-                free = self._most - (0 if node is None else node.children) - self._pending
-                self._room = -(-free // TRUST)
-                if self._room > 0:
-                    continue
+    def send(self) -> None:
+        """Sends waiting puts, in order, as far as they may go now; in the event loop, also when that has changed."""
+        self._sending = False
+        while len(self._tasks) < AT_ONCE and self._link.state != "suspended" and (batch := self._next()):
+            start(self._store(batch), self._tasks).add_done_callback(lambda _: self.send())
+
+    async def stored(self) -> None:
+        """Waits until no put is under way."""
+        while self._pending:
+            await self._lifecycle.changed.next.wait()
+
+    def wake(self) -> None:
+        """Has puts that wait for room look at the state of the queue."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _full(self, size: int) -> bool:
+        return self._pending >= MOST_PENDING or (self._pending > 0 and self._pending_bytes + size > MOST_PENDING_BYTES)
+
+    async def _found_room(self, most: int, until: float | None) -> bool:
+        """Waits until the queue has fewer nodes than ``most``; returns False if it has more in time."""
+        while self._room <= 0:
+            nodes = await within(self._options.answer_timeout, count(self._link, self._path))
+            self._room = -(-(most - nodes - self._pending) // TRUST)
+            if self._room <= 0:
                 left = LOOK_AGAIN if until is None else min(LOOK_AGAIN, until - time.monotonic())
                 if left <= 0:
                     return False
-                self._lifecycle.changed.wait(left)
-            self._lifecycle.require()
-
-    def _reserved(self, size: int, until: float | None) -> bool:
-        """Waits until fewer puts are under way; returns False if they are not in time."""
-        with self._lifecycle.changed:
-            while self._pending >= MOST_PENDING or (self._pending and self._pending_bytes + size > MOST_PENDING_BYTES):
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                self._lifecycle.changed.wait(left)
+                await asyncio.sleep(left)
                 self._lifecycle.require()
-            self._pending += 1
-            self._pending_bytes += size
+        self._room -= 1
         return True
 
-    def _send(self) -> None:
-        """Sends waiting puts, in order, as far as they may go now: one thread at a time does it for all."""
-        with self._lifecycle.changed:
-            if self._sending:
-                return  # the thread that sends will see it
-            self._sending = True
-        while batch := self._next():
-            if self._lifecycle.state == "lost":
-                self._settle(batch, SessionLost("the session has ended; it was not stored"))
-                continue
-            try:
-                answer = self._znodes.apply(*(put.create for put in batch))
-            except BaseException:
-                with self._lifecycle.changed:
-                    self._sending = False
-                self._settle(batch, CoordinationLost("the program was interrupted while it was sent"))
-                raise
-            answer.then(partial(self._answered, batch))
-
     def _next(self) -> list[Put]:
-        """Returns the puts of the next transaction; none: nothing goes now, and nobody sends any more."""
+        """Returns the puts of the next transaction, empty if no put waits."""
         batch: list[Put] = []
-        with self._lifecycle.changed:
+        with self._changed:
             room = self._at_once
-            while self._waiting and self._under_way < AT_ONCE and len(batch) < MOST_OPERATIONS:
+            while self._waiting and len(batch) < MOST_OPERATIONS:
                 room -= size((self._waiting[0].create,))
                 if batch and room < 0:
                     break
                 batch.append(self._waiting.popleft())
-            self._sending = bool(batch)
-            self._under_way += self._sending
         return batch
 
-    def _answered(self, batch: list[Put], answer: Answer[list[str] | Rejection]) -> None:
-        """Called in kazoo's thread with the answer to a transaction."""
+    async def _store(self, batch: list[Put]) -> None:
         error: QdoError | None = None
         try:
-            got = answer.get(0)
-            if isinstance(got, Rejection):
-                error = not_created(self._path, got)
+            if self._link.state == "lost":
+                raise SessionLost("the session has ended; it was not stored")
+            (outcome,) = await self._link.apply([tuple(put.create for put in batch)])
+            if isinstance(outcome, Rejection):
+                raise not_created(self._path, outcome)
         except QdoError as failed:
             error = failed
         self._settle(batch, error)
-        self._send()
 
     def _settle(self, batch: list[Put], error: QdoError | None) -> None:
         failures: list[PutFailed] = []
-        with self._lifecycle.changed:
-            self._under_way -= 1
+        with self._changed:
             self._pending -= len(batch)
             self._pending_bytes -= sum(len(put.create.data) for put in batch)
             if error is not None:
@@ -209,6 +189,7 @@ class Puts:
                     failures.append(failure)
                 self._failed += len(failures)
                 self._failures += failures[: MOST_FAILURES - len(self._failures)]
-            self._lifecycle.changed.notify_all()
+            self._changed.notify_all()
+        self._lifecycle.changed.notify()
         for failure in failures:
             self._report(failure)

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
-import socket
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Generic, Self, TypeVar
+from functools import partial
+from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from qdo.coordination.tree import Create, Delete, Operation, Rejection
+from qdo.coordination.tree import Applied, Change, Create, Delete
+from qdo.coordination.tree import State as LinkState
+from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.curator.bridge import count, ensure, lent, run, within
 from qdo.curator.consuming.backlog import Backlog
-from qdo.curator.consuming.taking import DeletingTaker, LockingTaker, Taker
-from qdo.curator.consuming.threads import Consumption, Handling
+from qdo.curator.consuming.consumption import Consumption
 from qdo.curator.items import largest
 from qdo.curator.lifecycle import Lifecycle, State
 from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, Child, Names
 from qdo.curator.options import QueueOptions
 from qdo.curator.puts import Puts
-from qdo.curator.znodes import Znodes
 from qdo.errors import CuratorError, InvalidArgument, QdoError
+from qdo.tasks import start
 
 T = TypeVar("T")
 
 log = logging.getLogger("qdo.curator")
+
+
+class Running(NamedTuple):
+    """What a queue has from its start on; a put-only one has no consumption."""
+
+    link: BorrowedLink
+    puts: Puts
+    consumption: Consumption | None
 
 
 class CuratorQueue(Generic[T]):
@@ -39,22 +49,12 @@ class CuratorQueue(Generic[T]):
 
     def __init__(self, options: QueueOptions[T], refresh: int | None = None) -> None:
         self._options = options
-        self._znodes = Znodes(options.client)
+        self._refresh = refresh
         self._lifecycle = Lifecycle(options.path, options.on_state)
         self._token = f"consumer-{uuid.uuid4().hex}"
-        self._puts = Puts(
-            self._lifecycle,
-            self._znodes,
-            options.path,
-            background=options.in_background,
-            most=options.max_items,
-            limit=options.node_limit,
-            patience=options.answer_timeout,
-            report=self._report,
-        )
-        self._taker = self._taking()
-        self._starting = threading.Lock()
-        self._consumption = None if options.consumer is None else self._consuming(refresh)
+        self._turning = asyncio.Lock()
+        self._running: Running | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def path(self) -> str:
@@ -73,24 +73,7 @@ class CuratorQueue(Generic[T]):
             InvalidArgument: It was started before, or the client is not connected.
             CoordinationError: ZooKeeper did not answer or refused; it can be started again.
         """
-        with self._starting:
-            if self.state != "latent":
-                raise InvalidArgument(f"queue {self.path} was started before; build another one")
-            self._znodes.require_connection()
-            self._znodes.listen(self._lifecycle.hear)
-            try:
-                for path in filter(None, (self.path, self._options.lock_path)):
-                    self._znodes.ensure(path).get(self._options.answer_timeout)
-                if self._consumption is not None:
-                    self._taker.begin()
-            except BaseException:
-                self._znodes.unlisten(self._lifecycle.hear)
-                raise
-            self._lifecycle.happened("start")
-            if self._consumption is not None:
-                self._consumption.start()
-                if self._options.election is not None:
-                    self._options.election.listen(self._consumption.look_again)
+        run(self._start())
 
     def flush_puts(self, timeout: float | None = None) -> bool:
         """Waits until all puts in the background are stored.
@@ -105,7 +88,7 @@ class CuratorQueue(Generic[T]):
             PutFailed: Some have failed since the last call. Its ``messages`` can be put again; those whose answer was
                 lost may be stored all the same.
         """
-        return self._puts.flush(timeout)
+        return self._running is None or self._running.puts.flush(timeout)
 
     def message_count(self) -> int:
         """Returns how many nodes the queue has now. A node may hold several messages.
@@ -113,8 +96,7 @@ class CuratorQueue(Generic[T]):
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        node = self._znodes.look(self.path).get(self._options.answer_timeout)
-        return 0 if node is None else node.children
+        return run(within(self._options.answer_timeout, self._count()))
 
     def close(self, timeout: float = 30.0) -> bool:
         """Ends it: puts in the background are flushed, no further message is taken, those in hand are finished.
@@ -131,16 +113,14 @@ class CuratorQueue(Generic[T]):
         Raises:
             PutFailed: As :meth:`flush_puts`; the queue is closed all the same.
         """
-        self._lifecycle.happened("close")
+        run(self._close())
         flushed = True
         try:
             if self._options.final_flush:
                 flushed = self.flush_puts(self._options.final_flush)
         finally:
-            finished = self._consumption is None or self._consumption.join(timeout)
-            self._znodes.unlisten(self._lifecycle.hear)
-            if self._consumption is not None and self._options.election is not None:
-                self._options.election.unlisten(self._consumption.look_again)
+            consumption = self._running and self._running.consumption
+            finished = consumption is None or run(consumption.join(threading.current_thread(), timeout))
         return flushed and finished
 
     def __enter__(self) -> Self:
@@ -150,34 +130,65 @@ class CuratorQueue(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _consuming(self, refresh: int | None) -> Consumption:
+    async def _start(self) -> None:
         options = self._options
-        assert options.consumer is not None  # noqa: S101 - asked by the caller
-        election = options.election
-        return Consumption(
-            self._lifecycle,
-            self._znodes,
-            options.path,
-            self._taker,
-            Backlog(self.names, refresh),
-            Handling(options.consumer, options.error_mode, options.retry, self._report),
-            threads=options.threads,
-            allowed=lambda: election is None or election.leading,
-        )
+        async with self._turning:
+            if self.state != "latent":
+                raise InvalidArgument(f"queue {self.path} was started before; build another one")
+            if not options.client.connected:
+                raise InvalidArgument("the client of ZooKeeper is not connected; call client.start() first")
+            link = BorrowedLink(options.client)
+            puts, consumption = Puts(self._lifecycle, link, options, self._report), None
+            if options.consumer is not None:
+                backlog = Backlog(self.names, self._refresh)
+                consumption = Consumption(self._lifecycle, link, options, backlog, self._token, self._report)
+            running = Running(link, puts, consumption)
+            try:
+                await within(options.answer_timeout, self._prepare(running))
+            except BaseException:
+                await link.close()
+                raise
+            self._running = running
+            link.on_state = partial(self._turn, running)
+            self._lifecycle.happened("start")
+            self._lifecycle.hear(link.state)
+            if running.consumption is not None:
+                link.on_watch = running.consumption.changed
+                running.consumption.start()
+                if options.election is not None:
+                    options.election.listen(running.consumption.look_again)
 
-    def _taking(self) -> Taker:
-        options = self._options
-        if options.lock_path is None:
-            return DeletingTaker(self._znodes, options.path, options.serializer.read)
-        return LockingTaker(
-            self._znodes,
-            options.path,
-            options.serializer.read,
-            lock_path=options.lock_path,
-            token=self._token,
-            about=f"{socket.gethostname()} {os.getpid()}",
-            limit=options.node_limit,
-        )
+    async def _prepare(self, running: Running) -> None:
+        await running.link.open()
+        await ensure(running.link, filter(None, (self.path, self._options.lock_path)))
+        if running.consumption is not None:
+            await running.consumption.begin()
+
+    async def _count(self) -> int:
+        async with lent(self._options.client) as link:
+            return await count(link, self.path)
+
+    async def _close(self) -> None:
+        async with self._turning:
+            if self._lifecycle.happened("close") and self._running is not None:
+                self._running.puts.wake()
+                start(self._retire(self._running), self._tasks)
+
+    async def _retire(self, running: Running) -> None:
+        """Gives the link back when nothing of a closed queue is under way."""
+        if running.consumption is not None:
+            await running.consumption.end()
+            if self._options.election is not None:
+                self._options.election.unlisten(running.consumption.look_again)
+        await running.puts.stored()
+        await running.link.close()
+
+    def _turn(self, running: Running, state: LinkState) -> None:
+        if running.consumption is not None:
+            running.consumption.heard(state)
+        self._lifecycle.hear(state)
+        running.puts.wake()
+        running.puts.send()
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
         self._lifecycle.require()
@@ -185,7 +196,8 @@ class CuratorQueue(Generic[T]):
         data = self._options.serializer.write(
             _kept(messages, given), largest(self._options.node_limit, self.path, prefix)
         )
-        return self._puts.put(prefix, given, data, timeout)
+        assert self._running is not None  # noqa: S101 - it was started
+        return self._running.puts.put(prefix, given, data, timeout)
 
     def _report(self, error: QdoError) -> None:
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
@@ -396,19 +408,20 @@ class DistributedIdQueue(CuratorQueue[T]):
             CoordinationError: ZooKeeper did not answer or refused; some may have been removed.
         """
         self._lifecycle.require()
-        wanted, patience = IDS.fixed(item_id), self._options.answer_timeout
-        found = IDS.in_order(self._znodes.children(self.path).get(patience) or ())
-        removed = 0
-        for child in found:
-            if child.id == wanted:
-                answer = self._znodes.apply(*self._removal(child)).get(patience)
-                removed += not isinstance(answer, Rejection)
-        return removed
+        return run(within(self._options.answer_timeout, self._remove(IDS.fixed(item_id))))
 
-    def _removal(self, child: Child) -> list[Operation]:
+    async def _remove(self, name: str) -> int:
+        assert self._running is not None  # noqa: S101 - it was started
+        link = self._running.link
+        await link.open()
+        (names,) = await link.children([self.path])
+        found = [child for child in IDS.in_order(names or ()) if child.id == name]
+        return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._removal, found)))
+
+    def _removal(self, child: Child) -> Change:
         """Returns what removes a node unless it is locked: the lock can be made and removed then."""
         removal = Delete(f"{self.path}/{child.name}")
         if self._options.lock_path is None:
-            return [removal]
+            return (removal,)
         lock = f"{self._options.lock_path}/{child.name}"
-        return [Create(lock, self._token.encode(), ephemeral=True), removal, Delete(lock)]
+        return (Create(lock, self._token.encode(), ephemeral=True), removal, Delete(lock))

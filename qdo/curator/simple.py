@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from functools import partial
 from typing import Any
 
-from qdo.coordination.tree import Delete, Rejection
+from qdo.coordination.tree import Delete, Link, Rejection
+from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.curator.bridge import append, ensure, run
 from qdo.curator.items import largest
 from qdo.curator.names import SIMPLE
 from qdo.curator.options import LEAST_LIMIT, NODE_LIMIT, check_path
-from qdo.curator.znodes import Changed, Znodes
 from qdo.errors import InvalidArgument
+from qdo.tasks import Signal, happens
 
 WAIT = 60.0
 """Interval after which a queue is read again, in seconds, whatever the watch said."""
@@ -53,12 +53,12 @@ class SimpleDistributedQueue:
         check_path("path", path)
         if node_limit < LEAST_LIMIT:
             raise InvalidArgument(f"node_limit is a number of bytes from {LEAST_LIMIT} up, not {node_limit}")
-        self._znodes = Znodes(client)
+        self._client = client
         self._path = path
         self._largest = largest(node_limit, path, SIMPLE.prefix())
+        self._link: Link | None = None
         self._names: deque[str] = deque()
-        self._news = threading.Condition()
-        self._changes = 0
+        self._changes = Signal()
 
     def offer(self, data: bytes) -> None:
         """Puts a message at the end and waits until it is stored.
@@ -73,11 +73,11 @@ class SimpleDistributedQueue:
                 f"a message of {len(data):,} bytes is too large for ZooKeeper, {self._largest:,} fit. Send a smaller "
                 "one, or raise jute.maxbuffer on the servers and node_limit here"
             )
-        self._znodes.append(self._path, SIMPLE.prefix(), data)
+        run(self._offer(data))
 
     def peek(self) -> bytes | None:
         """Returns the first message and leaves it there; None: the queue is empty. Raises CoordinationError."""
-        return self._first(remove=False, changed=None)
+        return run(self._first(remove=False))
 
     def element(self) -> bytes:
         """Returns the first message and leaves it there.
@@ -112,12 +112,12 @@ class SimpleDistributedQueue:
             CoordinationError: None was taken.
         """
         if timeout <= 0:
-            return self._first(remove=True, changed=None)
-        return self._wait(time.monotonic() + timeout)
+            return run(self._first(remove=True))
+        return run(self._wait(timeout))
 
     def take(self) -> bytes:
         """Removes and returns the first message; waits for one without a limit. Raises the errors of :meth:`poll`."""
-        while (data := self._wait(time.monotonic() + WAIT)) is None:
+        while (data := run(self._wait(WAIT))) is None:
             pass
         return data
 
@@ -126,60 +126,53 @@ class SimpleDistributedQueue:
             raise LookupError(f"queue {self._path} is empty")
         return data
 
-    def _wait(self, until: float) -> bytes | None:
+    async def _offer(self, data: bytes) -> None:
+        await append(await self._connected(), self._path, SIMPLE.prefix(), data)
+
+    async def _connected(self) -> Link:
+        """Returns a link to the session that the client has now; waits for a connection that broke."""
+        if self._link is None or self._link.state == "lost":
+            self._link = BorrowedLink(self._client)
+            self._link.on_watch = lambda _: self._changes.notify()
+            self._link.on_state = lambda _: self._changes.notify()
+        await self._link.open()
+        return self._link
+
+    async def _wait(self, seconds: float) -> bytes | None:
+        until = time.monotonic() + seconds
         while True:
-            seen = self._changes
-            data = self._first(remove=True, changed=self._changed)
+            change = self._changes.next
+            data = await self._first(remove=True, watch=True)
             left = until - time.monotonic()
             if data is not None or left <= 0:
                 return data
-            with self._news:
-                self._news.wait_for(partial(self._news_since, seen), left)
+            await happens(change, left)
 
-    def _news_since(self, seen: int) -> bool:
-        return self._changes != seen
-
-    def _changed(self, _: object) -> None:
-        """Called in kazoo's thread: the queue changed, or the connection broke."""
-        with self._news:
-            self._changes += 1
-            self._news.notify_all()
-
-    def _first(self, *, remove: bool, changed: Changed | None) -> bytes | None:
+    async def _first(self, *, remove: bool, watch: bool = False) -> bytes | None:
         """Uses the last list; makes another one only when nothing is left of it.
 
         New messages come behind those that were listed, so a list is good until it is used up.
         """
+        link = await self._connected()
         while True:
-            while (name := self._head()) is not None:
-                data = self._get(name, remove=remove)
-                if data is None or remove:
-                    self._forget(name)
+            while self._names:
+                name = self._names[0]
+                data = await self._get(link, name, remove=remove)
+                if (data is None or remove) and name in self._names:  # no other call has removed it
+                    self._names.remove(name)
                 if data is not None:
                     return data
-            names = self._znodes.children(self._path, changed).get()
+            (names,) = await link.children([self._path], watch=watch)
             if names is None:
-                self._znodes.ensure(self._path).get()
+                await ensure(link, [self._path])
                 continue
             self._names = deque(child.name for child in SIMPLE.in_order(names))
             if not self._names:
                 return None
 
-    def _get(self, name: str, *, remove: bool) -> bytes | None:
+    async def _get(self, link: Link, name: str, *, remove: bool) -> bytes | None:
         path = f"{self._path}/{name}"
-        node = self._znodes.read(path).get()
-        if node is None or (remove and isinstance(self._znodes.apply(Delete(path)).get(), Rejection)):
+        (node,) = await link.read([path])
+        if node is None or (remove and isinstance((await link.apply([(Delete(path),)]))[0], Rejection)):
             return None
         return node.data
-
-    def _head(self) -> str | None:
-        try:
-            return self._names[0]
-        except IndexError:
-            return None
-
-    def _forget(self, name: str) -> None:
-        try:
-            self._names.remove(name)
-        except ValueError:
-            return  # another thread has

@@ -20,61 +20,80 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
+GIVEN_UP = "the caller has given up"
 Done = Callable[[Any, Exception | None], None]
 
 S = TypeVar("S", bound=type[Store])
 T = TypeVar("T")
 
 
+class Call:
+    """One call of a store.
+
+    Attributes:
+        ends: When it must have ended.
+        wrote: It is about to send a change, or has sent one: its outcome may be unknown.
+        prepares: What it sends now has no effect that a caller could notice.
+        is_given_up: Its caller waits no longer.
+    """
+
+    # Each call makes one: class attributes, as defaults, cost it nothing.
+    ends = math.inf
+    wrote = False
+    prepares = False
+    is_given_up = False
+
+    def give_up(self) -> Outcome:
+        """Has it send no change any more unless it has sent one; returns its outcome."""
+        self.is_given_up = True
+        return "unknown" if self.wrote else "none"
+
+
+NO_CALL = Call()
+"""What a thread does without a call: it may take as long as it does."""
+
+
 class Deadline(threading.local):
-    """The end of the call that runs in this thread; without a call there is none.
+    """The end of the call that runs in this thread.
 
     Args:
         seconds: Duration of each call.
         clock: Seconds, for durations.
+
+    Attributes:
+        call: The one that runs in this thread.
     """
 
-    _ends = math.inf
-    _wrote = False
+    call = NO_CALL
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self.clock = clock
 
-    def next_end(self) -> float:
-        return self.clock() + self._seconds
-
-    @property
-    def ends(self) -> float:
-        """When the call that runs in this thread ends; infinity without one."""
-        return self._ends
-
-    def begin(self, ends: float | None = None) -> tuple[float, bool]:
-        """Begins a call in this thread; ``ends`` None: after the usual time. A call within it ends no later.
-
-        Returns the argument of :meth:`end`.
-        """
-        before = ends_before, wrote = self._ends, self._wrote
-        self._ends = min(ends_before, self.clock() + self._seconds if ends is None else ends)
-        self._wrote = wrote and ends_before < math.inf
+    def begin(self) -> Call:
+        """Begins a call in this thread; one within another ends no later. Returns the argument of :meth:`end`."""
+        before = self.call
+        call = self.call = Call()
+        call.ends = min(before.ends, self.clock() + self._seconds)
+        call.wrote = before.wrote
         return before
 
-    def end(self, before: tuple[float, bool]) -> None:
+    def end(self, before: Call) -> None:
         """Ends the call that began last."""
-        self._ends, self._wrote = before
+        self.call = before
 
     @contextmanager
-    def running(self, ends: float | None = None) -> Iterator[None]:
-        """Runs a block as a call."""
-        before = self.begin(ends)
+    def running(self, call: Call | None = None) -> Iterator[None]:
+        """Runs a block as part of a call, by default of a new one."""
+        before = self.begin()
+        self.call = call or self.call
         try:
             yield
         finally:
             self.end(before)
 
-    def run(self, work: Callable[..., T], *arguments: object) -> T:
-        with self.running():
-            return work(*arguments)
+    def next_end(self) -> float:
+        return self.clock() + self._seconds
 
     def left(self, most: float = threading.TIMEOUT_MAX) -> float:
         """Returns the seconds that the call may still wait, at most ``most``.
@@ -82,34 +101,53 @@ class Deadline(threading.local):
         Raises:
             StoreUnavailable: None; outcome ``unknown`` if it has :meth:`sent` a change.
         """
-        if self._ends == math.inf:
+        call = self.call
+        if call.ends == math.inf:
             return most
-        left = self._ends - self.clock()
+        left = call.ends - self.clock()
         if left <= 0:
             message = f"the call took longer than {self._seconds:g} s, which is all that it may"
-            raise StoreUnavailable(message, outcome="unknown" if self._wrote else "none")
+            raise StoreUnavailable(message, outcome="unknown" if call.wrote else "none")
         return min(left, most)
 
     def sent(self) -> None:
-        """Marks that the call is about to send a change: from now on its outcome may be unknown."""
-        self._wrote = True
+        """Marks that the call is about to send a change: from now on its outcome may be unknown.
+
+        Raises:
+            StoreUnavailable: It was given up before it had sent any.
+        """
+        call = self.call
+        if call is NO_CALL or call.prepares or call.wrote:
+            return
+        call.wrote = True  # First, for a thread that gives it up now.
+        if call.is_given_up:
+            raise StoreUnavailable(GIVEN_UP)
+
+    @contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """Runs a block whose changes have no effect that a caller could notice, until something else is sent."""
+        call = self.call
+        before, call.prepares = call.prepares, True
+        try:
+            yield
+        finally:
+            call.prepares = before
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Prepares a write: the block has no effect that a caller could notice. If it fails, nothing was written.
+        """Prepares a write, :meth:`unnoticed`. If that fails, nothing was written.
 
         Raises:
             StoreUnavailable: As it was raised, with outcome ``none`` unless the call has :meth:`sent` something before.
         """
-        wrote = self._wrote
+        call = self.call
         try:
-            yield
+            with self.unnoticed():
+                yield
         except StoreUnavailable as error:
-            if not wrote:
+            if not call.wrote:
                 error.outcome = "none"
             raise
-        finally:
-            self._wrote = wrote
 
     def wait(self, acquire: Callable[..., bool]) -> None:
         """Waits for a lock, an event or a semaphore, by its method that takes ``timeout``.
@@ -120,12 +158,12 @@ class Deadline(threading.local):
         while not acquire(timeout=self.left(_SECOND)):
             pass
 
-    def result(self, begin: Callable[[Done], Callable[[], Outcome]], late: str) -> Any:  # noqa: ANN401 - as begun
+    def result(self, begin: Callable[[Done], Callable[[], Outcome]], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
         """Starts something and waits for its result.
 
         Args:
             begin: Starts it. It gets the callback for the end, and returns a function that gives up.
-            late: The message of the error when the time is over.
+            late: The message of the error when the time is over, by default that of :meth:`left`.
 
         Raises:
             StoreUnavailable: The time is over, and it was given up.
@@ -143,7 +181,7 @@ class Deadline(threading.local):
         try:
             self.wait(answered.acquire)
         except StoreUnavailable as over:
-            raise StoreUnavailable(late, outcome=give_up()) from over
+            raise StoreUnavailable(late or str(over), outcome=give_up()) from over
         result, error = end
         if error is not None:
             raise error

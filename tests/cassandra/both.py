@@ -18,7 +18,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import cassandra as store
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.write.step_run import RowStatements
+from queuey.storage.cassandra.write.row_changes import RowStatements
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Machine, SimulatedDriver, Weather
 from tests.sim.cassandra.cql import Command, command
@@ -70,6 +70,10 @@ class Both:
         process = Process(self.world, 0.0)
         cluster = Cluster(self.world, self.weather)
         self.simulated = SimulatedDriver(cluster, process, Machine(process), Deadline(math.inf), TIMEOUT)
+        # Before its client is connected, the driver would be asked in its place, which gives other rows.
+        self.simulated.loop.call(lambda: None)
+        while self.simulated._client is None or not self.simulated._client.is_usable:
+            self.world.run(self.world.now + STEP)
 
     def ask(self, request: Request | Encoded) -> Rows:
         """Sends a request to both, and returns their answer. That of a frequent write is when it came."""

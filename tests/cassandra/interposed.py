@@ -271,22 +271,18 @@ class _Interposed(LastingDriver):
                 request = request._replace(timeout=PATIENCE)
             else:
                 request = request._replace(decode=partial(self._weighed, request.decode))
-        self._wire.start(request, done, partial(send, request))
+        try:
+            if not request.statement.reads:
+                self._deadline.sent()
+        except StoreUnavailable as error:
+            done(None, error)
+            return
+        self._wire.start(request, done, partial(self._within, self._deadline.call, send, request))
 
-    def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
+    async def ask_all(self, requests: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""
-        self._wire.log.rounds.append(len(some))
-        return super().gather(some, **options)
-
-    async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
-        """See the driver."""
-        self._wire.log.rounds.append(len(some))
-        return await super().ask_all(some, ends)
-
-    def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
-        """See the driver. It is no round."""
-        [rows] = super().gather([Request(statement, values, consistency, **how)])
-        return rows
+        self._wire.log.rounds.append(len(requests))
+        return await super().ask_all(requests, **options)
 
     def _tell_in_loop(self, done: Done, rows: Any, error: StoreUnavailable | None) -> None:  # noqa: ANN401
         with suppress(StoreClosed):

@@ -107,34 +107,6 @@ class Machine:
         return self._world() + round(self.wrong * 1e9)
 
 
-class Waiting(threading.Event):
-    """Whoever waits for this lets the world's time go on instead, so waits take no time.
-
-    Args:
-        world: Whose time.
-        closing: Set when the store is being closed.
-    """
-
-    def __init__(self, world: World, closing: threading.Event) -> None:
-        super().__init__()
-        self._world = world
-        self._closing = closing
-
-    def set(self) -> None:
-        """Says that the store is being closed."""
-        self._closing.set()
-
-    def is_set(self) -> bool:
-        """Tells whether it is."""
-        return self._closing.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Tells whether the store is being closed, so many seconds later."""
-        assert timeout is not None
-        self._world.advance(timeout + 1e-6)  # What is left by rounding must not be waited for again and again.
-        return self.is_set()
-
-
 @dataclass
 class Process:
     """A store, the machine it runs on, and its way to Cassandra."""
@@ -147,7 +119,7 @@ class Process:
 
     def check_clock(self) -> bool:
         """Compares the clock with the node's, as is done several times a second; returns whether it is sound."""
-        return self.store._watch.check()
+        return self.store._driver.calls.run(self.store._watch.check())
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
         """Begins an append."""
@@ -232,11 +204,15 @@ class Scene:
         wire = Wire(self.world.uuid)
         store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock, driver=wire.driver)
         store._arrivals._record.note = lambda _keys: None  # Nothing is sent here but what a test asks for.
-        store._closing = Waiting(self.world, store._closing)
+        store._driver.loop.sleep = self._let_pass  # type: ignore[method-assign]
         process = Process(store, machine, wire)
         self.processes.append(process)
         assert store.ready(PATIENCE), store.statistics()
         return process
+
+    async def _let_pass(self, seconds: float) -> None:
+        """Waits, which takes no time: the world's goes on instead."""
+        self.world.advance(seconds + 1e-6)  # What is left by rounding must not be waited for again and again.
 
     def queue(self, process: Process, **spec: Any) -> Queue:  # noqa: ANN401 - fields of any type
         """Makes a queue."""

@@ -137,7 +137,7 @@ def test_all_statements_are_found() -> None:
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 called = [one.func for one in ast.walk(outer) if isinstance(one, ast.Call)]
                 found |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
-    assert found == {"step_run.py"}  # Those of RowStatements, whose objects are asked.
+    assert found == {"row_changes.py"}  # Those of RowStatements, whose objects are asked.
     assert {*store.PREPARED} - {*product_statements()} == {light_checks.NOW}
 
 

@@ -12,10 +12,9 @@ At first the name stands for message 1. When everybody has ended, somebody looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import coroutine
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, State, decode_entry, encode_entry
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
@@ -23,11 +22,11 @@ from queuey.ids import Position
 from queuey.messages import Location, Message, Named, NewMessage
 from queuey.service.names import Changed, Name
 from queuey.storage.cassandra.store.names import named_of, row_of
-from queuey.storage.cassandra.write import names, post_keys
+from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
-from queuey.storage.cassandra.write.post_keys import IdRun, Look, MadeIds, MakeIds, PostedIds, Remove, Swap, TimeLeft
+from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds
+from tests.sim.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, asked
 
-T = TypeVar("T")
 Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
 Taken = Literal[
     "",
@@ -265,17 +264,6 @@ class Pause(NamedTuple):
     """Wait a little."""
 
 
-@coroutine
-def _taken(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Awaits the steps of the store."""
-    return (yield from steps)
-
-
-@coroutine
-def _asked(step: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - as the world answers
-    return (yield step)
-
-
 class SimulatedName(Name):
     """A name whose steps are those of the store, or of the world.
 
@@ -289,38 +277,38 @@ class SimulatedName(Name):
 
     async def find(self) -> Named | None:
         """See the base class."""
-        found: Found = await _taken(names.find("n", self._new_version))
+        found: Found = await names.find(ASKING, "n", self._new_version)
         return None if found.row is None else named_of(found)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
         """See the base class."""
         if item is None:
             assert seen is not None
-            return named_of(Found(await _taken(names.clear("n", row_of(seen), self._new_version))))
+            return named_of(Found(await names.clear(ASKING, "n", row_of(seen), self._new_version)))
         row = None if seen is None else row_of(seen)
-        return named_of(Found(await _taken(names.write("n", row, content, 0, self._new_version))))
+        return named_of(Found(await names.write(ASKING, "n", row, content, 0, self._new_version)))
 
     async def settle(self, seen: Named) -> None:
         """See the base class."""
         with suppress(StoreUnavailable):
-            await _taken(names.settle(row_of(seen), self._new_version))
+            await names.settle(ASKING, row_of(seen), self._new_version)
 
     async def is_used(self, location: Location) -> bool:
         """See the base class."""
-        used: bool = await _asked(Is(location))
+        used: bool = await asked(Is(location))
         return used
 
     async def delete(self, location: Location) -> None:
         """See the base class."""
-        await _asked(Delete(location))
+        await asked(Delete(location))
 
     async def supersede(self, location: Location) -> None:
         """See the base class."""
-        await _asked(Supersede(location))
+        await asked(Supersede(location))
 
     async def pause(self, number: int) -> None:
         """See the base class."""
-        await _asked(Pause())
+        await asked(Pause())
 
 
 ITEM = NewMessage("x", 1, 60)
@@ -334,7 +322,7 @@ async def _whole(process: Process, content: bytes) -> Changed | Shown:
         return next(versions)
 
     if process.kind == "read":
-        return await _taken(_read(new_version))
+        return await _read(new_version)
     name = SimulatedName(new_version)
     if process.kind == "look":
         return await _look(name)
@@ -349,14 +337,14 @@ async def _look(name: SimulatedName) -> Changed:
     return Changed(named.location, stored=False)
 
 
-def _read(new_version: Any) -> Generator[Any, Any, Shown]:  # noqa: ANN401
-    scanned: Scanned = yield Scan()
+async def _read(new_version: Any) -> Shown:  # noqa: ANN401
+    scanned: Scanned = await asked(Scan())
     if not scanned.asks:
         return Shown(scanned.there, scanned)
     row, marked = scanned.row, {(1, _position(id_)) for id_ in scanned.there}
     found = Found(row)
     if row is None or row.state != "done" or row.kept.runs or marked != {found.value[0]}:
-        found = yield from names.find_shown("n", new_version)
+        found = await names.find_shown(ASKING, "n", new_version)
     return Shown(tuple(id_ for id_ in scanned.there if found.shows((1, _position(id_)))), scanned)
 
 
@@ -433,7 +421,7 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
                     yield after._replace(faults=faulty.faults), Lost()
             if faulty:
                 yield faulty, Failed("none")
-        case post_keys.Write(made):
+        case Write(made):
             landed = world if made.ids.made in world.removed else world._replace(there=world.there | {made.ids.made})
             yield landed, None
             if faulty:

@@ -10,26 +10,15 @@ for the longer D. Whoever finds another's row may take it for old at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from types import coroutine
 from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import PostKey
-from queuey.storage.cassandra.write.post_keys import (
-    IdRun,
-    KeyRow,
-    MadeIds,
-    MakeIds,
-    PostedIds,
-    Remove,
-    Step,
-    Swap,
-    TimeLeft,
-    Write,
-    carry_out,
-)
+from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds, carry_out
 
 MOST = 1000
 MOST_IDS = 3
@@ -38,6 +27,84 @@ KEY = PostKey("key", b"content", 60)
 Where = Literal["nowhere", "flying", "there", "removed"]
 Taken = Literal["", "no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
 """Which mechanism is taken out."""
+
+
+class Look(NamedTuple):
+    """Answered with the row that stands there, None: none does."""
+
+
+class MakeIds(NamedTuple):
+    """Answered with :class:`MadeIds`."""
+
+
+class Swap(NamedTuple):
+    """Answered with the row that stands there afterwards, None: none does."""
+
+    seen: KeyRow | None
+    row: KeyRow
+    final: bool = True
+
+
+class Write(NamedTuple):
+    """Answered with None when all was written within W."""
+
+    made: MadeIds
+
+
+class Remove(NamedTuple):
+    """Answered with the outcome."""
+
+    ids: PostedIds
+    unseen: bool
+
+
+class TimeLeft(NamedTuple):
+    """Answered with seconds until these ids are W old, 0 if they are."""
+
+    ids: PostedIds
+
+
+Step = Look | MakeIds | Swap | Write | Remove | TimeLeft
+
+
+@coroutine
+def asked(step: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - a step, and its answer
+    """Awaits what is sent back for a step."""
+    return (yield step)
+
+
+class Asking:
+    """Steps that ask the world."""
+
+    async def read(self) -> Any:  # noqa: ANN401 - a row
+        """See :class:`Look`."""
+        return await asked(Look())
+
+    async def make_ids(self) -> MadeIds:
+        """See :class:`MakeIds`."""
+        made: MadeIds = await asked(MakeIds())
+        return made
+
+    async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> Any:  # noqa: ANN401 - a row
+        """See :class:`Swap`."""
+        return await asked(Swap(seen, row, final))
+
+    async def write(self, made: MadeIds) -> None:
+        """See :class:`Write`."""
+        await asked(Write(made))
+
+    async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
+        """See :class:`Remove`."""
+        outcome: Outcome = await asked(Remove(ids, unseen))
+        return outcome
+
+    async def time_left(self, ids: PostedIds) -> float:
+        """See :class:`TimeLeft`."""
+        left: float = await asked(TimeLeft(ids))
+        return left
+
+
+ASKING = Asking()
 
 
 class Failed(NamedTuple):
@@ -167,7 +234,7 @@ def _futures(world: World, taken: Taken) -> Iterator[World]:
 def _resumed(process: Process) -> Step:
     """Returns the step that a process is at."""
     steps = _started(process)
-    step: Step = next(steps)
+    step: Step = steps.send(None)
     for answer in process.answers:
         step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if _fails(answer) else steps.send(answer)
     return step
@@ -175,7 +242,7 @@ def _resumed(process: Process) -> Step:
 
 def _started(process: Process) -> Any:  # noqa: ANN401 - the steps
     versions = iter(range(process.number * 100, process.number * 100 + 100))
-    return carry_out(KEY, lambda: next(versions))
+    return carry_out(ASKING, KEY, lambda: next(versions))
 
 
 def _fails(answer: object) -> bool:

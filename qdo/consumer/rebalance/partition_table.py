@@ -44,13 +44,11 @@ from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
 from qdo.coordination import Event, HandlingNote, OwnedOffset, Session
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, NotOwner, SessionLost
 from qdo.partitions import Partition, some
-from qdo.tasks import cancel, happens, start
+from qdo.tasks import CANCEL_GRACE, cancel, happens, start
 from queuey.client import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-CANCEL_GRACE = 1.0
-"""Timeout in seconds for a call that was cancelled to clear up, before the next one is made."""
 MAX_NAMED = 5
 """Max partitions that an error names."""
 _BACKOFF = RetryPolicy(base=0.1, cap=2.0)

@@ -130,6 +130,12 @@ class Backlog:
         self._held.add(child.name)
         return True
 
+    def unwatched(self) -> None:
+        """Changes of the queue and of locks were not reported for a while."""
+        self._stale = True
+        for name in list(self._blocked):
+            self.unblock(name)
+
     def unblock(self, name: str) -> None:
         """The lock of a node may be free."""
         child = self._blocked.pop(name, None)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import abc
+import asyncio
 import enum
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+import os
+import socket
+from contextlib import suppress
+from functools import partial
 
-from qdo.coordination.tree import Check, Create, Delete, Operation, Rejection, RejectionReason
+from qdo.coordination.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
+from qdo.curator.bridge import ensure, insist
 from qdo.curator.items import largest
 from qdo.curator.names import Child
-from qdo.curator.znodes import Changed, Znodes
-from qdo.errors import CoordinationLost, SessionLost
-
-Read: TypeAlias = Callable[[bytes], "list[Any]"]
-"""Makes messages of a node's bytes, or raises BadItem."""
-
-TRY_AGAIN = 0.1
-"""Interval between two tries of a request whose end is not known, in seconds."""
+from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
 
 class Untaken(enum.Enum):
@@ -28,41 +23,51 @@ class Untaken(enum.Enum):
     BLOCKED = "it is in the hands of another consumer"
 
 
-class Taker(abc.ABC):
-    """The way in which nodes are taken; threads may use it for different nodes at a time."""
+class Taker:
+    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails.
 
-    recoverable: bool
-    """A message that was taken can be put back."""
+    The consumer whose deletion succeeds takes the node. After CoordinationLost it may be deleted, and its messages
+    lost.
 
-    def __init__(self, znodes: Znodes, path: str, read: Read) -> None:
-        self._znodes = znodes
+    Attributes:
+        recoverable: A message that was taken can be put back.
+    """
+
+    recoverable = False
+
+    def __init__(self, link: Link, path: str) -> None:
+        self._link = link
         self._path = path
-        self._read = read
 
-    @abc.abstractmethod
-    def begin(self) -> None:
-        """Prepares; called before messages are taken, again if it failed.
+    async def begin(self) -> None:
+        """Prepares; called before messages are taken.
 
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
 
-    @abc.abstractmethod
-    def leave(self) -> None:
-        """Nothing will be taken or finished any more; does not wait."""
+    async def leave(self) -> None:
+        """Nothing will be taken or finished any more."""
 
-    @abc.abstractmethod
-    def take(self, child: Child) -> list[Any] | Untaken:
-        """Makes a node this consumer's; returns its messages.
+    async def take(self, child: Child) -> bytes | Untaken:
+        """Returns the data of a node, which is this consumer's if it is recoverable.
 
         Raises:
-            BadItem: It is left as it was.
             CoordinationLost: It was taken or not; that shows when it is tried again.
             SessionLost
         """
+        (node,) = await self._link.read([self._item(child)])
+        return Untaken.GONE if node is None else node.data
 
-    @abc.abstractmethod
-    def finish(self, child: Child) -> None:
+    async def secure(self, child: Child) -> Untaken | None:
+        """Makes a node this consumer's for good, which was read and is not recoverable; else returns why not."""
+        (outcome,) = await self._link.apply([(Delete(self._item(child)),)])
+        return Untaken.GONE if isinstance(outcome, Rejection) else None
+
+    async def release(self, child: Child) -> None:
+        """Leaves a node to the next consumer; raises SessionLost."""
+
+    async def finish(self, child: Child) -> None:
         """Removes a node that was taken and handled.
 
         Raises:
@@ -73,31 +78,6 @@ class Taker(abc.ABC):
         return f"{self._path}/{child.name}"
 
 
-class DeletingTaker(Taker):
-    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails.
-
-    The consumer whose deletion succeeds takes the node. After CoordinationLost it may be deleted, and its messages
-    lost.
-    """
-
-    recoverable = False
-
-    def begin(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def take(self, child: Child) -> list[Any] | Untaken:
-        node = self._znodes.read(self._item(child)).get()
-        if node is None:
-            return Untaken.GONE
-        messages = self._read(node.data)
-        if isinstance(self._znodes.apply(Delete(self._item(child))).get(), Rejection):
-            return Untaken.GONE
-        return messages
-
-    def finish(self, child: Child) -> None: ...
-
-
 class LockingTaker(Taker):
     """Holds a lock on a node until its messages are handled, as Curator does: each is handled at least once.
 
@@ -106,74 +86,65 @@ class LockingTaker(Taker):
     done on the strength of a lock that ended with an earlier session of the same client.
 
     Args:
-        znodes: Of the client.
+        link: To the session of the consumer.
         path: Of the queue.
-        read: Decodes a node's bytes.
         lock_path: The parent of the locks.
         token: Name of the fence and data of the locks, different for each consumer.
-        about: Data of the fence, for people.
         limit: Max bytes of a request at the servers.
     """
 
     recoverable = True
 
-    def __init__(
-        self, znodes: Znodes, path: str, read: Read, *, lock_path: str, token: str, about: str, limit: int
-    ) -> None:
-        super().__init__(znodes, path, read)
+    def __init__(self, link: Link, path: str, lock_path: str, token: str, limit: int) -> None:
+        super().__init__(link, path)
         self._lock_path = lock_path
         self._token = token.encode()
-        self._about = about.encode()
         self._fence = Check(f"{lock_path}/{token}")
         self._limit = limit
 
-    def begin(self) -> None:
-        self._znodes.ensure(self._lock_path).get()
-        answer = self._znodes.apply(Create(self._fence.path, self._about, ephemeral=True)).get()
-        if isinstance(answer, Rejection) and answer.why is RejectionReason.NO_NODE:
+    async def begin(self) -> None:
+        about = f"{socket.gethostname()} {os.getpid()}".encode()
+        (outcome,) = await self._link.apply([(Create(self._fence.path, about, ephemeral=True),)])
+        if isinstance(outcome, Rejection) and outcome.why is RejectionReason.NO_NODE:
             raise CoordinationLost(f"the node {self._lock_path} of the locks was removed just now; start it again")
 
-    def leave(self) -> None:
-        self._znodes.apply(Delete(self._fence.path))
+    async def leave(self) -> None:
+        with suppress(CoordinationError):  # else it goes with the session
+            await insist(self._link, lambda: self._link.apply([(Delete(self._fence.path),)]))
 
-    def take(self, child: Child) -> list[Any] | Untaken:
-        locking = self._znodes.apply(
-            self._fence, Check(self._item(child)), Create(self._lock(child), self._token, ephemeral=True)
+    async def take(self, child: Child) -> bytes | Untaken:
+        lock = Create(self._lock(child), self._token, ephemeral=True)
+        (outcome,), data = await asyncio.gather(
+            self._link.apply([(self._fence, Check(self._item(child)), lock)]), super().take(child)
         )
-        reading = self._znodes.read(self._item(child))
-        answer = locking.get()
-        if isinstance(answer, Rejection):
-            return self._refused(answer)
-        node = reading.get()
-        if node is None:
-            self.release(child)
-            return Untaken.GONE
-        return self._messages(child, node.data)
+        if isinstance(outcome, Rejection):
+            return await self._refused(outcome)
+        if data is Untaken.GONE:
+            await self.release(child)
+        return data
 
-    def holder(self, child: Child, changed: Changed) -> bool | None:
+    async def holder(self, child: Child) -> bool | None:
         """Watches a node's lock; returns True if it is this consumer's own, None if it is gone.
 
         It is the consumer's own if the answer to the request for it was lost.
         """
-        node = self._znodes.read(self._lock(child), changed).get()
+        (node,) = await self._link.read([self._lock(child)], watch=True)
         return None if node is None else node.data == self._token
 
-    def resume(self, child: Child) -> list[Any] | Untaken:
-        """Returns the messages of a node whose lock is this consumer's already; raises the errors of :meth:`take`."""
-        node = self._reread(child)
-        if node is None:
-            self.release(child)
-            return Untaken.GONE
-        return self._messages(child, node)
+    async def resume(self, child: Child) -> bytes | Untaken:
+        """Returns the data of a node whose lock is this consumer's already; raises SessionLost."""
+        data = await insist(self._link, partial(super().take, child))
+        if data is Untaken.GONE:
+            await self.release(child)
+        return data
 
-    def finish(self, child: Child) -> None:
-        self._end(child, Delete(self._item(child)))
+    async def finish(self, child: Child) -> None:
+        await self._end(child, Delete(self._item(child)))
 
-    def release(self, child: Child) -> None:
-        """Leaves a node to the next consumer; raises SessionLost."""
-        self._end(child)
+    async def release(self, child: Child) -> None:
+        await self._end(child)
 
-    def put_back(self, child: Child) -> str | None:
+    async def put_back(self, child: Child) -> str | None:
         """Moves a node to the end of those with the same prefix: of the queue, or of its priority, epoch or id.
 
         Returns:
@@ -182,62 +153,45 @@ class LockingTaker(Taker):
         Raises:
             SessionLost: It was not moved: another consumer will take it again.
         """
-        data = self._reread(child)
-        if data is None or len(data) > largest(self._limit, self._path, child.prefix):
-            self.release(child)
+        data = await insist(self._link, partial(super().take, child))
+        if isinstance(data, Untaken) or len(data) > largest(self._limit, self._path, child.prefix):
+            await self.release(child)
             return None
         again = Create(f"{self._path}/{child.prefix}", data, sequence=True)
-        made = self._end(child, Delete(self._item(child)), again)
-        return made[2].rpartition("/")[2] if len(made) > 2 else None  # noqa: PLR2004 - fence, deletion, creation
+        created = await self._end(child, Delete(self._item(child)), again)
+        return created[0].rpartition("/")[2] if created else None
 
     def _lock(self, child: Child) -> str:
         return f"{self._lock_path}/{child.name}"
 
-    def _messages(self, child: Child, data: bytes) -> list[Any]:
-        try:
-            return self._read(data)
-        except BaseException:
-            self.release(child)
-            raise
-
-    def _refused(self, refusal: Rejection) -> Untaken:
+    async def _refused(self, refusal: Rejection) -> Untaken:
         if refusal.at == 0:
             raise SessionLost("the consumer's session has ended")
         if refusal.at == 1:
             return Untaken.GONE
         if refusal.why is RejectionReason.NODE_EXISTS:
             return Untaken.BLOCKED
-        self._znodes.ensure(self._lock_path).get()
+        await ensure(self._link, [self._lock_path])
         raise CoordinationLost(f"the node {self._lock_path} of the locks was not there; it was made again")
 
-    def _reread(self, child: Child) -> bytes | None:
-        while True:
-            try:
-                node = self._znodes.read(self._item(child)).get()
-            except CoordinationLost:
-                time.sleep(TRY_AGAIN)
-            else:
-                return None if node is None else node.data
-
-    def _end(self, child: Child, *wanted: Operation) -> Sequence[str]:
+    async def _end(self, child: Child, *wanted: Operation) -> tuple[str, ...]:
         """Applies operations to a locked node and removes its lock, in one transaction; waits until that is certain.
 
         A request may have been done although its answer was lost. Then the node is not there at the next try, and only
         the lock has to be removed, if it exists.
+
+        Returns:
+            The paths of nodes that were made.
         """
         lock = Delete(self._lock(child))
         rest: tuple[Operation, ...] = (*wanted, lock)
         while rest:
-            try:
-                answer = self._znodes.apply(self._fence, *rest).get()
-            except CoordinationLost:
-                time.sleep(TRY_AGAIN)
-                continue
-            if not isinstance(answer, Rejection):
-                return answer
-            if answer.at == 0:
+            (outcome,) = await insist(self._link, partial(self._link.apply, [(self._fence, *rest)]))
+            if isinstance(outcome, Applied):
+                return outcome.created
+            if outcome.at == 0:
                 raise SessionLost("the consumer's session has ended")
-            if rest[answer.at - 1] is not lock:
+            if rest[outcome.at - 1] is not lock:
                 rest = (lock,)
             elif len(wanted) == 1:
                 rest = rest[:-1]  # somebody removed the lock by hand; the message was handled all the same

@@ -22,6 +22,7 @@ from queuey.cli.operations.store_options import Config, load, with_settings
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
 from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, reason_of
+from queuey.terminal.signals import end_at_once
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
@@ -91,6 +92,7 @@ def _serve(settings: Settings) -> int:
     from queuey.web.gateway import serve as server
     from queuey.web.http.processes import address_of
 
+    end_at_once()  # An interrupt in the middle of a statement would seem to be the store's failure.
     server.check_users(settings)
     try:
         server.check_tls(settings)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -62,7 +62,7 @@ from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
 from queuey.storage.cassandra.store.bulk import CassandraBulk
-from queuey.storage.cassandra.store.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
+from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs, ClaimLogRemoval
 from queuey.storage.cassandra.store.covers import CassandraCovers
 from queuey.storage.cassandra.store.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.store.names import CassandraNames
@@ -70,13 +70,11 @@ from queuey.storage.cassandra.waiting import recent_writes
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.cassandra.write.step_run import StoreParts
+from queuey.storage.cassandra.write.row_changes import StoreParts
 from queuey.storage.deadlines import Deadline, Done, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
-POOL = 8
-"""Number of threads for what has to wait: reading rows, recording buckets, checking the clock."""
 ASKED_EVERY = 60.0
 """Max age of what is known of the nodes' commit logs, in seconds."""
 LARGEST = 60.0
@@ -101,7 +99,7 @@ PREPARED = (
     *keyed_posts.PREPARED,
     *names.PREPARED,
 )
-"""Statements sent from threads that must never wait: that of the store's loop, and the driver's."""
+"""Statements that the loop's thread sends often, prepared ahead."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
@@ -134,7 +132,7 @@ class CassandraStore(
         self._deadline = Deadline(options.deadline, clock.boottime)
         self._timing = TimingInForce(options, clock)
         self._driver = driver(parse_url(url), options, verify=self._problem, deadline=self._deadline)
-        self._transactions = LightweightTransactions(self._driver, options, clock.boottime, self._deadline)
+        self._transactions = LightweightTransactions(self._driver, options, clock.boottime)
         self._rows = QueueCache(self._driver, options, self._timing, clock, self._transactions)
         self._index = QueueIndex(self._driver, options)
         self._pending_deletes = PendingDeletes(self._driver, options)
@@ -145,7 +143,6 @@ class CassandraStore(
         self._generator = IdGenerator(clock)
         self._stamps = Stamps(clock, lambda: self._timing.assumed.clock_difference)
         self._levels = ConsistencyLevels(options, self._driver.replication, self._timing)
-        self._pool = ThreadPoolExecutor(POOL, thread_name_prefix="queuey-store")
         self._clock_check = ClockCheck(clock, lambda: self._timing.kept.clock_difference)
         self._clock_check.jumped = self._forget
         self._tails = Tails(clock, lambda: self._clock_check.offset_bound)
@@ -168,13 +165,10 @@ class CassandraStore(
             levels=self._levels,
             timing=self._timing,
             tails=self._tails,
-            pool=self._pool,
-            deadline=self._deadline,
         )
         self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer, self._transactions)
-        self._appends = AppendsInFlight()
         record = RecentWrites(self._driver, clock, self._process)
-        self._arrivals = PolledArrivals(self, clock, record, self._driver.loop)
+        self._arrivals = PolledArrivals(self, clock, record, self._driver.calls)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
             self._driver,
@@ -185,13 +179,11 @@ class CassandraStore(
             ClaimLogRemoval(self._driver, options, self._transactions),
             self._closing,
         )
-        self._reaping = threading.Thread(
-            target=self._garbage_collector.loop, name="queuey-garbage-collection", daemon=True
-        )
-        self._reaping.start()
 
     def ready(self, timeout: float) -> bool:
-        return self._driver.ready(timeout) and (self._watch.sound() or self._watch.check())
+        with suppress(StoreUnavailable):
+            return self._driver.ready(timeout) and (self._watch.sound() or self._driver.calls.run(self._watch.check()))
+        return False
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
@@ -222,17 +214,15 @@ class CassandraStore(
             return
         until = self._clock.boottime() + timeout
         self._writer.close(timeout)
-        self._appends.close(max(0.0, until - self._clock.boottime()))
         self._closing.set()
+        self._driver.calls.close(max(0.0, until - self._clock.boottime()))
         self._arrivals.close()
         self._rows.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._reaping.join(1.0)
         self._driver.close()
 
     def reap(self) -> int:
         """Removes what purged and deleted queues left, as far as it is old enough; returns from how many."""
-        return self._garbage_collector.run()
+        return self._driver.calls.run_long(self._garbage_collector.run())
 
     def acknowledgement(self) -> Acknowledgement:
         now = self._clock.boottime()
@@ -257,8 +247,8 @@ class CassandraStore(
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
 
     def _problem(self, driver: Driver) -> str | None:
-        """Returns why the keyspace cannot be used; if it can, prepares what is sent from threads that must not wait."""
-        problem = schema_problem(driver) or self._timing.renew(driver)
+        """Returns why the keyspace cannot be used; if it can, prepares what is sent often."""
+        problem = schema_problem(driver) or driver.calls.run(self._timing.renew(driver))
         if problem is None:
             driver.prepare(PREPARED)
         return problem

@@ -13,7 +13,6 @@ never exact, and once true it stays so. Where reads do not meet all acknowledged
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -75,7 +74,7 @@ _RECORD = Statement(
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
 PREPARED = (FIRST, _WIDE, _UP, _DOWN, SET_LOW_WATERMARK)
-"""Statements sent from threads that must never wait."""
+"""Statements that are prepared ahead."""
 
 
 class BucketLookup(NamedTuple):
@@ -96,13 +95,12 @@ class BucketLookup(NamedTuple):
 
 
 class BucketIndex:
-    """The record of buckets, with a cache."""
+    """The record of buckets, with a cache, in the thread of the store's loop."""
 
     def __init__(self, driver: Driver, clock: Clock, size: int, timing: TimingInForce) -> None:
         self._driver = driver
         self._clock = clock
         self._size = size
-        self._lock = threading.Lock()
         self._known: Recent[tuple[int, int, bool], BucketLookup] = Recent(
             clock.boottime, lambda: timing.kept.row_age, size
         )
@@ -116,7 +114,7 @@ class BucketIndex:
         at = self._recorded.get((qid, part, time_bucket))
         return at is not None and (time_bucket.new_ids_only or self._clock.boottime() - at < REFRESH_PUT)
 
-    def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
+    async def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
         """Records buckets, those that this process has recorded already left out. Idempotent."""
         missing = [
             time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
@@ -129,12 +127,11 @@ class BucketIndex:
         ]
         for at in range(0, len(records), 100):
             (statement, values), *further = records[at : at + 100]
-            self._driver.run(statement, values, consistency, further=further)
-        with self._lock:
-            for time_bucket in missing:
-                _remember(self._recorded, (qid, part, time_bucket), now, self._size)
-            self._known.pop((qid, part, False))
-            self._known.pop((qid, part, True))
+            await self._driver.ask(Request(statement, values, consistency, further=further))
+        for time_bucket in missing:
+            _remember(self._recorded, (qid, part, time_bucket), now, self._size)
+        self._known.pop((qid, part, False))
+        self._known.pop((qid, part, True))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
         """Seconds for which a record must be kept: whatever comes to the bucket has expired by then."""
@@ -154,8 +151,7 @@ class BucketIndex:
         return known if reaches else None
 
     def forget_all(self) -> None:
-        with self._lock:
-            self._known.clear()
+        self._known.clear()
 
     async def lookup(
         self,
@@ -177,9 +173,8 @@ class BucketIndex:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
                 key = (qid, part)
                 known = await self._look_further(began, key, at, low_watermark, consistency, descending=descending)
-            with self._lock:
-                weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
-                self._known.put((qid, part, descending), known, began, weight)
+            weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
+            self._known.put((qid, part, descending), known, began, weight)
             found.append(known)
         return found
 
@@ -221,13 +216,13 @@ class BucketIndex:
         if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < LOW_WATERMARK_STEP:
             return
         now = self._clock.boottime()
-        with self._lock:
-            raised = self._raised.get(key)
-            if raised is not None and now - raised < LOW_WATERMARK_EVERY:
-                return
-            self._raised.put(key, now, now)
+        raised = self._raised.get(key)
+        if raised is not None and now - raised < LOW_WATERMARK_EVERY:
+            return
+        self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
-        self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _noted)
+        with self._driver.calls.deadline.unnoticed():  # It is not a part of the read that has found it.
+            self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _noted)
 
 
 def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:

@@ -26,19 +26,16 @@ from __future__ import annotations
 import math
 import random
 import secrets
-import threading
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
-from queuey.errors import Outcome, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Statement
-from queuey.storage.cassandra.driver.callbacks import Done, begin, called
 from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.driver.store_loop import Done, called
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.deadlines import Deadline
 
 Change = Callable[[], Awaitable[Request]]
 """Returns the request of one attempt."""
@@ -48,7 +45,7 @@ MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
 MIN_TIMEOUT = 0.1
 """Min timeout of one attempt, in seconds."""
 STUCK = 5.0
-"""Timeout in seconds of waiting for a change: it is in doubt, and waiting longer would block a thread."""
+"""Max seconds that a change takes for which others wait: longer, it is in doubt."""
 _LOOK_EVERY = 0.1
 
 
@@ -78,32 +75,23 @@ def new_number() -> int:
 
 
 class LightweightTransactions:
-    """Sends lightweight transactions until they are decided. All methods may be called from any thread.
+    """Sends lightweight transactions until they are decided. Its coroutines run in the thread of the store's loop.
 
     Args:
         driver: Sends requests.
         options: Consistency levels and timeouts.
         boottime: Clock in seconds.
-        deadline: That of the calls for which changes are sent.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        options: CassandraOptions,
-        boottime: Callable[[], float],
-        deadline: Deadline | None = None,
-    ) -> None:
+    def __init__(self, driver: Driver, options: CassandraOptions, boottime: Callable[[], float]) -> None:
         self._driver = driver
         self._options = options
         self._boottime = boottime
-        self._deadline = deadline or Deadline(math.inf)
-        self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._turns: dict[Hashable, deque[Turn]] = {}
         self.doubts = 0
-        """How many answers were in doubt; for metrics, roughly right under threads."""
+        """How many answers were in doubt."""
 
-    def run(
+    async def run(
         self,
         statement: Statement,
         values: Sequence[Any],
@@ -118,25 +106,16 @@ class LightweightTransactions:
         async def change() -> Request:
             return request
 
-        if read_back is not None:
-            self._driver.prepare([read_back.statement])
-        return self.wait(change, token, read_back)
+        return await self.decide(change, token, read_back)
+
+    def wait(self, statement: Statement, values: Sequence[Any], token: object = None) -> ChangeResult:
+        """Does as :meth:`run`, for callers that block."""
+        return self._driver.calls.run(self.run(statement, values, token))
 
     def request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
         """Returns a conditional request at the levels of the catalogue."""
         levels = self._options.catalogue_write, self._options.catalogue_serial
         return Request(statement, values, *levels, further=further)
-
-    def wait(self, change: Change, token: object = None, read_back: Request | None = None) -> ChangeResult:
-        """Runs :meth:`decide` for a caller that blocks."""
-
-        def start(done: Done) -> Callable[[], Outcome]:
-            begin(self.decide(change, token, read_back), done)
-            return lambda: "unknown"
-
-        self._deadline.left()  # A call that is over sends nothing.
-        result: ChangeResult = self._deadline.result(start, "Cassandra did not decide about a change in time")
-        return result
 
     async def decide(self, change: Change, token: object = None, read_back: Request | None = None) -> ChangeResult:
         """Sends a change until it is applied or refused.
@@ -149,14 +128,14 @@ class LightweightTransactions:
 
         Raises:
             StoreUnavailable: Nothing was sent that is in doubt; or with outcome ``unknown``: it stayed in doubt for
-                ``catalogue_deadline``, or until the end of the call in whose thread this began.
+                ``catalogue_deadline``, or until the end of the call.
         """
-        ends = self._boottime() + self._deadline.left(self._options.catalogue_deadline)
+        ends = self._boottime() + self._driver.calls.deadline.left(self._options.catalogue_deadline)
         pause, max_pause, is_doubted = 0.0, FIRST_MAX_PAUSE, False
         while True:
             try:
                 if is_doubted:
-                    await called(partial(self._pause, pause))
+                    await self._driver.loop.sleep(pause)
                 timeout = max(MIN_TIMEOUT, min(self._options.timeout, ends - self._boottime()))
                 is_applied, *row = await self._send(await change(), timeout)
                 if not is_applied and read_back is not None and (token is None or row[-1:] != [token]):
@@ -178,39 +157,68 @@ class LightweightTransactions:
             self.doubts += 1
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
-    def _pause(self, seconds: float, done: Done) -> None:
-        loop = self._driver.loop
-        loop.call(loop.later, seconds, partial(done, None, None))
-
     async def _send(self, request: Request, seconds: float) -> list[Any]:
         """Sends a request once; returns the first row of the answer, an empty list without one."""
-        rows = await called(partial(self._driver.send, request._replace(timeout=seconds)))
+        rows = await self._driver.ask(request._replace(timeout=seconds))
         if not rows and not request.statement.reads:
             raise InDoubt("Cassandra did not say whether a change was applied")
         return list(rows[0]) if rows else []
 
-    @contextmanager
-    def turn(self, key: Hashable) -> Iterator[None]:
+    def turn(self, key: Hashable) -> Turn:
         """Serializes callers of this process that change one thing: transactions that meet hinder each other."""
-        with self._lock:
-            turn = self._turns.setdefault(key, _Turn())
-        while not turn.lock.acquire(timeout=self._deadline.left(_LOOK_EVERY)):
-            if self._boottime() - turn.began > STUCK:
-                raise StoreBusy("another change of this is waiting for Cassandra")
-        turn.began = self._boottime()
+        return Turn(self, key)
+
+    async def enter(self, key: Hashable, turn: Turn) -> None:
+        """Waits until a turn is the first of its key."""
+        waiting = self._turns.setdefault(key, deque())
+        waiting.append(turn)
         try:
-            yield
-        finally:
-            turn.began = math.inf
-            turn.lock.release()
+            while waiting[0] is not turn:
+                await called(partial(self._wait_a_while, turn))
+                self._check_wait(waiting[0])
+        except BaseException:
+            self.leave(key, turn)
+            raise
+        turn.began = self._boottime()
+
+    def _check_wait(self, first: Turn) -> None:
+        self._driver.calls.deadline.left()
+        if self._boottime() - first.began > STUCK:
+            raise StoreBusy("another change of this is waiting for Cassandra")
+
+    def _wait_a_while(self, turn: Turn, done: Done) -> None:
+        turn.go_on = partial(done, None, None)
+        self._driver.loop.later(_LOOK_EVERY, turn.wake)
+
+    def leave(self, key: Hashable, turn: Turn) -> None:
+        waiting = self._turns[key]
+        waiting.remove(turn)
+        if waiting:
+            waiting[0].wake()
+        else:
+            del self._turns[key]
 
 
-class _Turn:
-    """Whose turn it is to change one thing: one caller's since ``began``. It is kept as long as somebody uses it."""
+class Turn:
+    """A caller's turn to change one thing, since ``began``."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, transactions: LightweightTransactions, key: Hashable) -> None:
+        self._transactions = transactions
+        self._key = key
         self.began = math.inf
+        self.go_on: Callable[[], object] | None = None
+        """Whom to call when it may have come."""
+
+    def wake(self) -> None:
+        go_on, self.go_on = self.go_on, None
+        if go_on is not None:
+            go_on()
+
+    async def __aenter__(self) -> None:
+        await self._transactions.enter(self._key, self)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._transactions.leave(self._key, self)
 
 
 def unclear(what: str) -> StoreUnavailable:

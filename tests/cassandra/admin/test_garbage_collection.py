@@ -41,7 +41,13 @@ def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
 def pending_deletes(store: CassandraStore, application: str) -> list[PendingDelete]:
     """The pending deletes of a test."""
     later = store._clock.now() + 3600 * TICKS_PER_SECOND
-    return [pending for pending in store._pending_deletes.older(later) if pending.application == application]
+    found: list[PendingDelete] = []
+    for shard in range(grave_rows.SHARDS):
+        after: ids.Position | None = ids.FIRST
+        while after is not None:
+            page, after = store._driver.calls.run(store._pending_deletes.older(later, shard, after))
+            found += page
+    return [pending for pending in found if pending.application == application]
 
 
 def fill(store: CassandraStore, queue: Queue) -> None:
@@ -98,8 +104,8 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
     there = rows_left(reaping, successor.qid)
     assert reaping.reap() >= 1
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._offsets.read(queue.uid, "group").offsets == {}
-    assert reaping._offsets.groups(queue.uid) == []
+    assert reaping._driver.calls.run(reaping._offsets.read(queue.uid, "group")).offsets == {}
+    assert reaping._driver.calls.run(reaping._offsets.groups(queue.uid)) == []
     assert rows_left(reaping, successor.qid) == there
     assert reaping.groups(successor) == ["group"]
     assert pending_deletes(reaping, application) == []
@@ -113,16 +119,18 @@ def test_deleted_by_a_store_that_lost_cassandra(
     reaping.delete_queue(queue)
     assert wire.log.count([queue_index._REMOVE]) == 1
     assert reaping.list_queues(application) == []
-    assert len(reaping._index.scan(application, "").take(9)) == 1
+    assert len(reaping._driver.calls.run(reaping._index.scan(application, "").take(9))) == 1
     reaping.reap()
-    assert reaping._index.scan(application, "").take(9) == []
+    assert reaping._driver.calls.run(reaping._index.scan(application, "").take(9)) == []
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_change_that_was_not_made(reaping: CassandraStore, application: str, queue: Queue, *, deleted: bool) -> None:
     """The pending delete of a purge or delete that was refused or never sent touches nothing and goes."""
     there = rows_left(reaping, queue.qid)
-    reaping._pending_deletes.dig(reaping._rows.current(queue), reaping._clock.now(), deleted=deleted)
+    calls = reaping._driver.calls
+    row = calls.run(reaping._rows.current(queue))
+    calls.run(reaping._pending_deletes.dig(row, reaping._clock.now(), deleted=deleted))
     reaping.reap()
     assert rows_left(reaping, queue.qid) == there
     assert reaping.groups(queue) == ["group"]
@@ -154,13 +162,13 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
     for allowed in range(60):
         left = allowed
         with contextlib.suppress(StoreUnavailable):
-            reaping._garbage_collector._empty(pending)
+            reaping._driver.calls.run_long(reaping._garbage_collector._empty(pending))
         if not pending_deletes(reaping, application):
             break
         stops += 1
     assert stops >= 3
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._offsets.groups(queue.uid) == []
+    assert reaping._driver.calls.run(reaping._offsets.groups(queue.uid)) == []
 
 
 def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:
@@ -172,10 +180,10 @@ def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, applic
     remove = GarbageCollector._remove_messages
     refuses = {queue.qid}
 
-    def failing(self: GarbageCollector, pending: PendingDelete, part: int) -> None:
+    async def failing(self: GarbageCollector, pending: PendingDelete, part: int) -> None:
         if pending.qid in refuses:
             raise StoreUnavailable("too much at once")
-        remove(self, pending, part)
+        await remove(self, pending, part)
 
     with replace(remove, failing):
         reaping.reap()
@@ -203,8 +211,9 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
         pass
     assert pending_deletes(other, application) == []
     store.close()
-    store._reaping.join(60)
-    assert not store._reaping.is_alive()
+    asked = failing.log.count([grave_rows._OLDEST])
+    time.sleep(0.2)
+    assert failing.log.count([grave_rows._OLDEST]) == asked
 
 
 @given(st.integers(0, 3), st.integers(0, 500 * 86_400), st.data())

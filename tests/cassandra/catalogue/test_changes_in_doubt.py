@@ -67,8 +67,9 @@ def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arri
     queue, created = store.create_queue(application, "queue", QueueSpec(ttl=60))
     assert created
     assert other.queue(application, "queue", fresh=True) == queue
-    store._rows.cover(store._rows.current(queue), {1000}, 0)
-    assert other._rows.read(application, "queue").longest_ttl == 1024
+    calls = store._driver.calls
+    calls.run(store._rows.cover(calls.run(store._rows.current(queue)), {1000}, 0))
+    assert other._driver.calls.run(other._rows.read(application, "queue")).longest_ttl == 1024
     updated = store.update_queue(queue, QueueSpec(partitions=2))
     purged = store.purge_queue(updated)
     assert other.queue(application, "queue", fresh=True) == purged
@@ -83,7 +84,7 @@ def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arri
     assert other.find_key(DIGEST.digest()) is None
     store.delete_queue(purged)
     assert other.list_queues(application) == []
-    assert other._index.scan(application, "").take(9) == []
+    assert other._driver.calls.run(other._index.scan(application, "").take(9)) == []
     assert losing.lost >= 12
 
 
@@ -162,4 +163,4 @@ def test_queue_made_by_others(open_with: OpenStore, application: str, wire: Wire
     LostAnswers(wire, arrives=False, then=lambda: other.create_queue(application, "queue", QueueSpec(partitions=3)))
     queue, created = store.create_queue(application, "queue", QueueSpec())
     assert (queue.partitions, created) == (3, False)
-    assert len(other._index.scan(application, "").take(9)) == 1
+    assert len(other._driver.calls.run(other._index.scan(application, "").take(9))) == 1

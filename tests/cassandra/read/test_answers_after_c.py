@@ -18,9 +18,9 @@ def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
     waiting = threading.Event()
     wait = CassandraCatalogue._wait_for_others
 
-    def wait_noticed(self: CassandraCatalogue) -> None:
+    async def wait_noticed(self: CassandraCatalogue) -> None:
         waiting.set()
-        wait(self)
+        await wait(self)
 
     errors: list[StoreClosed] = []
 

@@ -26,6 +26,7 @@ from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
 from tests.replacing import replace, replace_in
+from tests.waiting import call_until
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 YEAR = 365 * 24 * HOUR
@@ -365,7 +366,7 @@ class TestWriter:
         """A call that has used up its time waits neither for a connection nor for the writer, nor does it write."""
         queue = make_queue(store)
         deadline = store._deadline
-        with store._db.readers.reading(), deadline.running(deadline.next_end() - 14.9):
+        with store._db.readers.reading(), deadline.running(call_until(deadline.next_end() - 14.9)):
             with pytest.raises(StoreUnavailable):
                 shown_bodies(store, queue)
             time.sleep(0.05)  # A wait may end a little before its time.

@@ -29,7 +29,7 @@ from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
 from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
 from tests.replacing import replace
-from tests.waiting import PATIENCE_SECONDS, join
+from tests.waiting import PATIENCE_SECONDS, call_until, join
 
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
@@ -546,7 +546,11 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
     """When all reading connections are taken a read is refused after the deadline, and works once one is back."""
     made = prepare(tmp_path / "data", SqliteOptions(readers=1))
     soon = time.monotonic() + 0.1
-    with made.store._db.readers.reading(), made.store._deadline.running(soon), pytest.raises(StoreUnavailable):
+    with (
+        made.store._db.readers.reading(),
+        made.store._deadline.running(call_until(soon)),
+        pytest.raises(StoreUnavailable),
+    ):
         shown(made.store, made.queue)
     assert made.works()
     made.store.close()

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.blocking import Consumer, LoopThread, _threaded
+from qdo.consumer.blocking import Consumer, _threaded
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner
+from qdo.loop_thread import LoopThread
 from qdo.partitions import Partition
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
@@ -307,7 +308,7 @@ def test_after_a_fork_it_belongs_to_the_parent(make: Make, client: Client, queue
 
 def test_a_call_from_its_own_loop_is_refused() -> None:
     """It would wait for itself for ever."""
-    thread = LoopThread()
+    thread = LoopThread("consumer")
 
     async def nothing() -> None:
         """Does nothing."""
@@ -325,7 +326,7 @@ def test_a_call_from_its_own_loop_is_refused() -> None:
 
 def test_a_thread_that_is_stopped_breaks_off_what_runs() -> None:
     """Whoever waits is told."""
-    thread = LoopThread()
+    thread = LoopThread("consumer")
     began = threading.Event()
 
     async def for_ever() -> None:

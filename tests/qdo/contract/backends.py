@@ -146,6 +146,14 @@ def zookeeper(request: pytest.FixtureRequest) -> Service:
     return ZooKeeperService(server.connect_string)
 
 
+def borrowed(request: pytest.FixtureRequest) -> Service:
+    """The same with sessions of clients that a program made."""
+    from tests.qdo.contract.zookeeper import LendingService  # noqa: PLC0415 - only who uses it needs the driver
+
+    server: ZooKeeper = request.getfixturevalue("zookeeper")
+    return LendingService(server.connect_string)
+
+
 def simulated(_: pytest.FixtureRequest) -> Service:
     """A tree in this process."""
     from tests.qdo.contract.simulated import SimulatedService  # noqa: PLC0415 - it needs this module

@@ -1,6 +1,6 @@
 """The tree that groups stand on: nodes with versions, changes that are whole, ephemeral nodes, watches.
 
-The simulated one is held to it as well, on which groups are played.
+The simulated one is held to it as well, on which groups are played, and so is a session that a program lends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qdo.coordination.tree import (
     SetData,
 )
 from qdo.errors import SessionLost
-from tests.qdo.contract.backends import BACKENDS, LONG_ENOUGH
+from tests.qdo.contract.backends import BACKENDS, LONG_ENOUGH, borrowed
 from tests.qdo.contract.events import PATIENCE
 
 
@@ -54,11 +54,11 @@ class Tree:
         return f"{self.top}/{name}"
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+@pytest.fixture(params=[*sorted(BACKENDS), "borrowed"])
 async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
     """Each tree in turn."""
     async with contextlib.AsyncExitStack() as opened:
-        service = BACKENDS[request.param](request)
+        service = {**BACKENDS, "borrowed": borrowed}[request.param](request)
         opened.push_async_callback(service.close)
         found = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
         await make(await found.open(), [found.top])
@@ -197,6 +197,19 @@ async def test_a_node_knows_its_children(tree: Tree) -> None:
     await link.apply([(Create(tree / "a"),), (Create(tree / "a/b"),), (Create(tree / "c"),)])
     (names, inner) = await link.children([tree.top, tree / "a"])
     assert (sorted(names or ()), inner) == (["a", "c"], ["b"])
+    assert await link.count([tree.top, tree / "a/b", tree / "a/c"]) == [2, 0, None]
+
+
+@pytest.mark.parametrize("tree", ["borrowed", "zookeeper"], indirect=True)
+async def test_names_are_completed_by_a_number(tree: Tree) -> None:
+    """Where the tree does that, the outcome tells the paths; a node that is made beside is told as well."""
+    link = await tree.open()
+    numbered = Create(tree / "n-", b"x", sequence=True)
+    outcomes = await link.apply([(numbered,), (Create(tree / "a"), SetData(tree / "a", b"", 0), numbered)])
+    assert outcomes == [
+        Applied((0,), (tree / "n-0000000000",)),
+        Applied((0, 1, 0), (tree / "a", tree / "n-0000000002")),
+    ]
 
 
 async def test_ephemeral_nodes_go_with_their_session(tree: Tree) -> None:

@@ -13,7 +13,7 @@ from qdo.coordination import Session
 from qdo.coordination.coordinator import below
 from qdo.coordination.tree import Delete
 from qdo.coordination.zookeeper import ConnectionOptions
-from qdo.coordination.zookeeper.driver import ZooKeeperLink
+from qdo.coordination.zookeeper.driver import BorrowedLink, ZooKeeperLink
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG, Service
 from tests.servers.plugin import unique_name
@@ -55,6 +55,29 @@ class ZooKeeperService(Service):
         await link.open()
         await link.apply_each((Delete(path),) for path in await below(link, [self.root]))
         await link.close()
+
+
+class LendingService(ZooKeeperService):
+    """The same, for links to the sessions of clients that are made for them."""
+
+    def link(self, *, session_timeout: float = LONG) -> LentLink:  # type: ignore[override] # for its tests alone
+        """See the base class."""
+        return LentLink(KazooClient(self.proxy.address, timeout=session_timeout))
+
+
+class LentLink(BorrowedLink):
+    """A link to the session of a client that is stopped with it, as its program would."""
+
+    async def open(self) -> None:
+        """Starts the client."""
+        await asyncio.to_thread(self._client.start, 60)
+        await super().open()
+
+    async def close(self) -> None:
+        """Stops the client."""
+        await super().close()
+        await asyncio.to_thread(self._client.stop)
+        await asyncio.to_thread(self._client.close)
 
 
 @contextlib.contextmanager

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from qdo.coordination.tree import Applied, Change, Outcome
+from qdo.coordination.zookeeper.driver import BorrowedLink
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
-from qdo.errors import InvalidArgument, SessionLost
+from qdo.errors import CoordinationLost, InvalidArgument, SessionLost
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import plain
 from tests.qdo.curator.queues.queue_nodes import end_session, expire, until
+from tests.replacing import replace
 from tests.servers.plugin import ZooKeeper, unique_name
 
 PATIENCE = 60.0
@@ -255,6 +258,25 @@ def test_a_contender_that_is_closed_while_cut_off_leaves_nothing(
     proxy.heal()
     assert other.wait(PATIENCE)
     assert len(other.participants()) == 1
+
+
+def test_a_node_whose_answer_was_lost_is_the_contenders_own(client: Any, path: str, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+    """It makes no second one, before which it would wait for itself."""
+    apply, lost = BorrowedLink.apply, list[Any]()
+
+    async def lose_first(link: BorrowedLink, changes: Iterable[Change]) -> list[Outcome]:
+        outcomes = await apply(link, changes)
+        if not lost and any(isinstance(outcome, Applied) for outcome in outcomes):
+            lost.extend(outcomes)
+            raise CoordinationLost("the answer did not come")
+        return outcomes
+
+    client.ensure_path(path)
+    with replace(BorrowedLink.apply, lose_first):
+        election = stand(client)
+        assert election.wait(PATIENCE)
+    assert lost
+    assert len(election.participants()) == 1
 
 
 def test_what_hears_of_changes_may_fail(client: Any, stand: Stand, caplog: pytest.LogCaptureFixture) -> None:  # noqa: ANN401 - kazoo's

@@ -71,10 +71,10 @@ class FollowingSite(PostSite):
             if self.process.world.now >= self.deaf_until:
                 refresh(driver)
 
-        def renew_or_not(driver: Driver) -> str | None:
+        async def renew_or_not(driver: Driver) -> str | None:
             if self.process.world.now < self.deaf_until:
                 raise StoreUnavailable("no answer about the times")
-            return renew(driver)
+            return await renew(driver)
 
         known.refresh, known.renew = refresh_or_not, renew_or_not  # type: ignore[method-assign]
 

@@ -30,6 +30,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.light_checks import NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
+from queuey.storage.cassandra.driver.store_loop import Calls
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
@@ -395,6 +396,7 @@ class SimulatedDriver(Driver):
         self._closed = threading.Event()
         self._client: CqlClient | None = None
         self.loop = SimulatedLoop(process, self._enter_loop)
+        self.calls = Calls(self.loop, deadline)
         self._cluster = _known_of(cluster)
         self._prepared: dict[Statement, PreparedStatement] = {}
         self.requests = 0

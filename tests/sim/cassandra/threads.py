@@ -24,7 +24,7 @@ from greenlet import getcurrent, greenlet
 
 from queuey.storage import deadlines
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
-from queuey.storage.deadlines import Deadline
+from queuey.storage.deadlines import NO_CALL, Call, Deadline
 from tests.replacing import replace_in
 from tests.sim.world import TURN, Process, ProcessLoop
 
@@ -286,20 +286,14 @@ class SimulatedDeadline(Deadline):
     """A deadline of the call in the present simulated thread."""
 
     @property
-    def _ends(self) -> float:
-        return float(self._values().get((self, "ends"), math.inf))
+    def call(self) -> Call:
+        """See the base class."""
+        found: Call = self._values().get((self, "call"), NO_CALL)
+        return found
 
-    @_ends.setter
-    def _ends(self, value: float) -> None:
-        self._values()[self, "ends"] = value
-
-    @property
-    def _wrote(self) -> bool:
-        return bool(self._values().get((self, "wrote")))
-
-    @_wrote.setter
-    def _wrote(self, value: bool) -> None:
-        self._values()[self, "wrote"] = value
+    @call.setter
+    def call(self, value: Call) -> None:
+        self._values()[self, "call"] = value
 
     def _values(self) -> dict[Any, Any]:
         present = getcurrent()

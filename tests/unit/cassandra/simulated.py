@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, TypeVar
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.world import World
 
+T = TypeVar("T")
 AnyRequest = Request | Encoded
 BOOTED = 1_750_000_000.0
 """When the machine of a test was started: seconds since 1970."""
+LONGEST_CALL = 60.0
+"""Simulated seconds after which a call that has not ended never will."""
 
 
 class HandLoop(StoreLoop):
@@ -86,6 +90,7 @@ class CalmDriver(Driver):
         self.centres = ["dc1"] * len(self.cluster.nodes)
         self._deadline = Deadline(math.inf)
         self.loop: HandLoop = HandLoop(self.world)
+        self.calls = Calls(self.loop, self._deadline)
 
     def clock(self) -> Clock:
         """Returns the clock of a machine that shows the cluster's time."""
@@ -97,6 +102,19 @@ class CalmDriver(Driver):
     def advance(self, seconds: float) -> None:
         """Lets time pass."""
         self.world.run(self.world.now + seconds)
+
+    def ended(self, work: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of a call, for which time passes."""
+        ends: list[tuple[Any, Any]] = []
+        self.calls.begin(work, lambda *end: ends.append(end))
+        until = self.world.now + LONGEST_CALL
+        while not ends and self.world.now < until:
+            self.advance(0.01)
+        [(result, error)] = ends
+        if error is not None:
+            raise error
+        found: T = result
+        return found
 
     def count(self, statements: Iterable[Statement]) -> int:
         """Returns how many requests of some statements were sent."""

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver.callbacks import wait
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY,
     FIRST,
@@ -80,7 +79,7 @@ class Process:
         self.driver = driver
         self.store = Polled()
         self.record = RecentWrites(driver, driver.clock(), name)
-        self.arrivals = PolledArrivals(self.store, driver.clock(), self.record, driver.loop)
+        self.arrivals = PolledArrivals(self.store, driver.clock(), self.record, driver.calls)
         self.woken: list[int] = []
         self.stops: list[Callable[[], None]] = []
         for number in range(1, watched + 1):
@@ -220,10 +219,18 @@ def test_rows_that_come_again(driver: CalmDriver) -> None:
         assert [reader.lost(), reader.lost()] == [True, False]
 
 
+def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: CalmDriver) -> None:
+    """It is not begun any more; the timers go on without an error until the watchers are woken."""
+    driver.calls.close(0.0)
+    driver.advance(1.0)
+    assert not reader.store.polled
+    reader.arrivals.close()
+    assert len(reader.woken) == 1000
+
+
 def read(record: RecentWrites) -> list[Recorded]:
     """Reads what others have recorded."""
-    recorded: list[Recorded] = wait(Deadline(PATIENCE_SECONDS), record.read(first=False), "late")
-    return recorded
+    return record._driver.calls.run(record.read(first=False))
 
 
 def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) -> None:
@@ -286,9 +293,10 @@ class Own:
         self.threads_before = {*threading.enumerate()}
         self.driver = driver
         self.loop = driver.loop = StoreLoop()  # type: ignore[assignment]
+        driver.calls = Calls(self.loop, Deadline(PATIENCE_SECONDS))
         self.woken: list[int] = []
         self.writer = RecentWrites(driver, Clock(), "writer")
-        self.arrivals = PolledArrivals(Polled(), Clock(), RecentWrites(driver, Clock(), "reader"), self.loop)
+        self.arrivals = PolledArrivals(Polled(), Clock(), RecentWrites(driver, Clock(), "reader"), driver.calls)
         driver.held = True
         for number in range(1, 11):
             self.arrivals.watch(queue(number), 1, partial(self.woken.append, number), delayed=True)

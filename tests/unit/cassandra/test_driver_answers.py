@@ -64,7 +64,7 @@ def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: 
     """Of two attempts that come to an end the first one is told, and the second is not."""
     told: list[tuple[Any, StoreUnavailable | None]] = []
     driver = object.__new__(Driver)
-    driver._session, driver._usable = Attempts(ends), True
+    driver._session, driver._usable, driver._deadline = Attempts(ends), True, Deadline(math.inf)
     driver._send(None, 1.0, lambda found, error: told.append((found, error)), reads=False)
     ((found, error),) = told
     assert found == rows

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import InDoubt, Request, Statement
+from queuey.storage.cassandra.driver.store_loop import Done, StoreLoop, called
 from queuey.storage.cassandra.lightweight_transactions import (
     FIRST_MAX_PAUSE,
     MAX_PAUSE,
@@ -57,8 +58,8 @@ class Changing:
         self.driver.fail = self._fail
         self.driver.sent.clear()
         boottime = self.driver.clock().boottime
-        self.deadline = Deadline(call, boottime)
-        self.cas = LightweightTransactions(self.driver, CassandraOptions(), boottime, self.deadline)
+        self.deadline = self.driver.calls.deadline = Deadline(call, boottime)
+        self.cas = LightweightTransactions(self.driver, CassandraOptions(), boottime)
         self.driver.loop.later = self._pause  # type: ignore[method-assign]
 
     def _fail(self, _request: object) -> StoreUnavailable | None:
@@ -74,8 +75,11 @@ class Changing:
 
     def change(self) -> ChangeResult:
         """Makes the change."""
-        with self.deadline.running():
-            return self.cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)
+        return self.run(CHANGE, (OURS, "a", "q", OLD), OURS)
+
+    def run(self, *change: Any, read_back: Request | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
+        """Makes a change."""
+        return self.driver.calls.run(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
         """Makes it, and returns the error with which it ends."""
@@ -186,14 +190,14 @@ def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], r
     changing = Changing(version)
     changing.errors = [*errors]
     statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
-    assert changing.cas.run(statement, ("a", "q", 5), OURS, read_back=FIND) == result
+    assert changing.run(statement, ("a", "q", 5), OURS, read_back=FIND) == result
     assert changing.driver.sent[-1].statement == FIND.statement
 
 
 def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
     """A change whose token was shown was applied, whatever others have made of the row until it is read."""
     changing = Changing(OURS)
-    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD), OURS, read_back=FIND).is_done
+    assert changing.run(CHANGE, (OURS, "a", "q", OLD), OURS, read_back=FIND).is_done
     assert len(changing.driver.sent) == 1
 
 
@@ -212,7 +216,7 @@ def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
 
     changing.driver.fail = fail  # type: ignore[assignment]
     statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
-    work = partial(changing.cas.run, statement, ("a", "q", 5), OURS, read_back=FIND)
+    work = partial(changing.run, statement, ("a", "q", 5), OURS, read_back=FIND)
     if doubts:
         assert work() == UNCLEAR._replace(row=(THEIRS,))
         return
@@ -227,8 +231,8 @@ def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     changing = Changing(OLD if OLD in shown else None)
     if None in shown:
         row = Statement("INSERT INTO queues (application, name, uid) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
-        assert changing.cas.run(row, ("a", "q", 5)) == DONE
-    assert changing.cas.run(REMOVE, ("a", "q", THEIRS)) == REFUSAL._replace(row=shown)
+        assert changing.run(row, ("a", "q", 5)) == DONE
+    assert changing.run(REMOVE, ("a", "q", THEIRS)) == REFUSAL._replace(row=shown)
 
 
 @pytest.mark.parametrize(
@@ -239,25 +243,31 @@ def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailabl
     """A removal that was in doubt was made if there is no row; without a doubt another process has removed it."""
     changing = Changing(version)
     changing.errors = [*errors]
-    assert changing.cas.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
+    assert changing.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
 
 
 def test_changes_without_a_token_in_doubt() -> None:
     """A change that writes no token, and removes nothing, was not made because there is no row."""
     changing = Changing(None)
     changing.errors = [LOST]
-    assert changing.cas.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
+    assert changing.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
 
 
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
     """A caller whose time is over before the answer came does not know whether the change was applied."""
     driver = CalmDriver()
     driver.held = True
-    deadline = Deadline(0.05)
-    cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic, deadline)
+    deadline = driver.calls.deadline = Deadline(0.05)
+    cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic)
     with deadline.running(), pytest.raises(StoreUnavailable) as raised:
-        cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)
+        driver.calls.run(marked(deadline, cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)))
     assert (raised.value.outcome, len(driver.sent)) == ("unknown", 1)
+
+
+async def marked(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
+    """Makes a change, and says that it is sent, as the driver does."""
+    deadline.sent()
+    return await change
 
 
 def test_each_attempt_has_its_own_request() -> None:
@@ -269,49 +279,75 @@ def test_each_attempt_has_its_own_request() -> None:
         return changing.cas.request(ROW, ("a", "q", made[-1]))
 
     changing.errors = [LOST, LOST]
-    assert changing.cas.wait(change) == DONE
+    assert changing.driver.calls.run(changing.cas.decide(change)) == DONE
     assert [request.values[-1] for request in changing.driver.sent] == made == [0, 1, 2]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("held", "allowed", "kind"), [(STUCK + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)])
 def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, kind: type[StoreUnavailable]) -> None:
     """Who would have to wait for very long, or longer than his call may take, is told so, and has changed nothing."""
-    driver, deadline = CalmDriver(), Deadline(allowed)
-    cas = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime, deadline)
-    refused: list[StoreUnavailable] = []
-
-    def wait() -> None:
-        try:
-            with deadline.running(), cas.turn("key"):
-                pass
-        except StoreUnavailable as error:
-            refused.append(error)
-
-    with cas.turn("key"):
-        driver.advance(held)
-        thread = threading.Thread(target=wait)
-        thread.start()
-        thread.join(60)
-    [error] = refused
+    driver = CalmDriver()
+    driver.calls.deadline = Deadline(allowed, driver.clock().boottime)
+    cas = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime)
+    ends, changing = Ends(), Inside(cas, driver.loop)
+    driver.calls.begin(changing.change("first"), ends)
+    driver.advance(held)
+    driver.calls.begin(changing.change("second"), ends)
+    driver.advance(1.0)
+    [(_, error)] = ends.told
     assert (type(error), error.outcome) == (kind, "none")
+    changing.go_on()
+    assert changing.names == ["first", "first"]
+    assert len(cas._turns) == 0
 
 
 def test_turns_are_forgotten() -> None:
     """Callers that change one thing come one after another, and nothing of them is kept."""
-    cas = Changing().cas
-    inside: list[str] = []
-
-    def change(name: str) -> None:
-        with cas.turn("key"):
-            inside.append(name)
-            assert len(cas._turns) == 1
-            inside.append(name)
-
-    threads = [threading.Thread(target=change, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert inside[::2] == inside[1::2]
-    assert len(inside) == 8
+    driver = CalmDriver()
+    cas, ends = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime), Ends()
+    changing = Inside(cas, driver.loop)
+    for name in "abcd":
+        driver.calls.begin(changing.change(name), ends)
+    for _ in "abcd":
+        assert len(cas._turns) == 1
+        changing.go_on()
+    assert "".join(changing.names) == "aabbccdd"
+    assert ends.told == [(None, None)] * 4
     assert len(cas._turns) == 0
+
+
+class Ends:
+    """What calls ended with."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Any]] = []
+
+    def __call__(self, value: object, error: object) -> None:
+        """Takes an end."""
+        self.told.append((value, error))
+
+
+class Inside:
+    """Callers that change one thing; each takes as long as the test says.
+
+    Args:
+        cas: Gives them turns.
+        loop: Theirs.
+    """
+
+    def __init__(self, cas: LightweightTransactions, loop: StoreLoop) -> None:
+        self._cas = cas
+        self._loop = loop
+        self._waiting: list[Done] = []
+        self.names: list[str] = []
+
+    async def change(self, name: str) -> None:
+        """Changes it."""
+        async with self._cas.turn("key"):
+            self.names.append(name)
+            await called(self._waiting.append)
+            self.names.append(name)
+
+    def go_on(self) -> None:
+        """Ends the change that is being made."""
+        self._waiting.pop()(None, None)

@@ -10,15 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry, QueueIndex, Scan, shard_of
+from tests.unit.cassandra.simulated import CalmDriver
 
 
 class Shards:
     """Entries in memory, read as the index is."""
 
     def __init__(self, names: Sequence[str]) -> None:
+        self.driver = CalmDriver()
         self.entries = sorted(IndexEntry(name, number + 1) for number, name in enumerate(names))
 
-    def slices(self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int) -> list[list[IndexEntry]]:
+    async def slices(
+        self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
+    ) -> list[list[IndexEntry]]:
         """The next entries of some shards."""
         assert application == "app"
         found = []
@@ -44,7 +48,7 @@ def test_merged_in_order(names: list[str], sizes: list[int], start: str) -> None
     found: list[IndexEntry] = []
     wanted = [entry for entry in shards.entries if entry.name >= start]
     for size in [*sizes, len(names) + 1, 1]:
-        took = scan.take(size)
+        took = shards.driver.calls.run(scan.take(size))
         assert len(took) == min(size, len(wanted) - len(found))
         found += took
     assert found == wanted

@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,10 +13,9 @@ import pytest
 
 from queuey.errors import StoreClosed
 from queuey.storage.cassandra.driver import store_loop
-from queuey.storage.cassandra.driver.callbacks import Done, begin, called
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from tests.replacing import replace_in
-from tests.waiting import PATIENCE_SECONDS, join, until, until_async
+from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 
 class Entered:
@@ -220,31 +218,6 @@ async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> 
     threading.Timer(0.02, goes_on.set).start()
     entered.loop.adopt(asyncio.get_running_loop())
     assert entered.events == [("enter", here)]
-
-
-@pytest.mark.parametrize("error", [None, ValueError("wrong")])
-def test_what_ends_in_another_thread_is_brought_back(entered: Entered, error: Exception | None) -> None:
-    """The caller goes on in the loop's thread, also if the other thread was faster than the start."""
-
-    def start(done: Done) -> None:
-        thread = threading.Thread(target=done, args=(1, error))
-        thread.start()
-        join(thread)
-
-    async def elsewhere() -> int:
-        await called(start)
-        await called(start)
-        return threading.get_ident()
-
-    async def here() -> int:
-        with suppress(ValueError):
-            await entered.loop.bring_back(elsewhere())
-        return threading.get_ident()
-
-    ended: list[int] = []
-    entered.loop.call(begin, here(), lambda thread, _: ended.append(thread))
-    until(lambda: ended)
-    assert ended == [entered.thread()]
 
 
 def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:

@@ -147,14 +147,14 @@ def test_settings_that_differ_are_refused_by_name() -> None:
     driver = CalmDriver()
     standing(driver, settled(SOON, "a"))
     timing = TimingInForce(CassandraOptions(follow=True, stated={"consistency.strong.delay": 5.0}), driver.clock())
-    problem = timing.renew(driver)
+    problem = driver.calls.run(timing.renew(driver))
     assert problem is not None
     assert [word for word in ("consistency.strong.delay", "5", "1", "queuey timing") if word not in problem] == []
     assert not timing.fresh(driver.clock().boottime())
     assert str(timing.refusal()) == problem
     driver.advance(EVERY)
     standing(driver, between(settled(PATIENT), SOON, "b", 0.0))
-    assert timing.renew(driver) is None
+    assert driver.calls.run(timing.renew(driver)) is None
     standing(driver, None)
     driver.advance(EVERY)
-    assert "queuey migrate" in str(timing.renew(driver))
+    assert "queuey migrate" in str(driver.calls.run(timing.renew(driver)))

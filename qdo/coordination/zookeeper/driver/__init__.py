@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qdo.coordination.zookeeper.driver.borrowed import BorrowedLink
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 
-__all__ = ["ZooKeeperLink"]
+__all__ = ["BorrowedLink", "ZooKeeperLink"]

@@ -12,16 +12,17 @@ import logging
 import threading
 
 from queuey.errors import StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND
+from queuey.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.offsets import OffsetTable
-from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete, PendingDeletes
+from queuey.storage.cassandra.catalogue.pending_deletes import SHARDS, PendingDelete, PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.store.claim_logs import ClaimLogRemoval
+from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
 
 
 class GarbageCollector:
-    """The job. One object may be used from several threads."""
+    """The job, in the thread of the store's loop."""
 
     def __init__(
         self,
@@ -69,68 +70,74 @@ class GarbageCollector:
         self._closing = closing
         self.reaped = 0
         """How many pending deletes were emptied."""
+        if options.reap_interval is not None:
+            driver.loop.call(driver.loop.later, options.reap_interval, self._begin)
 
-    def run(self) -> int:
+    async def run(self) -> int:
         """Empties the pending deletes that are old enough; returns how many."""
-        before = self.reaped
-        failures = 0
-        for pending in self._pending_deletes.older(
-            self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)
-        ):
-            if self._closing.is_set():
-                break
-            try:
-                self._empty(pending)
-            except StoreUnavailable:
-                # One that cannot be emptied must not hold up the rest; if none can be, Cassandra is the cause.
-                failures += 1
-                if failures == _MOST_FAILURES:
-                    raise
-                log.info(
-                    "Queue %s of %s cannot be emptied now; garbage collection will repeat this.",
-                    pending.name,
-                    pending.application,
-                    exc_info=True,
-                )
+        before, failures = self.reaped, 0
+        ticks = self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)
+        for shard in range(SHARDS):
+            after: Position | None = FIRST
+            while after is not None:
+                page, after = await self._pending_deletes.older(ticks, shard, after)
+                for pending in page:
+                    if self._closing.is_set():
+                        return self.reaped - before
+                    try:
+                        await self._empty(pending)
+                    except StoreUnavailable:
+                        # One that cannot be emptied must not hold up the rest; if none can be, Cassandra is the cause.
+                        failures += 1
+                        if failures == _MOST_FAILURES:
+                            raise
+                        log.info(
+                            "Queue %s of %s cannot be emptied now; garbage collection will repeat this.",
+                            pending.name,
+                            pending.application,
+                            exc_info=True,
+                        )
         return self.reaped - before
 
-    def loop(self) -> None:
-        """Runs every ``reap_interval`` seconds until the store is being closed; for a thread of its own."""
-        while self._options.reap_interval is not None and not self._closing.wait(self._options.reap_interval):
-            try:
-                self.run()
-            except StoreUnavailable as error:
-                log.info(
-                    "Messages of purged and deleted queues could not be removed; garbage collection will try again: %s",
-                    error,
-                )
+    def _begin(self) -> None:
+        """Runs, and again and again after pauses, until the store is being closed."""
+        if not self._closing.is_set():
+            self._driver.calls.begin(self.run(), self._ended, Call())
 
-    def _empty(self, pending: PendingDelete) -> None:
-        uid, qid = self._in_use(pending)
+    def _ended(self, _: object, error: Exception | None) -> None:
+        if error is not None:
+            log.info(
+                "Messages of purged and deleted queues could not be removed; garbage collection will try again: %s",
+                error,
+            )
+        if self._options.reap_interval is not None:
+            self._driver.loop.later(self._options.reap_interval, self._begin)
+
+    async def _empty(self, pending: PendingDelete) -> None:
+        uid, qid = await self._in_use(pending)
         if qid != pending.qid:
             for part in range(1, pending.partitions + 1):
-                self._remove_messages(pending, part)
-            self._claim_logs.remove(pending.qid, pending.partitions)
+                await self._remove_messages(pending, part)
+            await self._claim_logs.remove(pending.qid, pending.partitions)
             self.reaped += 1
         if pending.uid is not None and uid != pending.uid:
-            self._offsets.forget_queue(pending.uid)
-            self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
-        self._pending_deletes.level(pending)
+            await self._offsets.forget_queue(pending.uid)
+            await self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
+        await self._pending_deletes.level(pending)
 
-    def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
+    async def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
         """Returns uid and qid of the queue of that name.
 
         Read as a lightweight transaction, which first finishes or discards a change of the row that is still in doubt:
         a pending delete that is removed because its purge was never made must not be needed later.
         """
-        rows = self._driver.run(
-            _IN_USE, (pending.application, pending.name), consistency=self._options.catalogue_serial
-        )
+        name = pending.application, pending.name
+        rows = await self._driver.ask(Request(_IN_USE, name, self._options.catalogue_serial))
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
-    def _remove_messages(self, pending: PendingDelete, part: int) -> None:
+    async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
         write = self._options.catalogue_write
-        recorded = self._driver.run(_BUCKETS, (pending.qid, part), consistency=self._options.catalogue_read)
+        recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
         time_buckets = own_buckets(pending, self._clock.now())
         time_buckets += [
             bucketing.bucket_of(start, kind, level)
@@ -141,6 +148,6 @@ class GarbageCollector:
             Request(_REMOVE[time_bucket.ttl_class], (pending.qid, part, time_bucket.bucket), write)
             for time_bucket in time_buckets
         ]
-        self._driver.gather(removals, most=_AT_ONCE)
+        await self._driver.ask_all(removals, most=_AT_ONCE)
         if recorded:
-            self._driver.run(_FORGET_BUCKETS, (pending.qid, part), consistency=write)
+            await self._driver.ask(Request(_FORGET_BUCKETS, (pending.qid, part), write))

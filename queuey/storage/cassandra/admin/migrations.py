@@ -206,7 +206,7 @@ def _make_all(
                 _change_schema(driver, options, statement)
             lock.renew()
             values = migration.number, migration.name, migration.checksum, time.time()
-            lock.transactions.run(_RECORD, values)
+            lock.transactions.wait(_RECORD, values)
             tell(f"{migration.name}: made")
     return tuple(missing), stored_timing.first(driver, options, tell)
 
@@ -233,7 +233,7 @@ class _Lock:
 
     def __exit__(self, *_: object) -> None:
         with suppress(StoreUnavailable):  # It then ends by its TTL.
-            self.transactions.run(_UNLOCK, (self._owner,))
+            self.transactions.wait(_UNLOCK, (self._owner,))
 
     def renew(self) -> None:
         """Makes sure that the lock is held for long enough to make one change."""
@@ -243,7 +243,7 @@ class _Lock:
 
     def _take(self, expected: str | None) -> str | None:
         """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
-        result = self.transactions.run(_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
+        result = self.transactions.wait(_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
         if result.is_done:
             return self._owner
         return result.row[-1] if result.row else None

@@ -19,6 +19,7 @@ from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, scopes
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
@@ -78,29 +79,36 @@ class CassandraApplications(Applications):
     _known: dict[str, float]
     """When it was last certain that an application exists (boot time). Names that do not exist are not remembered."""
 
-    def create_application(self, name: str) -> None:
+    @blocking()
+    async def create_application(self, name: str) -> None:
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
         read_back = Request(_APPLICATION, (name,), self._options.catalogue_serial)
-        if not self._transactions.run(_CREATE, values, token, read_back=read_back).is_done:
+        if not (await self._transactions.run(_CREATE, values, token, read_back=read_back)).is_done:
             raise ApplicationExists(name)
 
-    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+    @blocking()
+    async def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
         # Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes.
-        return [name for (name,) in self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
+        return [name for (name,) in await self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
 
-    def has_application(self, name: str) -> bool:
+    @blocking()
+    async def has_application(self, name: str) -> bool:
+        return await self._has_application(name)
+
+    async def _has_application(self, name: str) -> bool:
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         now = self._clock.boottime()
         if now - self._known.get(name, -_CACHED) < _CACHED:
             return True
-        found = bool(self._ask(_APPLICATION, name))
+        found = bool(await self._ask(_APPLICATION, name))
         if found:
             self._known[name] = now
         return found
 
-    def add_key(
+    @blocking()
+    async def add_key(
         self,
         application: str,
         digest: bytes,
@@ -109,91 +117,100 @@ class CassandraApplications(Applications):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
-        if application != OPERATORS and not self.has_application(application):
+        if application != OPERATORS and not await self._has_application(application):
             raise ApplicationNotFound(application)
-        with self._transactions.turn(("key", digest)):
-            present = self._find_digest(digest)
+        async with self._transactions.turn(("key", digest)):
+            present = await self._find_digest(digest)
             if present is not None:
                 return _own(present.key, application)
-            entry = self._add_entry(application, digest)
+            entry = await self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
             version, read_back = new_number(), Request(_KEY, (digest,), self._options.catalogue_serial)
-            result = self._transactions.run(_ADD_KEY, (digest, *_values(key), version), version, read_back=read_back)
+            result = await self._transactions.run(
+                _ADD_KEY, (digest, *_values(key), version), version, read_back=read_back
+            )
             if result.is_done:
                 return key
             if result.row and (other := _found(result.row)).key.application == application:
                 return other.key
-            self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
+            await self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")
 
-    def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
+    async def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
         """Writes a key's row under its application, under the shortest id that no other key there has."""
         for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
             values = application, entry.id, digest, entry.version
             read_back = Request(_ENTRY, values[:2], self._options.catalogue_serial)
-            result = self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
+            result = await self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
             if result.is_done:
                 return entry
             present = _KeyEntry(*result.row) if result.row else None
             while present is not None and present.digest == digest:
                 # Left by an earlier attempt or by a key that is being revoked: written anew, it will stay.
-                if self._renew_entry(application, present, entry.version):
+                if await self._renew_entry(application, present, entry.version):
                     return entry
-                present = self._find_entry(application, entry.id)
+                present = await self._find_entry(application, entry.id)
         raise StoreUnavailable("others are adding and revoking the same key")
 
-    def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
-        return self._transactions.run(_RENEW_ENTRY, (version, application, entry.id, entry.version), version).is_done
+    async def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
+        values = version, application, entry.id, entry.version
+        return (await self._transactions.run(_RENEW_ENTRY, values, version)).is_done
 
-    def keys(self, application: str) -> list[Key]:
-        entries = [_KeyEntry(*row) for row in self._ask(_ENTRIES, application)]
+    @blocking()
+    async def keys(self, application: str) -> list[Key]:
+        entries = [_KeyEntry(*row) for row in await self._ask(_ENTRIES, application)]
         level = self._options.catalogue_read
-        rows = self._driver.gather([Request(_KEY, (entry.digest,), level) for entry in entries])
+        rows = await self._driver.ask_all([Request(_KEY, (entry.digest,), level) for entry in entries])
         found = [_found(row[0]).key for row in rows if row]
         wanted = {(application, entry.id) for entry in entries}
         keys = {key.id: key for key in found if (key.application, key.id) in wanted}
         return sorted(keys.values(), key=lambda key: (key.created, key.id))
 
-    def revoke_key(self, application: str, key_id: str) -> None:
+    @blocking()
+    async def revoke_key(self, application: str, key_id: str) -> None:
         while True:
             # The entry first: a caller that adds the key again after it was removed below gives the entry a new
             # version.
-            entry, found = self._named_key(application, key_id)
+            entry, found = await self._named_key(application, key_id)
             read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
-            if self._transactions.run(_REMOVE_KEY, (entry.digest, found.version), read_back=read_back).is_done:
-                self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
+            values = entry.digest, found.version
+            if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
+                await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 
-    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+    @blocking()
+    async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         while True:
-            entry, found = self._named_key(application, key_id)
+            entry, found = await self._named_key(application, key_id)
             token = new_number()
-            if self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version), token).is_done:
+            values = expires, token, entry.digest, found.version
+            if (await self._transactions.run(_EXPIRE_KEY, values, token)).is_done:
                 return msgspec.structs.replace(found.key, expires=expires)
 
-    def find_key(self, digest: bytes) -> Key | None:
-        found = self._find_digest(digest)
+    @blocking()
+    async def find_key(self, digest: bytes) -> Key | None:
+        found = await self._find_digest(digest)
         return None if found is None else found.key
 
-    def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _Found]:
-        entry = self._find_entry(application, key_id)
-        found = None if entry is None else self._find_digest(entry.digest)
+    async def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _Found]:
+        entry = await self._find_entry(application, key_id)
+        found = None if entry is None else await self._find_digest(entry.digest)
         if entry is not None and found is not None and (found.key.application, found.key.id) == (application, key_id):
             return entry, found
         raise KeyNotFound(key_id)
 
-    def _find_digest(self, digest: bytes) -> _Found | None:
-        rows = self._ask(_KEY, digest)
+    async def _find_digest(self, digest: bytes) -> _Found | None:
+        rows = await self._ask(_KEY, digest)
         return _found(rows[0]) if rows else None
 
-    def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
-        rows = self._ask(_ENTRY, application, key_id)
+    async def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
+        rows = await self._ask(_ENTRY, application, key_id)
         return _KeyEntry(*rows[0]) if rows else None
 
-    def _ask(self, statement: Statement, *values: object) -> list[Any]:
-        return self._driver.run(statement, values, consistency=self._options.catalogue_read)
+    async def _ask(self, statement: Statement, *values: object) -> list[Any]:
+        return await self._driver.ask(Request(statement, values, self._options.catalogue_read))
 
 
 def _found(row: Sequence[Any]) -> _Found:

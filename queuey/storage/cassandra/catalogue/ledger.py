@@ -16,7 +16,8 @@ from queuey.storage import IDENTITY, Ledger
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
@@ -50,52 +51,56 @@ class CassandraLedger(Ledger):
     _watch: ClockWatch
     _closing: threading.Event
 
-    def now(self) -> int:
+    @blocking()
+    async def now(self) -> int:
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
-        self._watch.require()
+        await self._watch.require()
         return self._clock.now()
 
-    def entry(self, work: str, piece: int) -> bytes | None:
+    @blocking()
+    async def entry(self, work: str, piece: int) -> bytes | None:
         _check(work, piece)
-        return self._entry(work, piece).value
+        return (await self._entry(work, piece)).value
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+    @blocking()
+    async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
         _check(work, piece)
         kept = min(KEPT, bucketing.longest_ttl(self._clock.now()))
-        return self._enter(work, piece, value, expected=expected, kept=kept)
+        return await self._enter(work, piece, value, expected=expected, kept=kept)
 
-    def identity(self) -> str:
+    @blocking()
+    async def identity(self) -> str:
         # A note of another kind, which is kept for ever.
-        found = self.entry(IDENTITY, 0)
+        found = (await self._entry(IDENTITY, 0)).value
         if found is None:
-            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+            found = await self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
         return found.decode()
 
-    def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
+    async def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
         until = self._clock.boottime() + self._options.catalogue_deadline
-        with self._transactions.turn(("ledger", work, piece)):
+        async with self._transactions.turn(("ledger", work, piece)):
             while True:
-                present = self._entry(work, piece)
+                present = await self._entry(work, piece)
                 if present.value is None and expected is not None:
                     raise Conflict(f"piece {piece} of {work!r} is not in the ledger any more")
                 if present.value is not None and (present.value == value or present.value != expected):
                     return present.value
                 token = new_number()
                 values = kept, value, token, work, piece, present.version
-                if self._transactions.run(_SET, values, token).is_done:
+                if (await self._transactions.run(_SET, values, token)).is_done:
                     return value
                 # Another was quicker, or ours was applied and then replaced: what stands there now decides.
                 if self._clock.boottime() > until:
                     raise StoreBusy("others keep changing this entry of the ledger")
 
-    def _entry(self, work: str, piece: int) -> LedgerEntry:
+    async def _entry(self, work: str, piece: int) -> LedgerEntry:
         """Finishes or discards a change whose outcome is unknown, then reads the entry.
 
         A plain read may miss a change that was accepted by a majority and whose writer then died; it could take effect
         at any later time, after decisions that were made without it.
         """
-        rows = self._driver.run(_FIND, (work, piece), consistency=self._options.catalogue_serial)
+        rows = await self._driver.ask(Request(_FIND, (work, piece), self._options.catalogue_serial))
         version, value = rows[0] if rows else NOTHING
         return NOTHING if version is None or value is None else LedgerEntry(version, value)
 

@@ -18,6 +18,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import (
     ChangeResult,
     LightweightTransactions,
@@ -69,91 +70,91 @@ class OffsetTable:
         self._transactions = cas
         self._noted: set[tuple[int, str]] = set()
 
-    def read(self, uid: int, group: str) -> OffsetsRow:
-        return _decoded(self._driver.run(_ALL, (uid, group), consistency=self._options.catalogue_read))
+    async def read(self, uid: int, group: str) -> OffsetsRow:
+        return _decoded(await self._driver.ask(Request(_ALL, (uid, group), self._options.catalogue_read)))
 
-    def read_several(self, uids: Sequence[int], group: str) -> list[OffsetsRow]:
+    async def read_several(self, uids: Sequence[int], group: str) -> list[OffsetsRow]:
         some = [Request(_ALL, (uid, group), self._options.catalogue_read) for uid in uids]
-        return [_decoded(rows) for rows in self._driver.gather(some)]
+        return [_decoded(rows) for rows in await self._driver.ask_all(some)]
 
-    def set(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> Decision:
+    async def set(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> Decision:
         uid = queue.uid
         until = self._clock.boottime() + self._options.catalogue_deadline
         compares = any(change.compare for change in changes)
-        with self._transactions.turn(("offsets", uid, group)):
+        async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = self.read(uid, group)
+                recorded = await self.read(uid, group)
                 decision = decide(recorded.offsets, changes, ids.ticks_to_seconds(self._clock.now()))
                 if not decision.applied:
                     return decision
                 if not recorded.offsets:
-                    self._check_group_count(queue, group)
-                self._note_group(uid, group)
+                    await self._check_group_count(queue, group)
+                await self._note_group(uid, group)
                 sets = [
                     (_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition))
                     for offset in decision.changed()
                 ]
-                result = self._change(uid, group, recorded.version, sets)
+                result = await self._change(uid, group, recorded.version, sets)
                 if result.is_done:
                     return decision
                 if result.is_unclear and compares:
                     raise unclear(f"group {group!r}")
                 self._check(until)
 
-    def _check_group_count(self, queue: Queue, group: str) -> None:
+    async def _check_group_count(self, queue: Queue, group: str) -> None:
         if group.startswith(READERS):
             values = queue.uid, READERS, MOST_READERS
-            readers = self._driver.run(_READERS, values, consistency=self._options.catalogue_read)
+            readers = await self._driver.ask(Request(_READERS, values, self._options.catalogue_read))
             offset_changes.check_group_count(queue, len(readers), readers=True)
             return
         try:
-            offset_changes.check_group_count(queue, len(self._names(queue.uid)))
+            offset_changes.check_group_count(queue, len(await self._names(queue.uid)))
         except Conflict:  # Some of these names may be of groups that were forgotten.
-            offset_changes.check_group_count(queue, len(self.groups(queue.uid)))
+            offset_changes.check_group_count(queue, len(await self.groups(queue.uid)))
 
-    def _note_group(self, uid: int, group: str) -> None:
+    async def _note_group(self, uid: int, group: str) -> None:
         """Notes a group down to be listed; once is enough, because it stays there as long as the queue."""
         if (uid, group) in self._noted:
             return
-        self._driver.run(_ADD_GROUP, (uid, group), consistency=self._options.catalogue_write)
+        await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
         if len(self._noted) >= _MOST_NOTED:
             self._noted.clear()
         self._noted.add((uid, group))
 
-    def _change(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
+    async def _change(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
         token = new_number()
-        return self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
+        return await self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
 
-    def groups(self, uid: int) -> list[str]:
-        names = self._names(uid)
-        rows = self._driver.gather([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
+    async def groups(self, uid: int) -> list[str]:
+        names = await self._names(uid)
+        rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
         return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
 
-    def forget(self, uid: int, group: str) -> bool:
+    async def forget(self, uid: int, group: str) -> bool:
         until = self._clock.boottime() + self._options.catalogue_deadline
         doubted = False
-        with self._transactions.turn(("offsets", uid, group)):
+        async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = self.read(uid, group)
+                recorded = await self.read(uid, group)
                 if not recorded.offsets:
                     return doubted  # If a removal was in doubt before, it was made.
                 removals = [(_FORGET, (uid, group, partition)) for partition in recorded.offsets]
-                result = self._change(uid, group, recorded.version, removals)
+                result = await self._change(uid, group, recorded.version, removals)
                 if result.is_done:
                     return True
                 doubted = doubted or result.is_unclear
                 self._check(until)
 
-    def forget_queue(self, uid: int) -> None:
-        rows = self._driver.run(_ALL_GROUPS, (uid,), consistency=self._options.catalogue_read)
+    async def forget_queue(self, uid: int) -> None:
+        rows = await self._driver.ask(Request(_ALL_GROUPS, (uid,), self._options.catalogue_read))
         names = [name for (name,) in rows]
         for name in names:
-            self.forget(uid, name)
+            await self.forget(uid, name)
         if names:
-            self._driver.run(_FORGET_ALL, (uid,), consistency=self._options.catalogue_write)
+            await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
 
-    def _names(self, uid: int) -> list[str]:
-        rows = self._driver.run(_GROUPS, (uid, READERS), consistency=self._options.catalogue_read)
+    async def _names(self, uid: int) -> list[str]:
+        rows = await self._driver.ask(Request(_GROUPS, (uid, READERS), self._options.catalogue_read))
         return [name for (name,) in rows]
 
     def _check(self, until: float) -> None:
@@ -172,27 +173,32 @@ class CassandraOffsets(Offsets):
     _rows: QueueCache
     _offsets: OffsetTable
 
-    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+    @blocking()
+    async def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
         offset_changes.check(queue, changes)
-        self._rows.current(queue)
-        return self._offsets.set(queue, group, changes).result(changes)
+        await self._rows.current(queue)
+        return (await self._offsets.set(queue, group, changes)).result(changes)
 
-    def offsets(self, queue: Queue, group: str) -> list[Offset]:
-        self._rows.current(queue)
-        recorded = self._offsets.read(queue.uid, group).offsets
+    @blocking()
+    async def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        await self._rows.current(queue)
+        recorded = (await self._offsets.read(queue.uid, group)).offsets
         if not recorded:
             raise GroupNotFound(group)
         return [recorded[partition] for partition in sorted(recorded)]
 
-    def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        rows = self._offsets.read_several([queue.uid for queue in queues], group)
+    @blocking()
+    async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        rows = await self._offsets.read_several([queue.uid for queue in queues], group)
         return [{part: offset.position for part, offset in sorted(row.offsets.items())} for row in rows]
 
-    def groups(self, queue: Queue) -> list[str]:
-        self._rows.current(queue)
-        return self._offsets.groups(queue.uid)
+    @blocking()
+    async def groups(self, queue: Queue) -> list[str]:
+        await self._rows.current(queue)
+        return await self._offsets.groups(queue.uid)
 
-    def delete_group(self, queue: Queue, group: str) -> None:
-        self._rows.current(queue)
-        if not self._offsets.forget(queue.uid, group):
+    @blocking()
+    async def delete_group(self, queue: Queue, group: str) -> None:
+        await self._rows.current(queue)
+        if not await self._offsets.forget(queue.uid, group):
             raise GroupNotFound(group)

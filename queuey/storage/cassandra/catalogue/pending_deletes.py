@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from queuey import ids
 from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
 
@@ -50,29 +48,27 @@ class PendingDeletes:
         self._driver = driver
         self._options = options
 
-    def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
+    async def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
         """Notes down what is about to be left by a purge or delete."""
         queue, uid = row.queue, row.queue.uid if deleted else None
         numbers = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
         pending = PendingDelete((now, ids.random_low()), *numbers, queue.application, queue.name)
         _, *columns = msgspec.structs.astuple(pending)
         values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
-        self._driver.run(_DIG, values, consistency=self._options.catalogue_write)
+        await self._driver.ask(Request(_DIG, values, self._options.catalogue_write))
         return pending
 
-    def older(self, ticks: int) -> Iterator[PendingDelete]:
-        for shard in range(SHARDS):
-            after, limit = ids.FIRST, (ticks, ids.LOW_MIN)
-            while True:
-                values = shard, uuid_of(after), uuid_of(limit), _PAGE
-                found = self._driver.run(_OLDEST, values, consistency=self._options.catalogue_read)
-                for buried, *columns in found:
-                    after = ids.parse_position(buried.hex)
-                    if columns[0] is not None:  # Else only what came late of a pending delete that is gone.
-                        yield PendingDelete(after, *columns)
-                if len(found) < _PAGE:
-                    break
+    async def older(
+        self, ticks: int, shard: int, after: ids.Position
+    ) -> tuple[list[PendingDelete], ids.Position | None]:
+        """Returns a page of a shard, and its end if there are further pages."""
+        values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE
+        answer = await self._driver.ask(Request(_OLDEST, values, self._options.catalogue_read))
+        rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
+        # Without a qid only what came late of a pending delete that is gone is there.
+        page = [PendingDelete(*row) for row in rows if row[1] is not None]
+        return page, rows[-1][0] if len(rows) == _PAGE else None
 
-    def level(self, pending: PendingDelete) -> None:
+    async def level(self, pending: PendingDelete) -> None:
         values = pending.qid % SHARDS, uuid_of(pending.buried)
-        self._driver.run(_LEVEL, values, consistency=self._options.catalogue_write)
+        await self._driver.ask(Request(_LEVEL, values, self._options.catalogue_write))

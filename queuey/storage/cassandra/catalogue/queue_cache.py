@@ -16,7 +16,6 @@ covers every message with a new id below the horizon. Two kinds of messages may 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from queuey.storage import queue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.recent import Recent
@@ -108,7 +107,10 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
 
 
 class QueueCache:
-    """The rows that this process has read, those of the last C seconds. All methods may be called from any thread."""
+    """The rows that this process has read, those of the last C seconds.
+
+    In the thread of the store's loop, but for :meth:`get`, :meth:`held` and :meth:`close`, which any thread may call.
+    """
 
     def __init__(
         self,
@@ -127,8 +129,7 @@ class QueueCache:
             clock.boottime, lambda: timing.kept.row_age, options.cached_queues
         )
         self._refreshing: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -136,7 +137,7 @@ class QueueCache:
     def get(self, application: str, name: str) -> Row | None:
         """Returns the row if it was read within C; never blocks."""
         row = self._rows.get((application, name))
-        if row is None or self._closing.is_set():
+        if row is None or self._is_closed:
             return None
         age = self._clock.boottime() - row.read_at
         longest = self._timing.kept.row_age
@@ -146,22 +147,22 @@ class QueueCache:
             self._refresh((application, name))
         return row
 
-    def read(self, application: str, name: str) -> Row:
+    async def read(self, application: str, name: str) -> Row:
         self._check_open()
         if len(name) > LONGEST_NAME:
             raise QueueNotFound(name)
         began = self._clock.boottime()
-        found = self._driver.run(FIND, (application, name), consistency=self._options.catalogue_read)
+        found = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
         return self._take((application, name), found, began)
 
-    def young(self, application: str, name: str) -> Row:
+    async def young(self, application: str, name: str) -> Row:
         """Reads a row that is young enough to write by; again, after pauses, where that takes too long.
 
         Its age counts from the beginning of its read, because it may show what was there then.
         """
         until, pause = self._clock.boottime() + SLOW, FIRST_PAUSE
         while True:
-            row = self.read(application, name)
+            row = await self.read(application, name)
             now = self._clock.boottime()
             if now - row.read_at <= self._timing.kept.row_age * YOUNG:
                 return row
@@ -170,31 +171,18 @@ class QueueCache:
                     f"Reading the row of queue {name!r} took {now - row.read_at:.2f} s. A write needs a row at most "
                     f"{self._timing.kept.row_age * YOUNG:g} s old; Cassandra is too slow"
                 )
-            self._closing.wait(pause)
+            await self._driver.loop.sleep(pause)
             pause *= 2
 
-    def current(self, queue: Queue, *, since: float | None = None) -> Row:
+    async def current(self, queue: Queue, *, since: float | None = None) -> Row:
         """Returns the row of a queue that has not changed, read at boot time ``since`` or later (None: within C)."""
         self._check_open()
         if (row := self.held(queue, since=since)) is not None:
             return row
-        began = self._clock.boottime()
-        return self._unchanged(queue, self._driver.gather([self._find(queue)])[0], began)
-
-    async def find(self, queue: Queue, since: float) -> Row:
-        """Does as :meth:`current`, without blocking."""
-        self._check_open()
-        if (row := self.held(queue, since=since)) is not None:
-            return row
-        began = self._clock.boottime()
-        return self._unchanged(queue, (await self._driver.ask_all([self._find(queue)]))[0], began)
-
-    def _find(self, queue: Queue) -> Request:
-        return Request(FIND, (queue.application, queue.name), self._options.catalogue_read)
-
-    def _unchanged(self, queue: Queue, found: Rows, began: float) -> Row:
+        key, began = (queue.application, queue.name), self._clock.boottime()
+        [found] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
         try:
-            row = self._take((queue.application, queue.name), found, began)
+            row = self._take(key, found, began)
         except QueueNotFound as error:
             raise QueueChanged(queue.name) from error
         # A row of another version may be older than the caller's or newer: versions are random and do not say.
@@ -212,25 +200,21 @@ class QueueCache:
     def put(self, row: Row) -> None:
         """Keeps a row, unless one that was read later is there."""
         key = row.queue.application, row.queue.name
-        with self._lock:
-            present = self._rows.get(key)
-            if not self._closing.is_set() and (present is None or present.read_at <= row.read_at):
-                self._rows.put(key, row, row.read_at)
+        present = self._rows.get(key)
+        if not self._is_closed and (present is None or present.read_at <= row.read_at):
+            self._rows.put(key, row, row.read_at)
 
     def forget(self, application: str, name: str) -> None:
-        with self._lock:
-            self._rows.pop((application, name))
+        self._rows.pop((application, name))
 
     def forget_all(self) -> None:
-        with self._lock:
-            self._rows.clear()
+        self._rows.clear()
 
     def close(self) -> None:
-        with self._lock:
-            self._closing.set()
-            self._rows.clear()
+        self._is_closed = True
+        self._driver.loop.call(self._rows.clear)
 
-    def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
+    async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
         """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
 
         ``given``: readers' horizons may have passed the ids, so a call that changes the row returns when no process
@@ -239,24 +223,25 @@ class QueueCache:
         if covering(row, ttls, size) is row:
             return row
         queue = row.queue
-        with self._transactions.turn(("queue", queue.application, queue.name)):
-            row = self.current(queue)
+        async with self._transactions.turn(("queue", queue.application, queue.name)):
+            row = await self.current(queue)
             while (wanted := covering(row, ttls, size)) is not row:
                 began = self._clock.boottime()
                 numbers = wanted.longest_ttl, wanted.longest_row
                 known = queue.version, row.longest_ttl, row.longest_row
                 values = *numbers, queue.application, queue.name, *known
-                if self._transactions.run(_COVER, values).is_done:
+                if (await self._transactions.run(_COVER, values)).is_done:
                     row = msgspec.structs.replace(wanted, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, or we did before an answer was lost; or the queue changed.
-                    row = self.current(queue, since=began)
-        if given and self._closing.wait(self._timing.assumed.row_age):
-            raise StoreClosed("the store is closed")
+                    row = await self.current(queue, since=began)
+        if given:
+            await self._driver.loop.sleep(self._timing.assumed.row_age)
+            self._check_open()
         return row
 
     def _check_open(self) -> None:
-        if self._closing.is_set():
+        if self._is_closed:
             raise StoreClosed("the store is closed")
 
     def _take(self, key: tuple[str, str], found: Sequence[Any], began: float) -> Row:
@@ -269,22 +254,19 @@ class QueueCache:
 
     def _drop(self, key: tuple[str, str], began: float) -> None:
         """Drops a row that was read before a read that found nothing began."""
-        with self._lock:
-            present = self._rows.get(key)
-            if present is not None and present.read_at <= began:
-                self._rows.pop(key)
+        present = self._rows.get(key)
+        if present is not None and present.read_at <= began:
+            self._rows.pop(key)
 
     def _refresh(self, key: tuple[str, str]) -> None:
         """Reads a row again without waiting, so that calls to a busy queue never do."""
-        with self._lock:
-            if key in self._refreshing or self._closing.is_set():
-                return
-            self._refreshing.add(key)
+        if key in self._refreshing or self._is_closed:
+            return
+        self._refreshing.add(key)
         began = self._clock.boottime()
 
         def done(found: Sequence[Any] | None, error: Exception | None) -> None:
-            with self._lock:
-                self._refreshing.discard(key)
+            self._refreshing.discard(key)
             if error is not None:
                 return  # The old row expires; the next call that needs it reads it and gets the error.
             if found:

@@ -10,12 +10,10 @@ import logging
 import math
 import zlib
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Request, Statement
-from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.options import CassandraOptions
 
 log = logging.getLogger(__name__)
@@ -54,25 +52,27 @@ class QueueIndex:
     async def add(self, application: str, name: str, uid: int) -> None:
         """Adds a queue to the index; to be done before it is made."""
         values = application, shard_of(name), name, uid
-        await called(partial(self._driver.send, Request(_ADD, values, self._options.catalogue_write)))
+        await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
 
-    def remove(self, application: str, name: str, uid: int) -> None:
+    async def remove(self, application: str, name: str, uid: int) -> None:
         """Removes a queue from the index. Call it only when the queue's row is gone for good.
 
         Does not fail: what stays is not listed, and what has been decided about the queue must be answered.
         """
         values = application, shard_of(name), name, uid
         try:
-            self._driver.run(_REMOVE, values, consistency=self._options.catalogue_write)
+            await self._driver.ask(Request(_REMOVE, values, self._options.catalogue_write))
         except StoreUnavailable as error:
             log.info("Queue %s of %s could not be removed from the index of names: %s", name, application, error)
 
     def scan(self, application: str, start: str) -> Scan:
         return Scan(self, application, start)
 
-    def slices(self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int) -> list[list[IndexEntry]]:
+    async def slices(
+        self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
+    ) -> list[list[IndexEntry]]:
         level = self._options.catalogue_read
-        found = self._driver.gather(
+        found = await self._driver.ask_all(
             [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), level) for shard, entry in after]
         )
         return [[IndexEntry(*row) for row in rows] for rows in found]
@@ -90,10 +90,10 @@ class Scan:
         """How many entries of each shard are in the heap."""
         self._heap: list[tuple[IndexEntry, int]] = []
 
-    def take(self, wanted: int) -> list[IndexEntry]:
+    async def take(self, wanted: int) -> list[IndexEntry]:
         found: list[IndexEntry] = []
         while len(found) < wanted:
-            self._fill(share_of(wanted - len(found)))
+            await self._fill(share_of(wanted - len(found)))
             if not self._heap:
                 break
             while self._heap and len(found) < wanted:
@@ -104,9 +104,10 @@ class Scan:
                     break  # The next entry may be in this shard.
         return found
 
-    def _fill(self, share: int) -> None:
+    async def _fill(self, share: int) -> None:
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
-        for (shard, _), entries in zip(empty, self._index.slices(self._application, empty, share), strict=True):
+        found = await self._index.slices(self._application, empty, share)
+        for (shard, _), entries in zip(empty, found, strict=True):
             if len(entries) < share:
                 del self._ends[shard]
             else:

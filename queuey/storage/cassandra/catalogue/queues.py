@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueInde
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import ChangeResult, LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
@@ -50,6 +52,8 @@ _TOGETHER = 10
 _SOME = Statement(
     f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
 )
+_LOOK_EVERY = 0.2
+"""Max seconds until a call that waits for others notices that the store is being closed."""
 _AT_ONCE = 500
 """Max rows that a listing reads side by side."""
 
@@ -73,26 +77,27 @@ class CassandraCatalogue(Catalogue, Applications):
     _index: QueueIndex
     _pending_deletes: PendingDeletes
     _arrivals: PolledArrivals
+    _has_application: Callable[[str], Coroutine[Any, Any, bool]]
 
-    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+    @blocking()
+    async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         specs.of_new(spec)
-        row, created = self._find_row(application, name), False
+        row, created = await self._find_row(application, name), False
         if row is None:
-            if not self.has_application(application):
+            if not await self._has_application(application):
                 raise ApplicationNotFound(application)
-            with self._transactions.turn(("queue", application, name)):
-                row, created = self._create_row(application, name, spec)
+            async with self._transactions.turn(("queue", application, name)):
+                row, created = await self._create_row(application, name, spec)
         if differing := specs.differing(row.queue, spec):
             raise QueueExists(row.queue, differing)
         return row.queue, created
 
-    def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
+    async def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
         """Creates a queue, unless another caller creates it first.
 
         Each attempt has its own numbers. If an attempt succeeds but its answer is lost, others may find and delete that
         queue: the next attempt must not create a queue with its numbers, and so its messages.
         """
-        self._driver.prepare([_INSERT])
         while True:
             tried: dict[int, Row] = {}
 
@@ -102,15 +107,15 @@ class CassandraCatalogue(Catalogue, Applications):
                 await self._index.add(application, name, row.queue.uid)
                 return self._transactions.request(_INSERT, _values_of(row))
 
-            result = self._transactions.wait(change)
+            result = await self._transactions.decide(change)
             try:
-                present = tried[next(reversed(tried))] if result.is_done else self._find_row(application, name)
+                present = tried[next(reversed(tried))] if result.is_done else await self._find_row(application, name)
             except StoreUnavailable as error:
                 if result.is_unclear:
                     raise in_doubt(error) from error
                 raise
             for uid in tried.keys() - {present.queue.uid if present else 0}:
-                self._index.remove(application, name, uid)
+                await self._index.remove(application, name, uid)
             if present is not None:
                 self._rows.put(present)
                 return present, present.queue.uid in tried
@@ -133,98 +138,106 @@ class CassandraCatalogue(Catalogue, Applications):
     def _default_longest_ttl(self, queue: Queue) -> int:
         return self._options.default_ttl if queue.ttl is None else queue.ttl
 
-    def _find_row(self, application: str, name: str) -> Row | None:
+    async def _find_row(self, application: str, name: str) -> Row | None:
         try:
-            return self._rows.read(application, name)
+            return await self._rows.read(application, name)
         except QueueNotFound:
             return None
 
-    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+    @blocking()
+    async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         row = None if fresh else self._rows.get(application, name)
-        return (row or self._rows.read(application, name)).queue
+        return (row or await self._rows.read(application, name)).queue
 
     def cached_queue(self, application: str, name: str) -> Queue | None:
         row = self._rows.get(application, name)
         return None if row is None else row.queue
 
-    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+    @blocking()
+    async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         fields = specs.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
-        changed = self._change_row(queue, _UPDATE, (*queue_rows.values(updated), updated.version), updated.version)
+        changed = await self._change_row(
+            queue, _UPDATE, (*queue_rows.values(updated), updated.version), updated.version
+        )
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
-        self._wait_for_others()
+        await self._wait_for_others()
         return updated
 
-    def purge_queue(self, queue: Queue) -> Queue:
+    @blocking()
+    async def purge_queue(self, queue: Queue) -> Queue:
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
-        self._dig(queue, deleted=False)
+        await self._dig(queue, deleted=False)
         numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
-        changed = self._change_row(queue, _PURGE, numbers, purged.version)
+        changed = await self._change_row(queue, _PURGE, numbers, purged.version)
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
-        self._wait_for_others()
+        await self._wait_for_others()
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         return purged
 
-    def delete_queue(self, queue: Queue) -> None:
-        self._dig(queue, deleted=True)
-        changed = self._change_row(queue, _DELETE)
+    @blocking()
+    async def delete_queue(self, queue: Queue) -> None:
+        await self._dig(queue, deleted=True)
+        changed = await self._change_row(queue, _DELETE)
         # After a doubt the name may be that of another queue, which was made since.
         if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
             raise QueueChanged(queue.name)
-        self._wait_for_others()
+        await self._wait_for_others()
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
-        self._index.remove(queue.application, queue.name, queue.uid)
+        await self._index.remove(queue.application, queue.name, queue.uid)
 
-    def _dig(self, queue: Queue, *, deleted: bool) -> None:
-        row = self._rows.current(queue, since=self._clock.boottime())
-        self._pending_deletes.dig(row, self._clock.now(), deleted=deleted)
+    async def _dig(self, queue: Queue, *, deleted: bool) -> None:
+        row = await self._rows.current(queue, since=self._clock.boottime())
+        await self._pending_deletes.dig(row, self._clock.now(), deleted=deleted)
 
-    def _change_row(
+    async def _change_row(
         self, queue: Queue, statement: Statement, values: tuple[object, ...] = (), token: int | None = None
     ) -> ChangeResult:
         key = queue.application, queue.name
         read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
-        with self._transactions.turn(("queue", *key)):
+        async with self._transactions.turn(("queue", *key)):
             self._rows.forget(*key)
-            result = self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
+            result = await self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
             self._rows.forget(*key)
         return result
 
-    def _wait_for_others(self) -> None:
+    async def _wait_for_others(self) -> None:
         began = self._clock.boottime()
         while True:
             if not self._timing.fresh(self._clock.boottime()):
-                self._renew_times()
+                await self._renew_times()
             left = began + self._timing.assumed.row_age - self._clock.boottime()
             if left <= 0:
                 return
-            if self._closing.wait(self._deadline.left(left)):
+            await self._driver.loop.sleep(self._deadline.left(min(left, _LOOK_EVERY)))
+            if self._closing.is_set():
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
 
-    def _renew_times(self) -> None:
+    async def _renew_times(self) -> None:
         try:
-            problem = self._timing.renew(self._driver)
+            problem = await self._timing.renew(self._driver)
         except StoreUnavailable as error:
             raise in_doubt(error) from error
         if problem is not None:
             raise StoreUnavailable(f"{problem}; the queue has changed", outcome="unknown")
 
-    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+    @blocking()
+    async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         # The order is that of UTF-8 bytes.
         found: list[Queue] = []
         scan = self._index.scan(application, start)
-        while len(found) < limit and (entries := scan.take(min(limit - len(found), _AT_ONCE))):
-            found += self._existing_queues(application, entries)
+        while len(found) < limit and (entries := await scan.take(min(limit - len(found), _AT_ONCE))):
+            found += await self._existing_queues(application, entries)
         return found
 
-    def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
+    async def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _TOGETHER)
         some = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
         read_at = self._clock.boottime()
         level = self._options.catalogue_read
-        found = self._driver.gather([Request(_SOME, (application, *each), level) for each in some])
+        found = await self._driver.ask_all([Request(_SOME, (application, *each), level) for each in some])
         rows = [row_of(application, name, values, read_at) for some in found for name, *values in some]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]

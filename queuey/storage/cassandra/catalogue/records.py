@@ -16,10 +16,13 @@ from queuey.errors import RecordChanged
 from queuey.messages import Record, RecordDue
 from queuey.storage import Records, items
 from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
 SHARDS = 4
+_ROWS_IN_A_TURN = 2_000
+"""Max rows that one turn of the loop goes through."""
 
 _ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
 _FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}")
@@ -45,45 +48,50 @@ class CassandraRecords(Records):
     _options: CassandraOptions
     _transactions: LightweightTransactions
 
-    def record(self, kind: str, application: str, name: str) -> Record | None:
+    @blocking()
+    async def record(self, kind: str, application: str, name: str) -> Record | None:
         # Finishes or discards a change whose outcome is unknown, then reads.
         values = kind, _shard(application, name), application, name
-        rows = self._driver.run(_FIND, values, consistency=self._options.catalogue_serial)
+        rows = await self._driver.ask(Request(_FIND, values, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None
 
-    def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
+    @blocking()
+    async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         level = self._options.catalogue_read
         some = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
-        found = [Record(kind, application, *row) for rows in self._driver.gather(some) for row in rows]
+        found = [Record(kind, application, *row) for rows in await self._driver.ask_all(some) for row in rows]
         # Cassandra orders names by their bytes, and so does the merge.
         return heapq.nsmallest(limit, found, key=lambda record: record.name.encode())
 
-    def set_record(self, record: Record) -> Record:
+    @blocking()
+    async def set_record(self, record: Record) -> Record:
         items.check_record(record)
         new = replace(record, version=new_number())
         row = record.kind, _shard(record.application, record.name), record.application, record.name
-        with self._transactions.turn(("record", *row)):
+        async with self._transactions.turn(("record", *row)):
             if record.version:
                 values = new.value, new.due, new.version, *row, record.version
-                result = self._transactions.run(_CHANGE, values, new.version)
+                result = await self._transactions.run(_CHANGE, values, new.version)
             else:
                 # The refusal of an insert shows the whole row, key and all.
                 read_back = Request(_FIND, row, self._options.catalogue_serial)
-                result = self._transactions.run(
+                result = await self._transactions.run(
                     _CREATE, (*row, new.value, new.due, new.version), new.version, read_back=read_back
                 )
         result.require(RecordChanged(record.name), f"record {record.name!r}")
         return new
 
-    def remove_record(self, record: Record) -> None:
+    @blocking()
+    async def remove_record(self, record: Record) -> None:
         row = record.kind, _shard(record.application, record.name), record.application, record.name
-        with self._transactions.turn(("record", *row)):
+        async with self._transactions.turn(("record", *row)):
             read_back = Request(_FIND, row, self._options.catalogue_serial)
-            result = self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
+            result = await self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
         # If it is there after a doubt, it may have been changed before, or removed by this call and made again.
         result.require(RecordChanged(record.name), f"record {record.name!r}")
 
-    def due_records(
+    @blocking()
+    async def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
         # Cost: reads all that there are of the kind, or of the application, without values.
@@ -92,8 +100,12 @@ class CassandraRecords(Records):
             some = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]
         else:
             some = [Request(_DUE_OF, (kind, shard, application), level) for shard in range(SHARDS)]
-        found = (RecordDue(*row) for rows in self._driver.gather(some) for row in rows)
-        return heapq.nsmallest(limit, (each for each in found if each.due <= until), key=attrgetter("due"))
+        due: list[RecordDue] = []
+        for rows in await self._driver.ask_all(some):
+            for first in range(0, len(rows), _ROWS_IN_A_TURN):
+                due += [RecordDue(*row) for row in rows[first : first + _ROWS_IN_A_TURN] if row[2] <= until]
+                await self._driver.loop.next_turn()
+        return heapq.nsmallest(limit, due, key=attrgetter("due"))
 
 
 def _shard(application: str, name: str) -> int:

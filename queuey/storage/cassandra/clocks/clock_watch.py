@@ -1,6 +1,6 @@
 """Asks the coordinators for their time, in rounds and when an acknowledgement needs it.
 
-Rounds and light checks run in the thread of the store's loop. Callers that block wait for it, in other threads.
+All of it runs in the thread of the store's loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
 from uuid import UUID
 
 from queuey.errors import StoreClosed, StoreUnavailable
@@ -22,6 +21,7 @@ from queuey.storage.cassandra.clocks.intervals import Interval, measured
 from queuey.storage.cassandra.clocks.light_checks import NOW, LightChecks, Told
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Host, Request, Rows
+from queuey.storage.cassandra.driver.store_loop import called
 
 log = logging.getLogger(__name__)
 
@@ -89,24 +89,14 @@ class ClockWatch:
         if interval is not None:
             self._loop.call(self._ask_again)
 
-    def check(self, *, since: float | None = None) -> bool:
-        """Asks now and returns whether the clock is sound; several callers share a round. Not in the loop's thread.
+    async def check(self, *, since: float | None = None) -> bool:
+        """Asks now and returns whether the clock is sound; several callers share a round.
 
         ``since``: a round that began at this boot time or later will do; None: a new one.
         """
         if since is None or not self._clock_check.sound(since):
-            self._wait(self._check)
+            await called(lambda done: self._check(partial(done, None)))
         return self._clock_check.sound(-math.inf if since is None else since)
-
-    def _wait(self, begin: Callable[[Told], object]) -> StoreUnavailable | None:
-        if self._loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
-        answers: SimpleQueue[StoreUnavailable | None] = SimpleQueue()
-        self._loop.call(begin, answers.put)
-        try:
-            return answers.get(timeout=2 * (self.timeout + LATE))
-        except Empty:
-            return self.refusal()
 
     def sound(self, now: float | None = None) -> bool:
         """Returns whether the clock may be trusted, by the last check, and the times are known.
@@ -132,17 +122,16 @@ class ClockWatch:
         """Returns whether the time since an id was made (boot time) was measured correctly, by the last check."""
         return self._clock_check.sound() and minted > self._clock_check.wrong_until
 
-    def require(self) -> None:
+    async def require(self) -> None:
         """Makes sure that the clock is sound, by asking if need be."""
-        if not self._clock_check.sound() and not self.check():
+        if not self._clock_check.sound() and not await self.check():
             raise self.refusal()
-        if not self._timing.fresh(self._clock.boottime()) and self._timing.renew(self._driver) is not None:
+        if not self._timing.fresh(self._clock.boottime()) and await self._timing.renew(self._driver) is not None:
             raise self._timing.refusal()
 
-    def confirm(self, arrived: float) -> None:
-        """Makes sure of the clock before a write is acknowledged, by asking all nodes. Not in the loop's thread."""
-        if (error := self._wait(partial(self._confirm_since, arrived, ATTEMPTS))) is not None:
-            raise error
+    async def confirm(self, arrived: float) -> None:
+        """Makes sure of the clock before a write is acknowledged, by asking all nodes."""
+        await called(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
 
     def confirm_soon(self, done: Told) -> None:
         """The same for an answer that has just come, without waiting: one question for all answers that have."""
@@ -154,8 +143,6 @@ class ClockWatch:
         return StoreUnavailable(
             self._clock_check.complaint() or "the clock could not be compared with the Cassandra nodes'"
         )
-
-    # In the loop's thread
 
     def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
         if self._clock_check.sound(arrived):

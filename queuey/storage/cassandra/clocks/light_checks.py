@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
 """A row that every role may read and that costs a node little: it is made in memory, not read from a table."""
-Told = Callable[[StoreUnavailable | None], None]
+Told = Callable[[StoreUnavailable | None], object]
 
 _time_at = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20

@@ -46,12 +46,12 @@ class TimingInForce:
     def refusal(self) -> StoreUnavailable:
         return StoreUnavailable(self._problem or "the times that stand in the keyspace could not be read for a while")
 
-    def renew(self, driver: Driver) -> str | None:
+    async def renew(self, driver: Driver) -> str | None:
         """Reads the stored times; returns why this process cannot serve, None if it can."""
         if not self._options.follow:
             return None
         began = self._clock.boottime()
-        return self._take(driver.run(READ, consistency=self._options.catalogue_read), began)
+        return self._take(await driver.ask(Request(READ, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
         """Begins to read the stored times again if that is due; never blocks."""

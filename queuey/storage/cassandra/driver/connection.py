@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import threading
@@ -27,13 +28,11 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import requests
-from queuey.storage.cassandra.driver.callbacks import called
-from queuey.storage.cassandra.driver.countdown import Countdown
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, called
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
     RETRY_EVERY,
@@ -44,7 +43,7 @@ from queuey.storage.cassandra.driver.topology import (
     new_cluster,
 )
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Deadline
+from queuey.storage.deadlines import Call, Deadline
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class _NotPreparedError(Exception):
 
 
 class Driver:
-    """The connection to a cluster. All methods may be called from any thread.
+    """The connection to a cluster. All methods but coroutines may be called from any thread.
 
     Args:
         target: The hosts and the keyspace.
@@ -72,7 +71,11 @@ class Driver:
 
     Attributes:
         loop: Where frequent requests are sent, and end.
+        calls: The coroutines that send requests, in the loop's thread.
     """
+
+    _verifying: Call | None = None
+    """The call by which the schema is verified: its requests are sent before that has ended."""
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class Driver:
         self._session: Session | None = None
         self._client: CqlClient | None = None
         self.loop = StoreLoop(self._enter_loop)
+        self.calls = Calls(self.loop, self._deadline)
         self._addresses: frozenset[str] = frozenset()
         """What the names of the hosts stood for when it connected."""
         self._usable = False
@@ -164,7 +168,7 @@ class Driver:
         return addresses_of(self.target) not in {self._addresses, frozenset()}
 
     def _attempt(self, *, open_anew: bool) -> str | None:
-        # Until the schema is verified, only this thread's requests are sent: a program too old for it must not write.
+        # Until the schema is verified, only what that asks is sent: a program too old for it must not write.
         self._usable = False
         try:
             if open_anew:
@@ -172,7 +176,9 @@ class Driver:
             dcs = {host.dc for host in self.hosts()}
             if self._options.local_dc is None and len(dcs) > 1:
                 return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): say which one is local"
-            problem = self._verify(self)
+            self._verifying = Call()
+            with self._deadline.running(self._verifying):
+                problem = self._verify(self)
         except DRIVER_ERRORS as error:
             problem = str(translate(error, reads=True, attempts=0))
         except StoreUnavailable as error:
@@ -286,7 +292,7 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """Prepares statements before they are needed: those that are sent from threads that must never wait."""
+        """Prepares statements before they are needed."""
         try:
             for statement in statements:
                 self._prepare(self._open_session(), statement)
@@ -318,77 +324,54 @@ class Driver:
                 timeout = self._patience(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
         except _NotPreparedError:
-            if not request.statement.reads:
-                self._deadline.sent()
-            _in_thread(partial(self._send_within, self._deadline.ends, request, done), partial(done, None))
+            _in_thread(partial(self._within, self._deadline.call, self.send, request, done), partial(done, None))
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
 
-    def _send_within(self, ends: float, request: Request | Encoded, done: Done) -> None:
-        """Sends a request as part of a call that ends at ``ends``."""
-        with self._deadline.running(ends):
-            self.send(request, done)
+    def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        """Sends something as part of a call that was begun in another thread."""
+        with self._deadline.running(call):
+            send(*arguments, **named)
 
-    async def ask_all(self, some: Sequence[Request | Encoded], ends: float = math.inf) -> list[Rows]:
-        """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows of each.
+    async def ask(self, request: Request | Encoded) -> Rows:
+        """Sends a request, unless the call is over; returns its rows, as many pages as they take."""
+        self._deadline.left()
+        rows: Rows | None = await called(partial(self.send, request))
+        return rows or []
 
-        ``ends``: boot time by which the call must have ended.
-        """
-
-        def start(done: Callable[[Any, Any], None]) -> None:
-            before = self._deadline.begin(ends)
-            try:
-                self._deadline.left()
-                if len(some) == 1:
-                    self.send(some[0], lambda rows, error: done([rows or []], error))
-                    return
-                countdown = Countdown(len(some), lambda rows, errors: done(rows, worst(errors) if errors else None))
-                for number, request in enumerate(some):
-                    self.send(request, countdown.taker(number))
-            finally:
-                self._deadline.end(before)
-
-        found: list[Rows] = await called(start)
-        return found
-
-    def gather(self, some: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
-        """Sends requests side by side, ``most`` at a time, and waits for all of them; returns the rows in order.
+    async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
+        """Sends requests side by side, ``most`` at a time; returns the rows of each.
 
         Raises:
             StoreUnavailable: Any of them failed; ``InDoubt``: a write's result is unknown, or only some were made.
         """
-        if not some:
-            return []
-        writes = not all(request.statement.reads for request in some)
-        self._deadline.left()
-        if writes:
-            self._deadline.sent()
-        slots = threading.Semaphore(most) if len(some) > most else None
-        last = threading.Lock()  # Released by the last; a semaphore would be acquired once for each.
-        last.acquire()
-        found: list[tuple[list[Rows], list[StoreUnavailable]]] = []
+        if len(requests) == 1:
+            return [await self.ask(requests[0])]
+        answers: list[Rows] = []
+        for first in range(0, len(requests), most):
+            self._deadline.left()
+            ends: list[Any] = await called(partial(self._send_all, requests[first : first + most]))
+            if errors := [error for _, error in ends if error is not None]:
+                writes = not all(request.statement.reads for request in requests)
+                raise worst(errors, some_made=writes and first + len(ends) > len(errors))
+            answers += [rows or [] for rows, _ in ends]
+        return answers
 
-        def ended(*ends: Any) -> None:  # noqa: ANN401 - rows and errors
-            found.append(ends)
-            last.release()
+    def _send_all(self, requests: Sequence[Request | Encoded], done: Callable[[Any, Any], object]) -> None:
+        ends: list[Any] = [None] * len(requests)
+        missing = itertools.count(len(requests) - 1, -1)
 
-        countdown = Countdown(len(some), ended)
-        for number, request in enumerate(some):
-            done = countdown.taker(number)
-            if slots is not None:
-                self._deadline.wait(slots.acquire)
-                done = _releasing(slots, done)
-            self.send(request, done)
-        self._deadline.wait(last.acquire)
-        [(rows, errors)] = found
-        if errors:
-            raise worst(errors, some_made=writes and len(errors) < len(some))
-        return rows
+        def end(number: int, *answer: Any) -> None:  # noqa: ANN401 - rows and error, in any thread
+            ends[number] = answer
+            if not next(missing):
+                done(ends, None)
+
+        for number, request in enumerate(requests):
+            self.send(request, partial(end, number))
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
-        """Sends one :class:`Request` and waits for it; returns all its rows, as many pages as they take."""
-        [rows] = self.gather([Request(statement, values, consistency, **how)])
-        return rows
+        """Sends one :class:`Request`, for callers that block; returns all its rows."""
+        return self.calls.run(self.ask(Request(statement, values, consistency, **how)))
 
     def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
         prepared = self._prepare(session, request.statement)
@@ -463,13 +446,12 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
+        send = partial(self._within, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
         try:
             session = self._open_session()
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
-                _in_thread(
-                    partial(self._send, statement, timeout, done, reads=reads, host=host, attempts=attempts),
-                    lambda error: done(None, _failure(error, reads=reads, attempts=attempts)),
-                )
+                refuse = lambda error: done(None, _failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
+                _in_thread(partial(send, attempts=attempts), refuse)
                 return
             future = session.execute_async(statement, timeout=timeout, host=self._host(host), paging_state=page)
         except _FAILURES as error:
@@ -488,8 +470,7 @@ class Driver:
             if further is None:
                 done(found, None)
                 return
-            so_far = list(found or [])
-            self._send(statement, timeout, done, reads=reads, host=host, before=so_far, page=further)
+            send(before=list(found or []), page=further)
 
         def failed(error: BaseException) -> None:
             if _taken(waiting) is not None:
@@ -506,7 +487,7 @@ class Driver:
 
     def _open_session(self) -> Session:
         session = self._session
-        if session is None or not (self._usable or threading.current_thread() is self._thread):
+        if session is None or not (self._usable or self._deadline.call is self._verifying):
             raise self._refusal()
         return session
 
@@ -568,14 +549,6 @@ def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:
         return waiting.pop()
     except IndexError:
         return None
-
-
-def _releasing(slots: threading.Semaphore, done: Done) -> Done:
-    def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
-        slots.release()
-        done(rows, error)
-
-    return take
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The event loop of a store, in whose thread frequent requests are sent and answered.
+"""The event loop of a store, in whose thread requests are sent and answered, and the coroutines that run there.
 
 It is the service's, once that has adopted the store. Otherwise a daemon thread runs one for the store, from the first
 call on. States::
@@ -11,28 +11,45 @@ When the loop changes, the thread of the former one ends what belongs to it befo
 So only one thread at a time makes calls. If the former one is busy for longer than HAND_OVER_TIMEOUT, the next one goes
 on without it, and the former ends its part when it gets to it. Calls that were not made yet, and timers, go over to the
 next loop.
+
+A call of a store is a coroutine (:class:`Calls`), but not a task. Whatever brings an answer runs it up to its next
+request, so it needs no turn of the loop of its own::
+
+    calls.begin(page(driver), done)  # done(value, error) is called once, in the loop's thread
+    calls.run(page(driver))  # in another thread, which waits
+
+    async def page(driver):
+        rows = await called(partial(driver.send, request))
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial, wraps
+from itertools import count
+from types import coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
-from queuey.errors import StoreClosed
-from queuey.storage.cassandra.driver.callbacks import Done, Start, begin, called
+from queuey.errors import Outcome, StoreClosed
+from queuey.storage.deadlines import NO_CALL, Call, Deadline
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
+Done = Callable[[Any, Any], object]
+"""Called once, with a result, or an error in its second place."""
+Start = Callable[[Done], object]
+"""Starts something, given what to call at its end; that may be before it returns, and in any thread."""
 
 HAND_OVER_TIMEOUT = 5.0
 """Max seconds that the thread of the next loop waits for that of the former one."""
@@ -61,7 +78,7 @@ class StoreLoop:
         self._lock = threading.Lock()
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: dict[int, tuple[float, Callable[[], object]]] = {}
-        self._numbers = itertools.count()
+        self._numbers = count()
         self._is_waking = False
         self._is_closed = False
         self._is_ended = False
@@ -104,21 +121,12 @@ class StoreLoop:
         return True
 
     async def next_turn(self) -> None:
-        """Goes on in the loop's next turn; for long work of a coroutine of :mod:`.callbacks`, in the loop's thread."""
+        """Goes on in the loop's next turn; for long work."""
         await called(lambda done: self.soon(done, None, None))
 
-    async def bring_back(self, work: Coroutine[Start, Any, T]) -> T:
-        """Awaits a coroutine that may end in any thread; goes on in the loop's thread, in which it must begin."""
-
-        def start(done: Done) -> None:
-            def end(result: object, error: object) -> None:
-                with suppress(StoreClosed):
-                    self.call(done, result, error)
-
-            begin(work, end)
-
-        result: T = await called(start)
-        return result
+    async def sleep(self, seconds: float) -> None:
+        """Goes on after a time, or when the store is closed."""
+        await called(lambda done: self.later(seconds, partial(done, None, None)))
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Makes a call after a time, or when the store is closed; for the loop's thread.
@@ -260,6 +268,184 @@ def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
 
     threading.Thread(target=run, name="queuey-store-loop", daemon=True).start()
     return loop, lambda: loop.call_soon_threadsafe(ended.set_result, None)
+
+
+@coroutine
+def called(start: Start) -> Generator[Start, Any, Any]:
+    """Awaits what is started and calls back; returns its result."""
+    return (yield start)
+
+
+class Calls:
+    """The calls of a store that have not ended.
+
+    Args:
+        loop: The store's.
+        deadline: How long each may take.
+    """
+
+    def __init__(self, loop: StoreLoop, deadline: Deadline) -> None:
+        self.loop = loop
+        self.deadline = deadline
+        self._running: set[_Running] = set()
+        self._is_closed = False
+
+    def begin(self, work: Coroutine[Start, Any, Any], done: Done, call: Call | None = None) -> Callable[[], Outcome]:
+        """Begins a coroutine as a call, by default as part of that of this thread. Returns what gives it up.
+
+        Raises:
+            StoreClosed: The store is closed; ``done`` is not called.
+        """
+        call = call or self.deadline.call
+        if call is NO_CALL:
+            call = Call()
+            call.ends = self.deadline.next_end()
+        running = _Running(self, work, done, call)
+        if self._is_closed:
+            work.close()
+            raise StoreClosed("the store is closed")
+        self._running.add(running)
+        try:
+            self.loop.call(running.go_on, None, None)
+        except StoreClosed:
+            self._running.discard(running)
+            work.close()
+            raise
+        return call.give_up
+
+    def run(self, work: Coroutine[Start, Any, T], late: str | None = None) -> T:
+        """Runs a coroutine for a caller that blocks, not in the loop's thread; returns its result.
+
+        Raises:
+            StoreUnavailable: The call of this thread has no time left; ``late``: what its message says.
+        """
+        if self.loop.is_here:
+            work.close()
+            raise RuntimeError("the loop's thread would wait for itself")
+        result: T = self.deadline.result(partial(self.begin, work), late)
+        return result
+
+    def run_long(self, work: Coroutine[Start, Any, T]) -> T:
+        """Does as :meth:`run`, without a limit of time."""
+        with self.deadline.running(Call()):
+            return self.run(work)
+
+    def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
+        """Answers a call, unless that was done. In any thread."""
+        try:
+            self._running.remove(running)
+        except KeyError:
+            return
+        if not running.call.is_given_up:
+            running.done(value, error)
+
+    def close(self, timeout: float) -> None:
+        """Refuses further calls, waits for calls that are under way, and gives up the rest. Idempotent."""
+        self._is_closed = True
+        ends, pause = self.deadline.clock() + timeout, threading.Event()
+        while self._running and not self.loop.is_here and self.deadline.clock() < ends:
+            pause.wait(0.02)
+        for running in list(self._running):
+            outcome: Outcome = "unknown" if running.call.wrote else "none"
+            self.end(running, None, StoreClosed("the store was closed before the call ended", outcome=outcome))
+
+
+class _Running:
+    """A coroutine on its way; called with the answer to what it awaits."""
+
+    __slots__ = ("_answer", "_calls", "_is_starting", "_work", "call", "done")
+
+    def __init__(self, calls: Calls, work: Coroutine[Start, Any, Any], done: Done, call: Call) -> None:
+        self._calls = calls
+        self._work = work
+        self._is_starting = False
+        self._answer: tuple[Any, Any] | None = None
+        """To what is being started."""
+        self.done = done
+        self.call = call
+
+    def __call__(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
+        loop = self._calls.loop
+        if asyncio._get_running_loop() is not loop._loop:  # noqa: SLF001 - as is_here
+            with suppress(StoreClosed):
+                loop.soon(self.go_on, value, error)
+                return
+        self.go_on(value, error)
+
+    def go_on(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
+        """Runs it up to its next request that is not answered at once."""
+        if self._is_starting:
+            self._answer = value, error
+            return
+        deadline = self._calls.deadline
+        before, deadline.call = deadline.call, self.call
+        try:
+            while True:
+                start = self._work.send(value) if error is None else self._work.throw(error)
+                self._answer, self._is_starting = None, True
+                try:
+                    start(self)
+                except Exception as failure:  # noqa: BLE001 - the coroutine gets it
+                    self._answer = None, failure
+                self._is_starting = False
+                if self._answer is None:
+                    return
+                value, error = self._answer
+        except StopIteration as end:
+            value, error = end.value, None
+        except Exception as failure:  # noqa: BLE001 - passed to whoever waits
+            value, error = None, failure
+        finally:
+            deadline.call = before
+        self._calls.end(self, value, error)
+
+
+async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], *, most: int) -> list[T]:
+    """Runs coroutines side by side, ``most`` at a time, as parts of the present call; returns their results in order.
+
+    Raises:
+        Exception: The first that one of them did not catch; others may be under way.
+    """
+    call, waiting = calls.deadline.call, enumerate(works)
+    results: dict[int, T] = {}
+    errors: list[Exception] = []
+
+    async def run_in_turn() -> None:
+        for number, work in waiting:
+            results[number] = await work
+            if errors:
+                return
+
+    def start(done: Done) -> None:
+        missing = count(most - 1, -1)
+
+        def ended(_: object, error: Exception | None) -> None:
+            if error is not None:
+                errors.append(error)
+            if not errors and not next(missing):
+                done(None, None)
+            elif errors == [error]:
+                done(None, error)
+
+        for _ in range(most):
+            calls.begin(run_in_turn(), ended, call)
+
+    await called(start)
+    return [results[number] for number in range(len(results))]
+
+
+def blocking(
+    late: str | None = None,
+) -> Callable[[Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], T]]:
+    """Makes a call that blocks of a coroutine of a store; ``late``: see :meth:`Calls.run`."""
+
+    def made(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
+        def call(store: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
+            return store._driver.calls.run(method(store, *arguments, **named), late)  # noqa: SLF001 - of all stores
+
+        return cast("Callable[Concatenate[S, P], T]", wraps(method)(call))
+
+    return made
 
 
 _living: WeakSet[StoreLoop] = WeakSet()

@@ -78,13 +78,13 @@ async def tally(
     """Counts what lies in an extent."""
     up, down = extents
     wanted = Slice(key[1], up.lower, up.upper, limit=(ROUGHLY_LISTED if rough else LISTED) + 1, bodies=False)
-    reader = reading.ascend(wanted, up, now, first=math.inf, most=math.inf)
+    reader = reading.rounds(wanted, up, now, first=math.inf, most=math.inf)
     [first] = await reading.run(driver, [reader], [key], consistency)
     found = [message.position for message in first.messages]
     if not first.more and up.complete:
         return Tally(len(found), exact=True, oldest=found[0], newest=found[-1]) if found else NOTHING
     wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True, bodies=False)
-    reader = reading.descend(wanted, down, now, first=math.inf, most=math.inf)
+    reader = reading.rounds(wanted, down, now, first=math.inf, most=math.inf)
     [last] = await reading.run(driver, [reader], [key], consistency)
     newest = last.messages[0].position if last.messages else None
     oldest = found[0] if found else newest

@@ -96,75 +96,48 @@ class Gathered(NamedTuple):
 GIVEN_UP = Gathered([], ids.FIRST, more=True)
 
 
-def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
-    """Reads upwards.
+def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
+    """Reads a slice in its direction.
 
     Args:
-        wanted: The slice.
+        requested: The slice.
         extent: The buckets to read.
         now: Ticks; what has expired by then is left out.
         first: Rows that may be asked for before any has come (see :func:`room_for`).
         most: Rows that may be asked for in any other round.
     """
-    sources = _not_empty(extent)
+    down, sources = requested.descending, _not_empty(extent)
+    nearest = max if down else min
+    position, bound = (extent.upper, extent.lower) if down else (extent.lower, extent.upper)
     if several := len(sources) > 1:
-        sources.sort(key=lambda source: source.time_bucket.start)
-    filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.lower
+        sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
+    filling, narrow = _PageBuilder(requested, first, most), 1
     span = _Span()
-    while at < extent.upper:
-        stop = filling.window_end(sources, at, extent.upper, narrow) if several else extent.upper
-        probes = filling.probes(sources, at, stop)
+    while position > bound if down else position < bound:
+        stop = filling.window(sources, position, bound, narrow) if several else bound
+        probes = filling.probes(sources, position, stop)
         if probes and span.ticks:
-            stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
-            probes = filling.probes(sources, at, stop)
-        found = (yield probes) if probes else []
-        if found is None:
+            stop = nearest(stop, span.end(probes, down=down))
+            probes = filling.probes(sources, position, stop)
+        answers = (yield probes) if probes else []
+        if answers is None:
             span.narrow(probes)
             continue
         span.widen()
         cut = stop
-        for probe, answer in zip(probes, found, strict=True):
+        for probe, answer in zip(probes, answers, strict=True):
             if len(answer) >= probe.limit:
-                cut = min(cut, ids.following(message_codec.position_of(answer[-1][0])))
-        merged = _merge(probes, found, cut, wanted, now)
+                last = message_codec.position_of(answer[-1][0])
+                cut = nearest(cut, last if down else ids.following(last))
+        merged = _merge(probes, answers, cut, requested, now)
         if filling.take(merged):
-            return Gathered(filling.messages, ids.following(filling.messages[-1].position), more=True)
+            last = filling.messages[-1].position
+            return Gathered(filling.messages, ids.preceding(last) if down else ids.following(last), more=True)
         if several:
-            filling.learn(probes, found, cut)
-        at = cut
+            filling.learn(probes, answers, cut)
+        position = cut
         narrow = min(MOST_NARROW, narrow * 2)
-    return Gathered(filling.messages, extent.upper, more=False)
-
-
-def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
-    sources = _not_empty(extent)
-    if several := len(sources) > 1:
-        sources.sort(key=lambda source: source.time_bucket.end, reverse=True)
-    filling, narrow, at = _PageBuilder(wanted, first, most), 1, extent.upper
-    span = _Span()
-    while at > extent.lower:
-        stop = filling.window_start(sources, at, extent.lower, narrow) if several else extent.lower
-        probes = filling.probes(sources, stop, at)
-        if probes and span.ticks:
-            stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
-            probes = filling.probes(sources, stop, at)
-        found = (yield probes) if probes else []
-        if found is None:
-            span.narrow(probes)
-            continue
-        span.widen()
-        cut = stop
-        for probe, answer in zip(probes, found, strict=True):
-            if len(answer) >= probe.limit:
-                cut = max(cut, message_codec.position_of(answer[-1][0]))
-        merged = _merge(probes, found, cut, wanted, now)
-        if filling.take(merged):
-            return Gathered(filling.messages, ids.preceding(filling.messages[-1].position), more=True)
-        if several:
-            filling.learn(probes, found, cut)
-        at = cut
-        narrow = min(MOST_NARROW, narrow * 2)
-    return Gathered(filling.messages, ids.preceding(extent.lower), more=False)
+    return Gathered(filling.messages, ids.preceding(bound) if down else bound, more=False)
 
 
 def _not_empty(extent: Extent) -> list[BucketSource]:
@@ -187,9 +160,11 @@ class _PageBuilder:
         """Of the buckets that were asked: up to where they are known to hold nothing more."""
         self.messages: list[Message] = []
 
-    def probes(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> list[Probe]:
-        spans = self._spans(sources, start, stop)
-        limit, descending, bodies = self._limit(len(spans)), self._wanted.descending, self._wanted.bodies
+    def probes(self, sources: Sequence[BucketSource], begin: Position, stop: Position) -> list[Probe]:
+        """Returns the queries between two positions, the first of which is met first in the slice's direction."""
+        descending, bodies = self._wanted.descending, self._wanted.bodies
+        spans = self._spans(sources, stop, begin) if descending else self._spans(sources, begin, stop)
+        limit = self._limit(len(spans))
         return [Probe(time_bucket, low, high, limit, descending, bodies) for time_bucket, low, high in spans]
 
     def _spans(
@@ -205,14 +180,13 @@ class _PageBuilder:
                 found.append((time_bucket, low, high))
         return found
 
-    def window_end(self, sources: Sequence[BucketSource], start: Position, upper: Position, narrow: int) -> Position:
-        """Returns where the window ends that begins at ``start``, at most at ``upper``."""
-        stop = _before_next_wide(sources, start, min(upper, _window_end(sources, start[0], narrow)))
-        return self._near(sources, start, stop)[1]
-
-    def window_start(self, sources: Sequence[BucketSource], stop: Position, lower: Position, narrow: int) -> Position:
-        """Returns where the window begins that ends at ``stop``, at least at ``lower``."""
-        return self._near(sources, max(lower, _window_start(sources, stop, narrow)), stop)[0]
+    def window(self, sources: Sequence[BucketSource], begin: Position, bound: Position, narrow: int) -> Position:
+        """Returns where the window ends that begins at ``begin``, at the latest at ``bound``."""
+        down = self._wanted.descending
+        stop = _window(sources, begin, narrow, down=down)
+        if down:
+            return self._near(sources, max(bound, stop), begin)[0]
+        return self._near(sources, begin, _before_next_wide(sources, begin, min(bound, stop)))[1]
 
     def _near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
         """Ends a window where a bucket continues that was asked before, if others may hold something before that.
@@ -279,21 +253,38 @@ class _Span:
         if not self.ticks:
             raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
 
+    def end(self, probes: Sequence[Probe], *, down: bool) -> Position:
+        """Returns where a round ends that covers no more."""
+        assert self.ticks is not None  # noqa: S101 - asked only then
+        if down:
+            return max(probe.upper for probe in probes)[0] - self.ticks, LOW_MIN
+        return min(probe.lower for probe in probes)[0] + self.ticks, LOW_MIN
+
     def widen(self) -> None:
         if self.ticks:
             self.ticks *= 2
 
 
-def _window_end(sources: Sequence[BucketSource], at: int, narrow: int) -> Position:
-    """Returns where a window ends that begins at a tick and holds ``narrow`` narrow buckets (more if they overlap)."""
+def _window(sources: Sequence[BucketSource], begin: Position, narrow: int, *, down: bool) -> Position:
+    """Returns where a window ends that begins at a position and holds ``narrow`` narrow buckets (more if they overlap).
+
+    ``down``: it lies below its begin, and buckets are met at their ends first.
+    """
     if len(sources) <= narrow:
-        return _END
+        return ids.FIRST if down else _END
+
+    def is_ahead(tick: int) -> bool:
+        return (tick, LOW_MIN) < begin if down else (tick, LOW_MIN) > begin
+
     time_buckets = [source.time_bucket for source in sources]
-    ends = []
+    stops: list[int] = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
-        ahead = [time_bucket for time_bucket in time_buckets if time_bucket.wide == wide and time_bucket.end > at]
-        ends += [time_bucket.start for time_bucket in ahead[most:] if time_bucket.start > at][:1]
-    return (min(ends), LOW_MIN) if ends else _END
+        edges = [(one.end, one.start) if down else (one.start, one.end) for one in time_buckets if one.wide == wide]
+        ahead = [near for near, far in edges if is_ahead(far)]
+        stops += [near for near in ahead[most:] if is_ahead(near)][:1]
+    if not stops:
+        return ids.FIRST if down else _END
+    return (max(stops) if down else min(stops)), LOW_MIN
 
 
 def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
@@ -311,22 +302,6 @@ def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Posit
     ahead = min(known)
     before = any(lowest < ahead and (time_bucket.end, LOW_MIN) > at for time_bucket, lowest in sources)
     return ahead if before else stop
-
-
-def _window_start(sources: Sequence[BucketSource], at: Position, narrow: int) -> Position:
-    """The mirror image: where a window begins that ends below a position."""
-    if len(sources) <= narrow:
-        return ids.FIRST
-    time_buckets = [source.time_bucket for source in sources]
-    starts = []
-    for wide, most in ((False, narrow), (True, MOST_WIDE)):
-        below = [
-            time_bucket
-            for time_bucket in time_buckets
-            if time_bucket.wide == wide and (time_bucket.start, LOW_MIN) < at
-        ]
-        starts += [time_bucket.end for time_bucket in below[most:] if (time_bucket.end, LOW_MIN) < at][:1]
-    return (max(starts), LOW_MIN) if starts else ids.FIRST
 
 
 def _merge(
@@ -376,7 +351,6 @@ async def run(
     note: Note | None = None,
     room: float = math.inf,
     enough: float = math.inf,
-    ends: float = math.inf,
 ) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together as far as memory allows.
 
@@ -388,7 +362,6 @@ async def run(
         note: Remembers empty probes.
         room: Max rows asked for at a time, unless one reader alone asks for more.
         enough: When results have as many bytes, readers that have none yet are given up, but for the first of them.
-        ends: Boot time by which all rounds must have ended.
 
     Returns:
         Their results, ``GIVEN_UP`` for those that were given up.
@@ -407,7 +380,7 @@ async def run(
         advance(number, None)
     while waiting:
         pending = waiting.copy() if len(waiting) == 1 else _fitting(waiting, room)
-        answers = await _answers(driver, keys, pending, consistency, ends)
+        answers = await _answers(driver, keys, pending, consistency)
         for number, probes in pending.items():
             found = answers.pop(number)
             if note is not None and found is not None and not all(found):
@@ -448,12 +421,12 @@ def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Pro
 
 
 async def _answers(
-    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, ends: float
+    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str
 ) -> dict[int, list[Rows] | None]:
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
     try:
-        rows = await driver.ask_all(wanted, ends)
+        rows = await driver.ask_all(wanted)
     except TooManyDead:
         if len(asked) == 1:
             return dict.fromkeys(asked)
@@ -464,7 +437,7 @@ async def _answers(
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     answers: dict[int, list[Rows] | None] = {}
     for one in asked.items():
-        answers |= await _answers(driver, keys, dict([one]), consistency, ends)
+        answers |= await _answers(driver, keys, dict([one]), consistency)
     return answers
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt
-from queuey.storage.cassandra.driver.callbacks import wait
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store import named_values
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from queuey.storage.cassandra.write.bulk_load import Loader
     from queuey.storage.columns import MessageColumns
 
+T = TypeVar("T")
+
 LOADED_AT_ONCE = 5000
 """Max messages that are divided among buckets together."""
 MOST_BYTES = 64 << 20
@@ -37,10 +39,11 @@ MOST_BYTES = 64 << 20
 
 
 class CassandraBulk(CassandraCounting):
-    def horizon(self, queue: Queue) -> int:
+    @blocking()
+    async def horizon(self, queue: Queue) -> int:
         # Needs no request while the queue's row is recent enough to be used unread.
-        self._watch.require()
-        self._rows.current(queue)
+        await self._watch.require()
+        await self._rows.current(queue)
         [horizon] = self._horizons(self._delays(queue, [Slice(1)]), self._clock.now())
         return horizon
 
@@ -48,7 +51,7 @@ class CassandraBulk(CassandraCounting):
         # The horizon is that of the beginning.
         for columns, _ in self._columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
-                self._rows.current(queue)
+                self._run(self._rows.current(queue))
                 yield columns.batch.slice(start, part.limit)
 
     def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
@@ -61,6 +64,9 @@ class CassandraBulk(CassandraCounting):
             count, at = count + len(columns), end
         return count, at
 
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._driver.calls.run(work)
+
     def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
         """Reads a slice upwards.
 
@@ -69,12 +75,12 @@ class CassandraBulk(CassandraCounting):
         """
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
-        self._watch.require()
+        self._run(self._watch.require())
         level = self._levels.of(queue)
         now, boot = self._clock.both()
         delays = self._delays(queue, [part])
         since = self._since(queue, [part], delays, boot)
-        row = self._rows.current(queue, since=since)
+        row = self._run(self._rows.current(queue, since=since))
         [horizon] = self._horizons(delays, now)
         upper = max(part.lower, min(part.upper, (horizon, LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
@@ -89,10 +95,10 @@ class CassandraBulk(CassandraCounting):
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
             lookups = self._lookups(row, [(left, upper)], level, since)
-            [known] = wait(self._deadline, lookups, "Cassandra did not give the buckets in time")
+            [known] = self._run(lookups)
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
-                self._rows.current(queue)
+                self._run(self._rows.current(queue))
                 yield self._values_shown(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
             at = extent.upper
             yield arrow_scan.NOTHING[bodies], at
@@ -108,7 +114,7 @@ class CassandraBulk(CassandraCounting):
             for row, (name, _) in named.items()
         ]
         find = named_values.find(self._parts, queue, named_values.marked(messages))
-        values = wait(self._deadline, find, "Cassandra did not say in time what names stand for")
+        values = self._run(find)
         left = named_values.shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in left}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
@@ -118,11 +124,11 @@ class CassandraBulk(CassandraCounting):
         # They go to separate buckets, as messages that are put (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
-        self._watch.require()
-        loader = self._loader(self._rows.current(queue))
+        self._run(self._watch.require())
+        loader = self._loader(self._run(self._rows.current(queue)))
         written = 0
         for some in columns.in_pieces(messages, LOADED_AT_ONCE):
-            self._check(self._rows.current(queue), some, given=True)
+            self._check(self._run(self._rows.current(queue)), some, given=True)
             written += loader.write(some)
         return written
 
@@ -131,8 +137,8 @@ class CassandraBulk(CassandraCounting):
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
 
-        self._watch.require()
-        row = self._rows.current(queue)
+        self._run(self._watch.require())
+        row = self._run(self._rows.current(queue))
         loaded = columns.columns_of(messages)
         self._check(row, loaded)
         if not loaded:
@@ -145,7 +151,7 @@ class CassandraBulk(CassandraCounting):
         loader = self._loader(row)
         placed = loader.placed(loaded, now)
         loader.record(placed)
-        self._rows.current(queue)
+        self._run(self._rows.current(queue))
         if self._clock.now() >= within.begin:
             raise TooLate(written=False)
 
@@ -154,7 +160,7 @@ class CassandraBulk(CassandraCounting):
         written = loader.send(placed, now, partial(stamps_at, now, self._stamps.ahead))
         ended, arrived = self._clock.both()
         try:
-            self._watch.confirm(arrived)
+            self._run(self._watch.confirm(arrived))
         except StoreUnavailable as refused:
             raise InDoubt(str(refused)) from refused
         # Readers may go by other times than when it began.
@@ -163,7 +169,7 @@ class CassandraBulk(CassandraCounting):
         return written
 
     def _window(self, queue: Queue, lowest: int) -> Window:
-        self._watch.require()
+        self._run(self._watch.require())
         assumed = self._timing.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference
         return window(lowest, self._levels.of(queue), delay, difference=difference, age=assumed.row_age)
@@ -182,7 +188,7 @@ class CassandraBulk(CassandraCounting):
 
         for partition in set(messages.partitions.tolist()):
             items_of.check_partition(row.queue, partition)
-        self._rows.cover(row, (), longest_row(messages), given=given)
+        self._run(self._rows.cover(row, (), longest_row(messages), given=given))
         mine = self._generator.low
         if (messages.low == mine).any():
             self._generator.avoid(mine)

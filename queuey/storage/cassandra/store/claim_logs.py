@@ -7,28 +7,20 @@ doubt is sent again by the caller, until Cassandra says that it was applied or r
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable
-from concurrent.futures import Executor
-from functools import partial
-from typing import Any
-
-from queuey.errors import QueueyError, StoreClosed, StoreUnavailable
+from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.driver.callbacks import begin, wait
+from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.store.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs, Read
-from queuey.storage.deadlines import Deadline
 
 _WHERE = "WHERE qid = ? AND partition = ?"
 _ADVANCE = Statement(f"UPDATE claims SET last_number = ? {_WHERE} IF last_number = ?", idempotent=False)
@@ -48,50 +40,11 @@ _CLEAR = Statement(f"DELETE FROM claims {_WHERE} AND number >= -1", idempotent=F
 _FORGET_ALL = Statement(f"DELETE FROM claim_snapshots {_WHERE}")
 
 PREPARED = (_ADVANCE, _ADVANCE_AND_NAME, _ENTER, _BEGIN, _TRUNCATE, _HEAD, _ENTRIES, _SNAPSHOT, _FORGET)
-"""Statements sent from threads that must never wait."""
+"""Statements that are prepared ahead."""
 
+_TIMEOUT_MESSAGE = "Cassandra did not give the claim log in time"
 _ATTEMPTS = 5
 """Max snapshots that were replaced between two steps of one read, after which it is given up."""
-
-
-class AppendsInFlight:
-    """Appends whose end is not known yet, so that all are answered when the store is closed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pending: dict[int, Callable[[Any, Exception | None], None]] = {}
-        self._numbers = itertools.count()
-        self._idle = threading.Event()
-        self._idle.set()
-        self._closed = False
-
-    def begin(self, done: Callable[[Any, Exception | None], None]) -> Callable[[Any, Exception | None], None]:
-        """Returns the function to call at the end of an append; only its first call counts."""
-        with self._lock:
-            if self._closed:
-                raise StoreClosed("the store is closed")
-            number = next(self._numbers)
-            self._pending[number] = done
-            self._idle.clear()
-        return partial(self._tell, number)
-
-    def _tell(self, number: int, result: object, error: Exception | None) -> None:
-        with self._lock:
-            done = self._pending.pop(number, None)
-            if not self._pending:
-                self._idle.set()
-        if done is not None:
-            done(result, error)
-
-    def close(self, timeout: float) -> None:
-        """Refuses further ones, waits for those that are under way, and leaves the rest in doubt. Idempotent."""
-        with self._lock:
-            self._closed = True
-        self._idle.wait(timeout)
-        with self._lock:
-            left = list(self._pending)
-        for number in left:
-            self._tell(number, None, StoreClosed("the store was closed before the append ended", outcome="unknown"))
 
 
 class CassandraClaimLogs(ClaimLogs):
@@ -101,9 +54,6 @@ class CassandraClaimLogs(ClaimLogs):
     _rows: QueueCache
     _levels: ConsistencyLevels
     _watch: ClockWatch
-    _deadline: Deadline
-    _pool: Executor
-    _appends: AppendsInFlight
 
     def begin_append_entry(
         self,
@@ -115,55 +65,38 @@ class CassandraClaimLogs(ClaimLogs):
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> None:
-        # If the queue's row or the clock must be checked first, a thread of the pool does it.
         try:
             items_of.check_partition(queue, partition)
             items_of.check_length("entry", entry.body, LONGEST_ENTRY)
-            tell = self._appends.begin(done)
+            self._driver.calls.begin(self._append(queue, partition, entry, snapshot, truncate_below), done)
         except QueueyError as error:
             done(None, error)
-            return
+
+    async def _append(
+        self, queue: Queue, partition: int, entry: LogEntry, snapshot: int | None, truncate_below: int | None
+    ) -> bool:
+        if not self._watch.sound() or self._rows.held(queue) is None:
+            await self._watch.require()
+            await self._rows.current(queue)
         key = (queue.qid, partition)
         (advance, values), *further = _batch(key, entry, snapshot, truncate_below)
         levels = self._options.catalogue_write, self._options.catalogue_serial
-        append = Request(advance, values, *levels, further=further)
+        rows = await self._driver.ask(Request(advance, values, *levels, further=further))
+        if not rows:
+            raise InDoubt("Cassandra did not say whether an entry was appended")
+        applied = bool(rows[0][0])
+        if applied and snapshot is not None:
+            # Nothing refers to earlier ones any more. What remains is removed with the next snapshot.
+            forget = Request(_FORGET, (*key, snapshot), self._options.catalogue_write)
+            self._driver.send(forget, lambda *_: None)
+        return applied
 
-        def ended(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            applied = bool(rows[0][0]) if rows else None
-            if applied and snapshot is not None:
-                # Nothing refers to earlier ones any more. What remains is removed with the next snapshot.
-                forget = Request(_FORGET, (*key, snapshot), self._options.catalogue_write)
-                self._driver.send(forget, lambda *_: None)
-            tell(applied, error)
-
-        def send() -> None:
-            self._driver.send(append, ended)
-
-        if self._watch.sound() and self._rows.held(queue) is not None:
-            send()
-            return
-        try:
-            self._pool.submit(self._prepare, queue, send, tell)
-        except RuntimeError:
-            tell(None, StoreClosed("the store is closed"))
-
-    def _prepare(self, queue: Queue, send: Callable[[], None], tell: Appended) -> None:
-        try:
-            with self._deadline.running():
-                self._watch.require()
-                self._rows.current(queue)
-        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
-            tell(None, error)
-        else:
-            send()
-
-    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+    @blocking(_TIMEOUT_MESSAGE)
+    async def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         items_of.check_partition(queue, partition)
-        self._rows.current(queue)
+        await self._rows.current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
-        reading = _read(self._driver, (queue.qid, partition), first, consistency)
-        page: LogPage = wait(self._deadline, reading, "Cassandra did not give the claim log in time")
-        return page
+        return await _read(self._driver, (queue.qid, partition), first, consistency)
 
     def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:
         # Begins it if the queue's row is in memory.
@@ -173,14 +106,16 @@ class CassandraClaimLogs(ClaimLogs):
             consistency = self._levels.log_reads()
         except StoreUnavailable:
             return False
-        begin(_read(self._driver, (queue.qid, partition), first, consistency), done)
+        self._driver.calls.begin(_read(self._driver, (queue.qid, partition), first, consistency), done)
         return True
 
-    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+    @blocking()
+    async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         items_of.check_partition(queue, partition)
         items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
-        self._rows.current(queue)
-        self._driver.run(_WRITE, (queue.qid, partition, number, body), consistency=self._options.catalogue_write)
+        await self._rows.current(queue)
+        values = queue.qid, partition, number, body
+        await self._driver.ask(Request(_WRITE, values, self._options.catalogue_write))
 
     def claim_time(self) -> int:
         if not self._watch.sound():
@@ -199,20 +134,20 @@ class ClaimLogRemoval:
         self._options = options
         self._transactions = transactions
 
-    def remove(self, qid: int, partitions: int) -> None:
+    async def remove(self, qid: int, partitions: int) -> None:
         """Removes the logs of all partitions. Idempotent."""
         keys = [(qid, partition) for partition in range(1, partitions + 1)]
-        heads = self._driver.gather([Request(_HEAD, key, self._options.catalogue_read) for key in keys])
+        heads = await self._driver.ask_all([Request(_HEAD, key, self._options.catalogue_read) for key in keys])
         for key, head in zip(keys, heads, strict=True):
             if head:
-                self._remove(key, head[0][0])
+                await self._remove(key, head[0][0])
 
-    def _remove(self, key: tuple[int, int], last: int | None) -> None:
+    async def _remove(self, key: tuple[int, int], last: int | None) -> None:
         # The log is last: as long as it is there, all of this is done again after an interruption.
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
-            self._driver.run(statement, key, consistency=self._options.catalogue_write)
+            await self._driver.ask(Request(statement, key, self._options.catalogue_write))
         while last is not None:
-            result = self._transactions.run(_END, (*key, last), further=[(_CLEAR, key)])
+            result = await self._transactions.run(_END, (*key, last), further=[(_CLEAR, key)])
             # Refused: it was removed before, or an append that was in doubt has finished.
             last = result.row[-1] if result.row else None
 
@@ -238,16 +173,16 @@ async def _read(driver: Driver, key: tuple[int, int], first: int, consistency: s
         return Request(_ENTRIES, (*key, first), consistency)
 
     if first > 1:
-        [found] = await driver.ask_all([entries(first)])
+        found = await driver.ask(entries(first))
         if found and (found[0][1], found[-1][1]) == (first, first + len(found) - 1):
             return _page(found)
     for _ in range(_ATTEMPTS):
-        [head] = await driver.ask_all([Request(_HEAD, key, consistency)])
+        head = await driver.ask(Request(_HEAD, key, consistency))
         last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
         if named is None or named < first:
-            [found] = await driver.ask_all([entries(first)])
+            found = await driver.ask(entries(first))
             return _page(found, last)
         snapshot, found = await driver.ask_all([Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)])
         if snapshot:

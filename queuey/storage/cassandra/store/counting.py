@@ -16,7 +16,7 @@ from queuey.storage.cassandra.bucket_index import BucketLookup
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Request, TooManyDead
-from queuey.storage.cassandra.driver.callbacks import side_by_side
+from queuey.storage.cassandra.driver.store_loop import blocking, side_by_side
 from queuey.storage.cassandra.read import counting
 from queuey.storage.cassandra.store.messages import CassandraMessages
 
@@ -24,18 +24,21 @@ LOOKS = 64
 """Max partitions of one queue whose buckets are looked up together to be measured."""
 COUNTED_AT_ONCE = 4
 """Max partitions of one call that are counted side by side."""
+MEASURED_AT_ONCE, MEASURED_TOGETHER = 48, 500
+"""Max queues that are measured side by side, and whose measures wait for each other."""
 SAMPLE = 100
 """Max messages at each end by which the size of very many is estimated."""
 
 
 class CassandraCounting(CassandraMessages):
-    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+    @blocking()
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         # Counts what is few and estimates what is many, by how dense both ends are.
-        self._watch.require()
+        await self._watch.require()
         now, boot = self._clock.both()
-        row = self._rows.current(queue, since=boot)
+        row = await self._rows.current(queue, since=boot)
         numbers = range(1, row.queue.partitions + 1)
-        found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now, rough=rough)
+        found = await self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now, rough=rough)
         [horizon] = self._horizons(self._delays(queue, [Slice(1)]), now)
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
@@ -43,17 +46,18 @@ class CassandraCounting(CassandraMessages):
         ]
         return horizon, infos
 
-    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        self._watch.require()
+    @blocking()
+    async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        await self._watch.require()
         now, boot = self._clock.both()
-        row = self._rows.current(queue, since=boot)
+        row = await self._rows.current(queue, since=boot)
         [horizon] = self._horizons(self._delays(queue, [Slice(1)]), now)
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
             for number, offset in known
         ]
-        tallies = iter(self._count(row, extents, now))
+        tallies = iter(await self._count(row, extents, now))
         found = []
         for number, _ in offsets:
             tally = next(tallies) if 0 < number <= row.queue.partitions else counting.NOTHING
@@ -61,16 +65,12 @@ class CassandraCounting(CassandraMessages):
             found.append(Lag(tally.size, exact=tally.exact, seconds=seconds))
         return found
 
-    def _count(
+    async def _count(
         self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[counting.Tally]:
         """Counts what lies between positions of partitions, a few partitions at a time."""
-        return list(
-            side_by_side(
-                (self._tally(row, Slice(number, lower, upper), now, rough=rough) for number, lower, upper in wanted),
-                most_running=COUNTED_AT_ONCE,
-            )
-        )
+        tallies = (self._tally(row, Slice(number, lower, upper), now, rough=rough) for number, lower, upper in wanted)
+        return await side_by_side(self._driver.calls, tallies, most=COUNTED_AT_ONCE)
 
     async def _tally(self, row: Row, part: Slice, now: int, *, rough: bool) -> counting.Tally:
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
@@ -87,8 +87,11 @@ class CassandraCounting(CassandraMessages):
         return await counting.tally(self._driver, key, extents, level.reads, now=now, rough=rough)
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        self._watch.require()
-        return side_by_side(self._measure(queue) for queue in queues)
+        calls = self._driver.calls
+        calls.run(self._watch.require())
+        for first in range(0, len(queues), MEASURED_TOGETHER):
+            works = map(self._measure, queues[first : first + MEASURED_TOGETHER])
+            yield from calls.run_long(side_by_side(calls, works, most=MEASURED_AT_ONCE))
 
     async def _measure(self, queue: Queue) -> list[Measure]:
         row = self._rows.held(queue)
@@ -123,11 +126,11 @@ class CassandraCounting(CassandraMessages):
                     return await counting.Measurement(self._driver, key, reads, now).measure(extent)
                 except TooManyDead:
                     pass  # The other way asks for less at a time.
-        return self._measure_long(row, number, now)
+        return await self._measure_long(row, number, now)
 
-    def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
-        """Measures a partition with very many buckets or dead rows; blocks the other measurements."""
-        [tally] = self._count(row, [(number, ids.FIRST, counting.END)], now)
+    async def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
+        """Measures a partition with very many buckets or dead rows."""
+        [tally] = await self._count(row, [(number, ids.FIRST, counting.END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
         ends = [
@@ -135,7 +138,7 @@ class CassandraCounting(CassandraMessages):
             for descending in (False, True)
         ]
         try:
-            pages = self.read(row.queue, ends)
+            pages = await self._read_slices(row.queue, ends)
         except QueueChanged:
             return None
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]

@@ -16,7 +16,8 @@ from queuey.messages import MAX_TTL, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.contracts.covers import Covers
 
 SHARDS = 16
@@ -56,9 +57,10 @@ class CassandraCovers(Covers):
     _rows: QueueCache
     _levels: ConsistencyLevels
 
-    def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
+    @blocking()
+    async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)
-        self._rows.current(queue)
+        await self._rows.current(queue)
         level = self._levels.of(queue)
         writes = []
         for shard, some in _by_shard(covers, lambda cover: cover[0]):
@@ -66,23 +68,26 @@ class CassandraCovers(Covers):
             rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in some]
             key = _routing(queue, partition, shard)
             writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes))
-        self._driver.gather(writes)
+        await self._driver.ask_all(writes)
 
-    def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
+    @blocking()
+    async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
-        self._rows.current(queue)
+        await self._rows.current(queue)
         reads, level = [], self._levels.of(queue).reads
         for shard, some in _by_shard(digests, lambda digest: digest):
             wanted = struct.pack(">i", len(some)) + b"".join(map(_sized, some))
             values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(wanted)
             reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
-        return {digest: until for rows in self._driver.gather(reads) for digest, until in rows}
+        return {digest: until for rows in await self._driver.ask_all(reads) for digest, until in rows}
 
-    def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
+    @blocking()
+    async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         # Those of the last microsecond stay: others of it may be higher.
         items_of.check_partition(queue, partition)
-        self._rows.current(queue)
-        self._driver.run(_FORGET, (_stamp(until) - 1, queue.qid, partition), consistency=self._levels.of(queue).writes)
+        await self._rows.current(queue)
+        values = _stamp(until) - 1, queue.qid, partition
+        await self._driver.ask(Request(_FORGET, values, self._levels.of(queue).writes))
 
 
 def _by_shard(some: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:

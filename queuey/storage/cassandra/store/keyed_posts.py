@@ -1,4 +1,4 @@
-"""Posts with idempotency keys in Cassandra: :mod:`..write.post_keys` decides, :mod:`..write.step_run` acts."""
+"""Posts with idempotency keys in Cassandra: :mod:`..write.post_keys` decides, :mod:`..write.row_changes` acts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from queuey.errors import Outcome
 from queuey.ids import Position
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
+from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.store.claim_logs import AppendsInFlight
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
-from queuey.storage.cassandra.write.step_run import RowStatements, RowTable, StepRun, StoreParts
+from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable, StoreParts
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 
 _STATEMENTS = RowStatements("idempotency_keys", "key")
 PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
-"""Statements sent from threads that must never wait."""
+"""Statements that are prepared ahead."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PostedIds).decode
@@ -28,7 +28,7 @@ _decode = msgspec.msgpack.Decoder(PostedIds).decode
 
 class CassandraKeyedPosts(KeyedPosts):
     _parts: StoreParts
-    _appends: AppendsInFlight
+    _driver: Driver
     _arrivals: PolledArrivals
 
     def begin_append_once(
@@ -41,17 +41,16 @@ class CassandraKeyedPosts(KeyedPosts):
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
         items_of.checked(queue, items)
-        run = StepRun(self._parts)
+        return self._driver.calls.begin(self._append_once(queue, items, key, after), done)
 
-        def ended(result: PostResult | None, error: Exception | None) -> None:
-            if result is not None and not result.replayed:
-                self._arrivals.appended(queue, items)
-            if not run.withdrawn:
-                done(result, error)
-
-        row = _table(key), key.text
-        steps = carry_out(key, new_number)
-        return run.begin(queue, row, steps, self._appends.begin(ended), items=items, after=after)
+    async def _append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, after: Position | None
+    ) -> PostResult:
+        change = RowChange(self._parts, queue, (_table(key), key.text), items=items, after=after)
+        result = await change.run(lambda steps: carry_out(steps, key, new_number))
+        if not result.replayed:
+            self._arrivals.appended(queue, items)
+        return result
 
 
 def _table(key: PostKey) -> RowTable:

@@ -23,7 +23,7 @@ from queuey.storage.cassandra.clocks.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
-from queuey.storage.cassandra.driver.callbacks import begin, wait
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
@@ -31,9 +31,8 @@ from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
 from queuey.storage.cassandra.store import named_values
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.cassandra.write.step_run import StoreParts
+from queuey.storage.cassandra.write.row_changes import StoreParts
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
-from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
@@ -71,7 +70,6 @@ class CassandraMessages(Scanning):
     _writer: ReservingWriter
     _arrivals: PolledArrivals
     _levels: ConsistencyLevels
-    _deadline: Deadline
     _parts: StoreParts
 
     # Writing
@@ -95,17 +93,19 @@ class CassandraMessages(Scanning):
         level = self._levels.of(queue)
         return max(level.deadline, level.undone_within)
 
-    def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
+    @blocking()
+    async def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
         # Each id is written alone: after an error of outcome ``unknown`` some may be written.
         for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
         if not locations:
             return
-        self._watch.require()
+        await self._watch.require()
         body, meta = message_codec.encode(item.body, item.meta)
-        with self._deadline.preparing():
-            row = self._rows.cover(self._rows.current(queue), {item.ttl}, message_codec.size_of(body, meta), given=True)
+        with self._driver.calls.deadline.preparing():
+            size = message_codec.size_of(body, meta)
+            row = await self._rows.cover(await self._rows.current(queue), {item.ttl}, size, given=True)
         level = self._levels.of(row.queue)
         now = self._clock.now()
         targets = [
@@ -116,9 +116,9 @@ class CassandraMessages(Scanning):
             if bucketing.is_recorded(time_bucket, row.home_class):
                 by_partition.setdefault(partition, []).append(time_bucket)
         for partition, wanted in by_partition.items():
-            with self._deadline.preparing():
-                self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
-        candidates = self._candidates(row, locations, level)
+            with self._driver.calls.deadline.preparing():
+                await self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
+        candidates = await self._candidates(row, locations, level)
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[Request] = []
         deletes: list[Request] = []
@@ -138,24 +138,25 @@ class CassandraMessages(Scanning):
                 for other in others
                 if other != time_bucket
             ]
-        self._driver.gather(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
+        await self._driver.ask_all(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
         self._arrivals.rewritten(qid, {partition for partition, _ in locations})
         try:
             # Only now: there may be readers, and if the write fails, the old message must stay as it was.
-            self._driver.gather(deletes)
+            await self._driver.ask_all(deletes)
         except StoreUnavailable as error:
             raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
 
-    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+    @blocking()
+    async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         # Cassandra does not say what was there: returns the number of ids.
         wanted = [location for location in locations if 0 < location[0] <= queue.partitions]
-        self._watch.require()
-        row = self._rows.current(queue)
+        await self._watch.require()
+        row = await self._rows.current(queue)
         if not wanted:
             return 0
         level = self._levels.of(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        for (partition, position), buckets in zip(wanted, self._candidates(row, wanted, level), strict=True):
+        for (partition, position), buckets in zip(wanted, await self._candidates(row, wanted, level), strict=True):
             stamp = self._stamps.above(position[0])
             for time_bucket in buckets:
                 key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
@@ -172,19 +173,20 @@ class CassandraMessages(Scanning):
             for (partition, time_bucket), found in rows.items()
             for at in range(0, len(found), DELETED_ROWS)
         ]
-        self._driver.gather(batches)
+        await self._driver.ask_all(batches)
         return len(wanted)
 
     # Reading
 
-    def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
-        self._watch.require()
-        row = self._rows.current(queue)
+    @blocking()
+    async def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
+        await self._watch.require()
+        row = await self._rows.current(queue)
         wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
         if not wanted:
             return []
         level = self._levels.of(row.queue)
-        candidates = self._candidates(row, wanted, level)
+        candidates = await self._candidates(row, wanted, level)
         now = self._clock.now()
         fetches: list[Request] = []
         owners: list[int] = []
@@ -194,7 +196,7 @@ class CassandraMessages(Scanning):
                 fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
                 owners.append(number)
         found: dict[int, Message] = {}
-        answers = self._driver.gather(fetches)
+        answers = await self._driver.ask_all(fetches)
         for number, answer in zip(owners, answers, strict=True):
             for one in answer:
                 message = message_codec.message(one, wanted[number][0])
@@ -202,25 +204,27 @@ class CassandraMessages(Scanning):
                     found.setdefault(number, message)
         return [found[number] for number in sorted(found)]
 
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    @blocking("Cassandra did not answer the read in time")
+    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        return await self._read_slices(queue, slices)
+
+    async def _read_slices(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
         # the slices' ``max_bytes`` (see :mod:`..read.reading`).
-        self._watch.require()
+        await self._watch.require()
         # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
         now, boot = self._clock.both()
         if not self._timing.fresh(boot):
             raise self._timing.refusal()
         delays = self._delays(queue, slices)
-        reads = self._pages(queue, slices, now, delays, self._since(queue, slices, delays, boot))
-        pages: list[Page] = wait(self._deadline, reads, "Cassandra did not answer the read in time")
-        return pages
+        return await self._pages(queue, slices, now, delays, self._since(queue, slices, delays, boot))
 
     async def _pages(
         self, queue: Queue, slices: Sequence[Slice], now: int, delays: Sequence[float], since: float
     ) -> list[Page]:
         """Reads slices by a row and buckets that were read at boot time ``since`` or later."""
-        level, ends = self._levels.of(queue), self._deadline.next_end()
-        row = await self._rows.find(queue, since)
+        level = self._levels.of(queue)
+        row = await self._rows.current(queue, since=since)
         horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
@@ -233,16 +237,14 @@ class CassandraMessages(Scanning):
             _KnownSlice(slices[number], horizons[number], uppers[number], known)
             for number, known in zip(there, found, strict=True)
         ]
-        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now, ends), strict=True))
+        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now), strict=True))
         for number, part in enumerate(slices):
             if number not in pages:
                 last = None if part.descending else max(part.lower, uppers[number])
                 pages[number] = Page([], horizons[number], last, more=False)
         return [pages[number] for number in range(len(slices))]
 
-    async def _read(
-        self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int, ends: float
-    ) -> list[Page]:
+    async def _read(self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int) -> list[Page]:
         """Reads slices side by side, and returns their pages.
 
         Args:
@@ -250,7 +252,6 @@ class CassandraMessages(Scanning):
             slices: All that the caller asked for: together they have the bytes of one answer.
             wanted: Those of them that may hold something.
             now: Ticks.
-            ends: Boot time by which it must have ended.
         """
         queue, level = row.queue, self._levels.of(row.queue)
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
@@ -268,7 +269,6 @@ class CassandraMessages(Scanning):
             note=partial(self._note_empty, queue, now),
             room=room,
             enough=remaining,
-            ends=ends,
         )
         if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < remaining:
             remaining = math.inf
@@ -310,8 +310,8 @@ class CassandraMessages(Scanning):
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
             return False
-        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now, self._deadline.next_end())
-        begin(reads, lambda pages, error: done(pages and pages[0], error))
+        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now)
+        self._driver.calls.begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
     def begin_look(
@@ -326,7 +326,7 @@ class CassandraMessages(Scanning):
         since = boot - self._timing.kept.row_age
         if delayed:
             since = self._since(queue, delayed, self._delays(queue, delayed), boot)
-        begin(self._pages(queue, slices, now, delays, since), done)
+        self._driver.calls.begin(self._pages(queue, slices, now, delays, since), done)
 
     def _since(self, queue: Queue, slices: Sequence[Slice], delays: Sequence[float], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
@@ -387,8 +387,8 @@ class CassandraMessages(Scanning):
         return [known for known in found if known is not None]
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
-        read = reading.descend if part.descending else reading.ascend
-        return read(part, extent, now, first=reading.room_for(part.max_bytes, row.longest_row, first=True), most=room)
+        first = reading.room_for(part.max_bytes, row.longest_row, first=True)
+        return reading.rounds(part, extent, now, first=first, most=room)
 
     def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper
@@ -443,13 +443,13 @@ class CassandraMessages(Scanning):
 
     # By id
 
-    def _candidates(self, row: Row, wanted: _Locations, level: InForce) -> list[list[Bucket]]:
+    async def _candidates(self, row: Row, wanted: _Locations, level: InForce) -> list[list[Bucket]]:
         """Returns the buckets that may hold each of some ids; of given ids first, the narrower before the wider.
 
         Looks them up afresh: a caller that names an id already knows its message.
         """
         found = []
-        lookups = wait(self._deadline, self._look(row, wanted, level), "Cassandra did not give the buckets in time")
+        lookups = await self._look(row, wanted, level)
         for known, (_, (at, _)) in zip(lookups, wanted, strict=True):
             own = bucketing.bucket_of(at, row.home_class, bucketing.HOME_WIDTH)
             recorded = [time_bucket for time_bucket in known.recorded.overlapping(at, at + 1) if time_bucket != own]

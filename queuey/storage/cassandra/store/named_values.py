@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from queuey.messages import Location, Message, Queue
-from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store.names import TABLE
 from queuey.storage.cassandra.write.names import Found, NameRow, find_shown
-from queuey.storage.cassandra.write.step_run import StepRun, StoreParts
+from queuey.storage.cassandra.write.row_changes import RowChange, StoreParts
 
 AT_ONCE = 64
 """Max rows of names that one read asks for side by side."""
@@ -47,9 +46,9 @@ async def find(parts: StoreParts, queue: Queue, marked: Marked, *, early: bool =
             verdict = Found(row if isinstance(row, NameRow) else None)
             settled = row is not None and row.state == "done" and not verdict.replaced
             if not early and (not settled or marked[name] != {verdict.value[0]}):
-                run = StepRun(parts)
-                steps = find_shown(name, new_number)
-                verdict = await called(partial(run.begin, queue, (TABLE, name), steps))
+                change = RowChange(parts, queue, (TABLE, name))
+                with parts.driver.calls.deadline.unnoticed():
+                    verdict = await change.run(partial(find_shown, name=name, new_version=new_number))
             found[name] = verdict
     return found
 

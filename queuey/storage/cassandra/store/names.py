@@ -1,4 +1,4 @@
-"""Named messages in Cassandra: :mod:`..write.names` decides, :mod:`..write.step_run` carries it out."""
+"""Named messages in Cassandra: :mod:`..write.names` decides, :mod:`..write.row_changes` carries it out."""
 
 from __future__ import annotations
 
@@ -13,66 +13,67 @@ from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.store.claim_logs import AppendsInFlight
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
-from queuey.storage.cassandra.write.post_keys import PostedIds, Steps
-from queuey.storage.cassandra.write.step_run import RowStatements, RowTable, StepRun, StoreParts
+from queuey.storage.cassandra.write.post_keys import PostedIds
+from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable, StoreParts
 from queuey.storage.contracts.names import Names
-from queuey.storage.deadlines import Deadline
 
 _STATEMENTS = RowStatements("names", "name")
 PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
-"""Statements sent from threads that must never wait."""
+"""Statements that are prepared ahead."""
 
 MARGIN = 60
 """Number of seconds for which a row outlives its values."""
 
+_TIMEOUT_MESSAGE = "Cassandra did not change the name in time"
 _Kept = tuple[PostedIds, PostedIds, bytes, int]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
 class CassandraNames(Names):
+    _driver: Driver
     _clock: Clock
     _parts: StoreParts
-    _appends: AppendsInFlight
     _arrivals: PolledArrivals
-    _deadline: Deadline
     _rows: QueueCache
 
-    def find_named(self, queue: Queue, name: str) -> Named | None:
-        self._rows.current(queue)
-        found: Found = self._run(queue, name, names.find(name, new_number))
+    @blocking(_TIMEOUT_MESSAGE)
+    async def find_named(self, queue: Queue, name: str) -> Named | None:
+        await self._rows.current(queue)
+        found = await self._change(queue, name).run(lambda steps: names.find(steps, name, new_number))
         return None if found.row is None else named_of(found)
 
-    def write_named(
+    @blocking(_TIMEOUT_MESSAGE)
+    async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
         row = None if seen is None else row_of(seen)
         if item is None:
-            self._rows.current(queue)
-            cleared = names.clear(name, row or NameRow("done", b"", names.NOTHING, 0), new_number)
-            return named_of(Found(self._run(queue, name, cleared)))
+            await self._rows.current(queue)
+            seen_row = row or NameRow("done", b"", names.NOTHING, 0)
+            done = await self._change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
+            return named_of(Found(done))
         items = items_of.checked(queue, [message_codec.named(item, name)])
         expires = self._clock.now() + item.ttl * TICKS_PER_SECOND
-        done = self._run(queue, name, names.write(name, row, content, expires, new_number), items)
+        done = await self._change(queue, name, items).run(
+            lambda steps: names.write(steps, name, row, content, expires, new_number)
+        )
         self._arrivals.appended(queue, items)
         return named_of(Found(done))
 
-    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        self._rows.current(queue)
-        self._run(queue, name, names.settle(row_of(seen), new_number))
+    @blocking(_TIMEOUT_MESSAGE)
+    async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
+        await self._rows.current(queue)
+        await self._change(queue, name).run(lambda steps: names.settle(steps, row_of(seen), new_number))
 
-    def _run(self, queue: Queue, name: str, steps: Steps[Any], items: Sequence[NewMessage] = ()) -> Any:  # noqa: ANN401 - what the steps return
-        return self._deadline.result(
-            lambda done: StepRun(self._parts).begin(
-                queue, (TABLE, name), steps, self._appends.begin(done), items=items
-            ),
-            "Cassandra did not change the name in time",
-        )
+    def _change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:
+        return RowChange(self._parts, queue, (TABLE, name), items=items)
 
 
 def row_of(seen: Named) -> NameRow:

@@ -34,8 +34,7 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage import watching
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver.callbacks import begin
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from queuey.storage.cassandra.driver.store_loop import Calls
 from queuey.storage.cassandra.recent import Recent
 from queuey.storage.cassandra.waiting.recent_writes import KEPT, WINDOW, RecentWrites, keys_of
 from queuey.storage.watching import Watch, Watches
@@ -82,11 +81,12 @@ class ReadableStore(Protocol):
 class PolledArrivals:
     """The watches of one store. Public methods may be called from any thread."""
 
-    def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites, loop: StoreLoop) -> None:
+    def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites, calls: Calls) -> None:
         self._store = store
         self._clock = clock
         self._record = record
-        self._loop = loop
+        self._calls = calls
+        self._loop = calls.loop
         self._look_at = math.inf
         """When to look next (boot time, as all moments here)."""
         self._rings_at = math.inf
@@ -193,7 +193,8 @@ class PolledArrivals:
             if self._next_turn() <= now:
                 turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
                 self._is_busy = True
-                begin(turn, self._ended)
+                with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
+                    self._calls.begin(turn, self._ended)
         finally:
             self._plan()
 

@@ -48,7 +48,7 @@ _LATELY = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
 )
 PREPARED = (_ADD, _LATELY)
-"""Statements sent from the thread of the store's loop, which must never wait."""
+"""Statements that are prepared ahead."""
 
 
 class Recorded(NamedTuple):
@@ -141,8 +141,7 @@ class RecentWrites:
             for minute in minutes
             for shard in range(SHARDS)
         ]
-        # They may be long: the driver brings them in pages, and in its own thread.
-        answers = await self._driver.loop.bring_back(self._driver.ask_all(asked))
+        answers = await self._driver.ask_all(asked)
         if any(len(rows) >= MOST_ROWS for rows in answers):
             raise StoreUnavailable("more was written lately than is read of it")
         seen = self._seen

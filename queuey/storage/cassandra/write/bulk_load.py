@@ -96,7 +96,10 @@ class Loader:
         for partition, time_bucket, _ in placed.runs:
             by_partition.setdefault(partition, []).append(time_bucket)
         for partition, time_buckets in by_partition.items():
-            self._bucket_index.record(self._row.queue.qid, partition, time_buckets, consistency=self._level.writes)
+            recording = self._bucket_index.record(
+                self._row.queue.qid, partition, time_buckets, consistency=self._level.writes
+            )
+            self._driver.calls.run(recording)
 
     def send(self, placed: Placed, now: int, stamps: Callable[[Integers], Integers]) -> int:
         """Writes messages to their buckets, which are recorded; returns how many."""

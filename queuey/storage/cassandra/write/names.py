@@ -1,4 +1,4 @@
-"""The steps of writing a named message: decisions only, no input or output.
+"""How a named message is written, step by step; the steps themselves are given.
 
 A name has one row, changed by compare-and-set. Its states are those of an idempotency key (:mod:`.post_keys`), and it
 remembers the value before as well (``kept``)::
@@ -27,14 +27,8 @@ from queuey.messages import Location
 from queuey.storage.cassandra.write.post_keys import (
     ROUNDS,
     KeyRow,
-    Look,
-    MadeIds,
-    MakeIds,
     PostedIds,
-    Remove,
     Steps,
-    Swap,
-    TimeLeft,
     abandoned,
     removed,
     written,
@@ -88,36 +82,35 @@ def location_of(ids: PostedIds) -> Location | None:
     return ids.locations[0] if ids.runs else None
 
 
-def find(name: str, new_version: Callable[[], int]) -> Steps[Found]:
+async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found:
     """Looks at a name. What a process has left half done, and nobody can confirm any more, is removed."""
-    row: NameRow | None = yield Look()
+    row: NameRow | None = await steps.read()
     for _ in range(ROUNDS):
         if row is None or row.state == "done":
             return Found(row)
         if row.state == "pending":
-            left: float = yield TimeLeft(row.ids)
-            if left > 0:
+            if (left := await steps.time_left(row.ids)) > 0:
                 return Found(row, left)
-            row = yield Swap(row, abandoned(row, new_version()))
+            row = await steps.swap(row, abandoned(row, new_version()))
             continue
-        yield from removed(row.ids)
-        row = yield Swap(row, _restored(row, new_version()))
+        await removed(steps, row.ids)
+        row = await steps.swap(row, _restored(row, new_version()))
     raise StoreBusy(f'Too many concurrent changes of name "{name}". Try again.')
 
 
-def find_shown(name: str, new_version: Callable[[], int]) -> Steps[Found]:
+async def find_shown(steps: Steps, name: str, new_version: Callable[[], int]) -> Found:
     """Looks at a name for readers by time: the value before is removed before the one that counts is shown."""
-    found = yield from find(name, new_version)
+    found = await find(steps, name, new_version)
     if found.row is not None and found.row.state == "done":
-        yield from _without_kept(found.row)
+        await _without_kept(steps, found.row)
     return found
 
 
-def write(
-    name: str, seen: NameRow | None, content: bytes, expires: int, new_version: Callable[[], int]
-) -> Steps[NameRow]:
+async def write(
+    steps: Steps, name: str, seen: NameRow | None, content: bytes, expires: int, new_version: Callable[[], int]
+) -> NameRow:
     """Writes a new value. Ends when the one before is removed, too."""
-    made: MadeIds = yield MakeIds()
+    made = await steps.make_ids()
     before = _none_kept(seen, new_version())
     mine = NameRow(
         "pending",
@@ -128,40 +121,36 @@ def write(
         kept_content=before.content,
         expires=max(expires, before.expires),
     )
-    there: NameRow | None = yield Swap(seen, mine)
-    if there != mine:
+    if await steps.swap(seen, mine) != mine:
         raise NameChanged(name)
-    done = yield from written(mine, made, new_version)
+    done = await written(steps, mine, made, new_version)
     if done.state != "done" or done.ids != mine.ids:
         raise NameChanged(name)
-    yield from _without_kept(done)
+    await _without_kept(steps, done)
     return done
 
 
-def clear(name: str, seen: NameRow, new_version: Callable[[], int]) -> Steps[NameRow]:
+async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[], int]) -> NameRow:
     """Removes the value of a name; otherwise as :func:`write`."""
     mine = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
-    there: NameRow | None = yield Swap(seen, mine, final=False)
-    if there != mine:
+    if await steps.swap(seen, mine, final=False) != mine:
         raise NameChanged(name)
-    yield from _without_kept(mine)
+    await _without_kept(steps, mine)
     return mine
 
 
-def settle(seen: NameRow, new_version: Callable[[], int]) -> Steps[None]:
+async def settle(steps: Steps, seen: NameRow, new_version: Callable[[], int]) -> None:
     """Forgets the value that was replaced; nothing is done if the row has changed."""
-    yield Swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
+    await steps.swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
 
 
 def _none_kept(seen: NameRow | None, version: int) -> NameRow:
     return NameRow("done", b"", NOTHING, version) if seen is None else replace(seen, version=version)
 
 
-def _without_kept(row: NameRow) -> Steps[None]:
-    if row.kept.runs:
-        outcome = yield Remove(row.kept, unseen=False)
-        if outcome != "none":
-            raise StoreUnavailable("the value that was replaced could not be removed yet", outcome="unknown")
+async def _without_kept(steps: Steps, row: NameRow) -> None:
+    if row.kept.runs and await steps.remove(row.kept, unseen=False) != "none":
+        raise StoreUnavailable("the value that was replaced could not be removed yet", outcome="unknown")
 
 
 def _restored(row: NameRow, version: int) -> NameRow:

@@ -1,4 +1,4 @@
-"""The steps of a post with an idempotency key: decisions only, no input or output.
+"""What a post with an idempotency key does, step by step; the steps themselves are given.
 
 A key has one row, changed by compare-and-set. Its states::
 
@@ -29,8 +29,8 @@ the states above.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -86,59 +86,39 @@ class MadeIds(msgspec.Struct, frozen=True):
     ids: PostedIds
 
 
-# The steps that a post asks for, and what it is sent back, or has thrown into it.
+class Steps(Protocol):
+    """What a post does with its row and its messages."""
+
+    async def read(self) -> Any:  # noqa: ANN401 - of the table
+        """Returns the row that stands there, None if there is no row."""
+
+    async def make_ids(self) -> MadeIds:
+        """Makes ids, now."""
+
+    async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> Any:  # noqa: ANN401 - of the table
+        """Puts a row in the place of the one ``seen``; returns the row that stands there afterwards, if there is one.
+
+        Others may change what was put there, unless it is ``final``. So if no answer came at first, and another row
+        stands there now, nobody knows whether it was there; then this raises :class:`StoreUnavailable`.
+        """
+
+    async def write(self, made: MadeIds) -> None:
+        """Writes the messages, all within W; raises :class:`StoreUnavailable` otherwise."""
+
+    async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
+        """Removes messages; returns the outcome.
+
+        It is ``none`` if the removal holds and, for ``unseen``, no reader can have shown the messages before.
+        """
+
+    async def time_left(self, ids: PostedIds) -> float:
+        """Returns the seconds until ids are W old, 0 if they are."""
 
 
-class Look(NamedTuple):
-    """Sent back: the row that stands there, None: none does."""
-
-
-class MakeIds(NamedTuple):
-    """Make ids, now. Sent back: :class:`MadeIds`."""
-
-
-class Swap(NamedTuple):
-    """Put ``row`` in the place of ``seen``. Sent back: the row that stands there afterwards, None: none does.
-
-    Others may change what was put there, unless it is ``final``. So if no answer came at first, and another row stands
-    there now, nobody knows whether it was there; then this raises :class:`StoreUnavailable`.
-    """
-
-    seen: KeyRow | None
-    row: KeyRow
-    final: bool = True
-
-
-class Write(NamedTuple):
-    """Write the messages. Sent back when all were written within W; raises :class:`StoreUnavailable` otherwise."""
-
-    made: MadeIds
-
-
-class Remove(NamedTuple):
-    """Remove messages. Sent back: the outcome.
-
-    It is ``none`` if the removal holds and, for ``unseen``, no reader can have shown the messages before.
-    """
-
-    ids: PostedIds
-    unseen: bool
-
-
-class TimeLeft(NamedTuple):
-    """Sent back: seconds until these ids are W old, 0 if they are."""
-
-    ids: PostedIds
-
-
-T = TypeVar("T")
 R = TypeVar("R", bound=KeyRow)
-Step = Look | MakeIds | Swap | Write | Remove | TimeLeft
-Steps = Generator[Step, Any, T]
 
 
-def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]:
-    """Yields the steps of a post and returns its result."""
+async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) -> PostResult:
     seen: KeyRow | None = None
     for _ in range(ROUNDS):
         if seen is not None:
@@ -147,17 +127,16 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]
             if seen.state == "done":
                 return PostResult(seen.ids.locations, replayed=True)
             if seen.state == "pending":
-                left: float = yield TimeLeft(seen.ids)
-                if left > 0:
+                if (left := await steps.time_left(seen.ids)) > 0:
                     raise KeyInUse(key.text, max(1, round(left + 0.5)))
-                seen = yield Swap(seen, abandoned(seen, new_version()))
+                seen = await steps.swap(seen, abandoned(seen, new_version()))
                 continue
-            yield from removed(seen.ids)
-        made: MadeIds = yield MakeIds()
+            await removed(steps, seen.ids)
+        made = await steps.make_ids()
         mine = KeyRow("pending", key.content, made.ids, new_version())
-        there = yield Swap(seen, mine)
+        there = await steps.swap(seen, mine)
         if there == mine:
-            done = yield from written(mine, made, new_version)
+            done = await written(steps, mine, made, new_version)
             if done.state == "done" and done.ids == mine.ids:
                 return PostResult(mine.ids.locations, replayed=False)
             there = done
@@ -165,16 +144,16 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]
     raise KeyInUse(key.text)
 
 
-def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
+async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[], int]) -> R:
     """Writes the messages of a row that stands there and returns the row that does afterwards: done, or another's."""
     failure: StoreUnavailable | None = None
     try:
-        yield Write(made)
+        await steps.write(made)
     except StoreUnavailable as error:
         failure = error
     row = abandoned(mine, new_version()) if failure else _done(mine, new_version())
     try:
-        there: R | None = yield Swap(mine, row, final=mine.final or failure is not None)
+        there: R | None = await steps.swap(mine, row, final=mine.final or failure is not None)
     except StoreUnavailable as error:
         raise in_doubt(failure or error) from error
     if there == row and failure is None:
@@ -182,16 +161,15 @@ def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
     if there is None:
         raise in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
     # From here on no process can make these ids done.
-    outcome: Outcome = yield Remove(mine.ids, unseen=True)
+    outcome = await steps.remove(mine.ids, unseen=True)
     if failure is not None and there == row:
         kind = WriteUndone if outcome == "none" and failure.outcome == "unknown" else StoreUnavailable
         raise kind(str(failure), outcome=outcome, retry_after=failure.retry_after) from failure
     return there
 
 
-def removed(ids: PostedIds) -> Steps[None]:
-    outcome: Outcome = yield Remove(ids, unseen=False)
-    if outcome != "none":
+async def removed(steps: Steps, ids: PostedIds) -> None:
+    if await steps.remove(ids, unseen=False) != "none":
         raise StoreUnavailable("what an earlier post left could not be removed yet", outcome="unknown")
 
 

@@ -31,11 +31,11 @@ from queuey.storage.cassandra.write.write_batches import (
     nobody,
     slices_of,
 )
-from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, number_positions
+from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, number_positions, prepare
 
 log = logging.getLogger(__name__)
 
-Reserved = Callable[["Reservation | None", Exception | None], None]
+Reserved = Callable[["Reservation | None", Exception | None], object]
 
 
 class Reservation:
@@ -105,7 +105,7 @@ class ReservingWriter(MessageWriter):
         written: Iterable[Written],
         level: InForce,
         until: float,
-        answer: Callable[[Outcome], None],
+        answer: Callable[[Outcome], object],
         *,
         minted: float = math.inf,
     ) -> None:
@@ -122,8 +122,7 @@ class ReservingWriter(MessageWriter):
         try:
             self._fill(reservation)
         except NeedsPreparation as later:
-            if not self._submit(self._prepare, later.work, partial(self._ids_prepared, reservation)):
-                self._answer(operation, None, StoreClosed("the store is closed"))
+            self._begin(prepare(later), partial(self._ids_prepared, reservation))
         except QueueChanged as error:
             self._answer(operation, None, error)
         except Exception as error:

@@ -62,7 +62,7 @@ class Undo:
     __slots__ = ("answer", "began", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size", "timeout")
 
     def __init__(
-        self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], None]
+        self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], object]
     ) -> None:
         """``deadline``: boot time until which the outcome is ``none`` if all is confirmed."""
         self.chunks = _chunks(written)
@@ -71,7 +71,7 @@ class Undo:
         self.timeout = level.deadline * TIMEOUT
         self.deadline = deadline
         self.began = 0.0
-        self.answer: Callable[[Outcome], None] | None = answer
+        self.answer: Callable[[Outcome], object] | None = answer
         self.pause = min(LONGEST_FIRST_PAUSE, level.deadline * FIRST_PAUSE)
         self.flying = 0
         self.failed: list[_Chunk] = []

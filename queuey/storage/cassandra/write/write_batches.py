@@ -36,7 +36,7 @@ FLUSH_BYTES = 4 << 20
 """Max rows and bytes of one flush of a buffer, after which it takes no further part: the other buffers wait
 meanwhile."""
 
-Done = Callable[[list[Position] | None, Exception | None], None]
+Done = Callable[[list[Position] | None, Exception | None], object]
 
 
 class Written(NamedTuple):

@@ -15,7 +15,7 @@ An operation is what one call appends, perhaps to several partitions. States and
     any ──(store closed, and it took too long)──► refused: none if nothing of it was sent, else unknown
 
 Sending is put off, and the operation goes back to the front of its partition buffer, while the queue's row is older
-than C or a bucket it needs is not recorded yet; a pool's thread does that.
+than C or a bucket it needs is not recorded yet.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
@@ -55,17 +55,15 @@ from queuey.storage.cassandra.write.write_batches import (
     batches_of,
     slices_of,
 )
-from queuey.storage.deadlines import Deadline
+from queuey.storage.deadlines import GIVEN_UP
 
 log = logging.getLogger(__name__)
 
-GIVEN_UP = "the caller has given up"
-
 
 class NeedsPreparation(Exception):
-    """Something has to be done, in a thread that may wait, before ids can be made."""
+    """Something has to be awaited before ids can be made."""
 
-    def __init__(self, work: Callable[[], object]) -> None:
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         super().__init__()
         self.work = work
 
@@ -86,8 +84,6 @@ class MessageWriter:
         levels: ConsistencyLevels,
         timing: TimingInForce,
         tails: Tails,
-        pool: Executor,
-        deadline: Deadline,
     ) -> None:
         self._driver = driver
         self._loop = driver.loop
@@ -100,8 +96,6 @@ class MessageWriter:
         self._levels = levels
         self._timing = timing
         self._tails = tails
-        self._pool = pool
-        self._deadline = deadline
         self.undo_writer = UndoWriter(driver, clock, note=tails.undo.note)
         self._buffers = PartitionBuffers()
         self._ready: deque[PartitionBuffer] = deque()
@@ -158,8 +152,8 @@ class MessageWriter:
             or covering(row, ttls, longest) is not row
             or not self._watch.sound()
         ):
-            if not self._submit(self._enter, operation, ttls, longest, go):
-                self._answer(operation, None, StoreClosed("the store is closed"))
+            entering = self._enter(operation.queue, ttls, longest)
+            self._begin(entering, lambda error: go() if error is None else self._answer(operation, None, error))
         else:
             self._loop.call(go)
 
@@ -172,24 +166,17 @@ class MessageWriter:
         if self.pending and self.pending + count > self._options.most_pending:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
-    def _submit(self, work: Callable[..., object], *arguments: object) -> bool:
-        """Runs work that may have to wait in a thread of the pool; returns False if the store was closed meanwhile."""
+    def _begin(self, work: Coroutine[Any, Any, object], ended: Callable[[Exception | None], object]) -> None:
         try:
-            self._pool.submit(self._deadline.run, work, *arguments)
-        except RuntimeError:
-            return False
-        return True
+            self._driver.calls.begin(work, lambda _, error: ended(error))
+        except StoreClosed as error:
+            ended(error)
 
-    def _enter(self, operation: AppendOperation, ttls: set[int], longest: int, go: Callable[[], None]) -> None:
-        try:
-            self._watch.require()
-            row = self._rows.current(operation.queue)
-            with self._deadline.preparing():
-                self._rows.cover(row, ttls, longest)
-        except Exception as error:  # noqa: BLE001 - its caller gets it
-            self._answer(operation, None, error)
-        else:
-            self._loop.call(go)
+    async def _enter(self, queue: Queue, ttls: set[int], longest: int) -> None:
+        await self._watch.require()
+        row = await self._rows.current(queue)
+        with self._driver.calls.deadline.preparing():
+            await self._rows.cover(row, ttls, longest)
 
     # In the loop's thread
 
@@ -222,26 +209,14 @@ class MessageWriter:
             try:
                 self._flush(buffer, parts)
             except NeedsPreparation as later:
-                if self._submit(self._prepare, later.work, partial(self._prepared, buffer, parts)):
-                    continue
-                self._fail(parts, StoreClosed("the store is closed"))
+                self._begin(prepare(later), partial(self._prepared, buffer, parts))
+                continue
             except Exception as error:
                 log.exception("Messages could not be sent.")
                 self._fail(parts, StoreUnavailable(f"messages could not be sent: {error}"))
             self._landed(buffer)
         if self._ready:
             self._flush_soon()
-
-    def _prepare(self, work: Callable[[], object], prepared: Callable[[Exception | None], object]) -> None:
-        """Does, in a thread of the pool, what has to be done before ids can be made."""
-        failure: Exception | None = None
-        try:
-            work()
-        except QueueNotFound as error:
-            failure = QueueChanged(str(error))
-        except Exception as error:  # noqa: BLE001 - the callers get it
-            failure = error
-        self._loop.call(prepared, failure)
 
     def _prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
         if failure is None:
@@ -442,7 +417,7 @@ class MessageWriter:
         answer = partial(self._make_sure, operation.minted, settled)
         self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
-    def _make_sure(self, minted: float, answer: Callable[[Outcome], None], outcome: Outcome) -> None:
+    def _make_sure(self, minted: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
         """Counts a write as undone in time only when a later check of the clock shows that the time was right."""
 
         def checked(error: StoreUnavailable | None) -> None:
@@ -482,6 +457,13 @@ class MessageWriter:
         for operation in left:
             refused = StoreClosed("the store was closed before the write ended", outcome=operation.give_up())
             self._answer(operation, None, refused)
+
+
+async def prepare(needed: NeedsPreparation) -> None:
+    try:
+        await needed.work()
+    except QueueNotFound as error:
+        raise QueueChanged(str(error)) from error
 
 
 def number_positions(runs: Iterable[BatchRun]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import pytest
 
 from qdo.coordination.changes import MOST_BYTES
+from qdo.coordination.tree import Link
+from qdo.curator.bridge import run
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.options import NODE_LIMIT
+from qdo.curator.options import BYTES, NODE_LIMIT, QueueOptions
 from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts
-from qdo.curator.znodes import Znodes
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
 from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, start, until
@@ -79,40 +82,60 @@ def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Heard
 
 
 class Silent:
-    """A client of ZooKeeper that never answers, and keeps what is to be called."""
+    """A link that never answers until it is told to, and keeps what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.state = "connected"
         self.changes: list[Any] = []
+        self._answers: list[asyncio.Future[Any]] = []
 
-    def apply(self, *change: Any) -> Any:  # noqa: ANN401 - as the original
+    async def apply(self, changes: Iterable[Any]) -> Any:  # noqa: ANN401 - as the original
         """Asks."""
-        self.changes.append(change)
-        self.asked.append(change)
-        return self
-
-    def then(self, call: Any) -> None:  # noqa: ANN401 - as the original
-        """Keeps the callback."""
-        self.asked[-1] = call
-
-    def get(self, timeout: float) -> Any:  # noqa: ANN401 - as the original
-        """Answers what failed."""
+        assert self.state == "connected"
+        self.changes += changes
+        self._answers.append(asyncio.get_running_loop().create_future())
+        await self._answers[-1]
         raise CoordinationLost("broken")
+
+    async def fail(self, number: int) -> None:
+        """Answers one, counted from 0, with what failed; returns once that has been seen."""
+        self._answers[number].set_result(None)
+        await settled()
+
+    async def end(self) -> None:
+        """Answers all."""
+        for answer in self._answers:
+            answer.cancel()
+        await settled()
+
+
+async def settled() -> None:
+    """Waits until the loop has done what is to be done at once."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def begun(silent: Silent, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
     """Returns puts in the background of a queue that is started, and its state."""
-    lifecycle, servers = Lifecycle("/q"), cast("Znodes", silent)
+    lifecycle, link = Lifecycle("/q"), cast("Link", silent)
     lifecycle.happened("start")
-    return lifecycle, Puts(
-        lifecycle, servers, "/q", background=True, most=None, limit=limit, patience=1.0, report=lambda _: None
-    )
+    return lifecycle, Puts(lifecycle, link, QueueOptions(None, None, BYTES, "/q", node_limit=limit), lambda _: None)
+
+
+def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - whatever is put
+    """Puts messages, if there is room, and lets them be sent, if they may."""
+    stored = puts.put("queue-", messages, data, 0.0)
+    run(settled())
+    return stored
 
 
 @pytest.fixture
-def silent() -> Silent:
-    """Servers that do not answer."""
-    return Silent()
+def silent() -> Iterator[Silent]:
+    """Servers that do not answer, until the test has ended."""
+    silent = Silent()
+    yield silent
+    silent.state = "suspended"
+    run(silent.end())
 
 
 @pytest.fixture
@@ -123,12 +146,13 @@ def puts(silent: Silent) -> Puts:
 
 def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
     """When so many are not answered, or so many bytes, a put waits, and does not go when its time is over."""
-    for number in range(MOST_PENDING):
+    assert put(puts, b"", 0)
+    for number in range(1, MOST_PENDING):
         assert puts.put("queue-", [number], b"", 0.0)
     assert not puts.put("queue-", ["more"], b"", 0.0)
     waiting = threading.Thread(target=puts.put, args=("queue-", ["more"], b"", None))
     waiting.start()
-    silent.asked[0](silent)
+    run(silent.fail(0))
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
     assert not puts.put("queue-", ["more"], b"", 0.0)
@@ -137,12 +161,12 @@ def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
 def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent: Silent) -> None:
     """Two transactions are sent at a time, each with what has come meanwhile, in order and within its bounds."""
     for number in range(300):
-        puts.put("queue-", [number], b"%d" % number, 0.0)
+        put(puts, b"%d" % number, number)
     puts.put("queue-", ["large"], bytes(MOST_BYTES), 0.0)
     puts.put("queue-", ["last"], b"last", 0.0)
-    for number, call in enumerate(silent.asked):  # which grows
-        assert len(silent.asked) <= number + AT_ONCE
-        call(silent)
+    for number, _ in enumerate(silent.changes):  # which grows
+        assert len(silent.changes) <= number + AT_ONCE
+        run(silent.fail(number))
     assert [len(change) for change in silent.changes] == [1, 1, 128, 128, 42, 1, 1]
     sent = [create.data for change in silent.changes for create in change]
     assert sent == [*(b"%d" % number for number in range(300)), bytes(MOST_BYTES), b"last"]
@@ -154,9 +178,9 @@ def test_servers_with_a_lower_limit_get_smaller_transactions(silent: Silent) -> 
     """What goes together is no larger than they take."""
     _, puts = begun(silent, 20_000)
     for number in range(10):
-        puts.put("queue-", [number], bytes(5_000), 0.0)
-    for call in silent.asked:  # which grows
-        call(silent)
+        put(puts, bytes(5_000), number)
+    for number, _ in enumerate(silent.changes):  # which grows
+        run(silent.fail(number))
     assert [len(change) for change in silent.changes] == [1, 1, 3, 3, 2]
 
 
@@ -164,11 +188,12 @@ def test_what_waits_when_the_session_ends_is_not_sent(silent: Silent) -> None:
     """The error says that it was not stored; a later session of the same client is not used."""
     lifecycle, puts = begun(silent)
     for number in range(5):
-        puts.put("queue-", [number], b"", 0.0)
+        put(puts, b"", number)
     lifecycle.happened("lost")
-    for call in list(silent.asked):
-        call(silent)
-    assert len(silent.asked) == AT_ONCE
+    silent.state = "lost"
+    for number in range(AT_ONCE):
+        run(silent.fail(number))
+    assert len(silent.changes) == AT_ONCE
     with pytest.raises(PutFailed, match="5 puts failed") as caught:
         puts.flush(0.0)
     assert sorted(caught.value.messages) == [0, 1, 2, 3, 4]
@@ -183,9 +208,9 @@ def test_bytes_under_way_are_bounded(puts: Puts) -> None:
 def test_failures_are_kept_up_to_a_bound(puts: Puts, silent: Silent) -> None:
     """Of more failed puts than that only the number is kept."""
     for number in range(MOST_FAILURES + 5):
-        puts.put("queue-", [number], b"", 0.0)
-    for call in silent.asked:  # which grows
-        call(silent)
+        put(puts, b"", number)
+    for number, _ in enumerate(silent.changes):  # which grows
+        run(silent.fail(number))
     with pytest.raises(PutFailed, match="105 puts failed") as caught:
         puts.flush(0.0)
     assert caught.value.messages == list(range(MOST_FAILURES))

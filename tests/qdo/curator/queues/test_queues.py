@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl
 
-from qdo.curator.consuming import threads
+from qdo.curator.consuming import consumption
 from qdo.curator.consuming.backlog import now_ms
 from qdo.curator.items import decode, encode
 from qdo.curator.leader import LeaderElection
@@ -181,6 +182,16 @@ def test_a_client_has_to_be_connected(nodes: Nodes) -> None:
         nodes.builder(client).build_queue().start()
 
 
+def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A queue whose nodes somebody else has made is used by programs that may make nothing beside it."""
+    for path in (nodes.path, nodes.lock_path):
+        client.ensure_path(path)
+    client.set_acls(nodes.path.rpartition("/")[0], [make_acl("world", "anyone", read=True)])
+    with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
+        queue.put("m0")
+        assert heard.wait(1) == ["m0"]
+
+
 def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Of two consumers the one that leads takes all messages; when it ends, the other goes on with the next."""
     clients = (client, nodes.client())
@@ -250,8 +261,8 @@ def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard
     """A message of a later instant comes when the clock is set to that, and not only after the time that was left."""
     ahead = [0]
     with (
-        replace_in(threads, now_ms, lambda: now_ms() + ahead[0]),
-        replace_in(threads, threads.LONGEST_WAIT, 0.1),
+        replace_in(consumption, now_ms, lambda: now_ms() + ahead[0]),
+        replace_in(consumption, consumption.LONGEST_WAIT, 0.1),
         nodes.opened(nodes.builder(client, heard).build_delay_queue()) as queue,
     ):
         queue.put("later", now_ms() + 10**9)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from qdo.curator import SimpleDistributedQueue
-from tests.qdo.curator.queues.queue_nodes import PATIENCE, Nodes, until
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Nodes, expire, until
+from tests.servers.plugin import unique_name
 
 
 def test_messages_are_taken_in_order(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
@@ -101,3 +102,26 @@ def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any) -> No
     client.delete(nodes.path)
     queue.offer(b"c")
     until(lambda: queue.peek() == b"c")
+
+
+def test_a_chroot_that_is_missing_is_made(nodes: Nodes) -> None:
+    """As kazoo makes it with the first path."""
+    with pytest.warns(UserWarning, match="No chroot path exists"):
+        client = nodes.client(f"{nodes.hosts}/{unique_name('chroot')}")
+    queue = SimpleDistributedQueue(client, "/queues/simple")
+    queue.offer(b"a")
+    assert queue.take() == b"a"
+
+
+def test_a_queue_outlives_the_session(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
+    """It goes on in the session that its client begins; a call that waits gets what comes then."""
+    queue = SimpleDistributedQueue(client, nodes.path)
+    taken: list[bytes | None] = []
+    waiting = threading.Thread(target=lambda: taken.append(queue.poll(PATIENCE)))
+    waiting.start()
+    until(lambda: client.exists(nodes.path) is not None)
+    queue.offer(b"a")
+    waiting.join(PATIENCE)
+    expire(client)
+    queue.offer(b"b")
+    assert [*taken, queue.take()] == [b"a", b"b"]

@@ -97,6 +97,17 @@ def test_locks_are_watched_up_to_a_bound() -> None:
     assert backlog.listing_due(6.0, NOW) == 5.0 + RECHECK - 6.0
 
 
+def test_what_was_not_watched_is_looked_at_again() -> None:
+    """After a broken connection the queue is listed again, and nodes of others are tried again."""
+    backlog = listed(names(2))
+    first = take(backlog)
+    assert backlog.block(first, 0.0)
+    assert backlog.listing_due(0.0, NOW) is None
+    backlog.unwatched()
+    assert taken(backlog) == names(2)
+    assert backlog.listing_due(0.0, NOW) == 0
+
+
 def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
     """Changes are looked at once a list is used up; without changes it is not listed again."""
     backlog = Backlog(QUEUE, None)

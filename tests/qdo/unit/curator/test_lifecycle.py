@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from typing import get_args
 
 import pytest
 
+from qdo.coordination.tree import State as LinkState
 from qdo.curator.lifecycle import REASONS, Event, Lifecycle, State
 from qdo.errors import QueueStopped
-from tests.waiting import join
 
 TABLE: list[tuple[State, Event, State]] = [
     ("latent", "start", "started"),
@@ -41,24 +41,15 @@ def at(state: State, heard: list[Event] | None = None) -> Lifecycle:
 
 
 @pytest.mark.parametrize(("before", "event", "after"), TABLE)
-def test_a_state_changes(before: State, event: Event, after: State) -> None:
+async def test_a_state_changes(before: State, event: Event, after: State) -> None:
     """Each change of the table happens, and wakes those who wait."""
     lifecycle = at(before)
-    woken = threading.Event()
-
-    def wait() -> None:
-        with lifecycle.changed:
-            ready.set()
-            assert lifecycle.changed.wait_for(lambda: lifecycle.state == after, 60)
-        woken.set()
-
-    ready = threading.Event()
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert ready.wait(60)
+    woken = [asyncio.ensure_future(lifecycle.changed.next.wait()) for _ in range(2)]
+    await asyncio.sleep(0)
     assert lifecycle.happened(event)
-    assert woken.wait(60)
-    join(thread)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*woken)
+    assert lifecycle.state == after
 
 
 @pytest.mark.parametrize("state", get_args(State))
@@ -71,10 +62,11 @@ def test_nothing_else_changes_a_state(state: State) -> None:
 
 
 def test_the_program_hears_of_its_connection() -> None:
-    """It hears of what concerns the connection, as kazoo tells it; a function that fails does no harm."""
+    """It hears of what concerns the connection, as the link tells it; a function that fails does no harm."""
     heard: list[Event] = []
     lifecycle = at("started", heard)
-    for state in ("SUSPENDED", "CONNECTED", "CONNECTED", "SUSPENDED", "LOST", "CONNECTED"):
+    states: list[LinkState] = ["suspended", "connected", "connected", "suspended", "lost", "connected"]
+    for state in states:
         lifecycle.hear(state)
     lifecycle.happened("close")
     assert heard == ["suspended", "reconnected", "suspended", "lost"]

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qdo.consumer.owned_partition import State
-from qdo.consumer.rebalance.partition_table import CANCEL_GRACE, PartitionTable, SessionEvents, SessionOptions
+from qdo.consumer.rebalance.partition_table import PartitionTable, SessionEvents, SessionOptions
 from qdo.coordination import Member, Session
 from qdo.coordination.tree import Delete
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
+from qdo.tasks import CANCEL_GRACE
 from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER, TWO
 from tests.qdo.unit.group.faulty import Fault, SimulatedGroup
 from tests.qdo.unit.group.owners import Diary, standing_time, until

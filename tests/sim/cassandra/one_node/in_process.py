@@ -23,7 +23,7 @@ from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import StoreLoop
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
@@ -192,6 +192,7 @@ class InProcessDriver(Driver):
         self._ended = False
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.loop = StoreLoop()
+        self.calls = Calls(self.loop, self._deadline)
         self._thread = threading.Thread(target=self._bring, name="simulated-driver", daemon=True)
         self._thread.start()
         self._problem_found = verify(self) if keyspace else None
@@ -263,31 +264,6 @@ class InProcessDriver(Driver):
                 self._thread.join(10.0)
 
 
-class LeapingEvent(threading.Event):
-    """An event in whose place time goes on: calls that change a queue wait for it as long as rows may be old (C).
-
-    Args:
-        inner: What the parts of the store wait for.
-        cluster: Whose time goes on, unless a write is on its way.
-    """
-
-    def __init__(self, inner: threading.Event, cluster: InProcessCluster) -> None:
-        super().__init__()
-        self._inner = inner
-        self._nodes = cluster
-
-    def set(self) -> None:
-        """See the base class."""
-        self._inner.set()
-        super().set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """See the base class."""
-        if timeout is not None and self._nodes.leap(timeout):
-            return self.is_set()
-        return super().wait(timeout)
-
-
 class InProcessStore(CassandraStore):
     """A store whose reads do not wait for the read delay of their consistency level: it passes before they begin.
 
@@ -307,8 +283,11 @@ class InProcessStore(CassandraStore):
         self._nodes = cluster
         self._by_hand = hand is not None
         super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
-        self._closing = LeapingEvent(self._closing, cluster)
         cluster.stores.append(self)
+
+    async def _wait_for_others(self) -> None:
+        if not self._nodes.leap(self._timing.assumed.row_age):
+            await super()._wait_for_others()
 
     def _let_pass(self, queue: Queue, *parts: Slice) -> None:
         ahead = any(part.ahead for part in parts)

@@ -22,11 +22,11 @@ from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Deadline
+from queuey.storage.deadlines import Call, Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode
-from tests.waiting import PATIENCE_SECONDS, join, until, until_async
+from tests.waiting import PATIENCE_SECONDS, call_until, join, until, until_async
 
 STATEMENT = Statement(CQL)
 CHANGE = Statement("UPDATE t SET a = ? IF a = ?", idempotent=False)
@@ -113,7 +113,7 @@ async def test_requests_from_other_threads(adopted: Adopted) -> None:
 
 async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
     """What the call has left when it sends, in the thread in which it sends."""
-    with adopted.deadline.running(adopted.deadline.clock() + 0.5):
+    with adopted.deadline.running(call_until(adopted.deadline.clock() + 0.5)):
         adopted.send(ENCODED)
     await adopted.scene.arrived()
     adopted.scene.now += 0.6
@@ -148,7 +148,7 @@ LATE = Statement("SELECT b FROM t")
 async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
     """What is not prepared, or goes through the driver, is sent in another thread, in the time that the call has."""
     adopted.driver._options = CassandraOptions(timeout=60.0)
-    with adopted.deadline.running(adopted.deadline.clock() + 30.0):
+    with adopted.deadline.running(call_until(adopted.deadline.clock() + 30.0)):
         adopted.send(request_)
     if asked[-1] == "prepare":
         await adopted.scene.arrived()
@@ -158,6 +158,18 @@ async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | 
     assert threading.get_ident() not in {thread for _, thread in adopted.asked_in}
     [(rows, refused, _)] = adopted.ended
     assert rows == [("driver",)] if asked[-1] == "execute" else refused is not None
+
+
+@pytest.mark.parametrize("request_", [Request(LATE, (b"a",)), Request(Statement.unprepared("ALTER TABLE t"))])
+async def test_what_verifies_the_schema_is_sent_in_any_thread(adopted: Adopted, request_: Request) -> None:
+    """A request belongs to the call that verifies, whichever thread sends it; others are refused meanwhile."""
+    adopted.driver._usable, adopted.driver._verifying = False, Call()
+    with adopted.deadline.running(adopted.driver._verifying):
+        adopted.send(request_)
+    await until_async(lambda: adopted.ended)
+    assert [rows for rows, _, _ in adopted.ended] == [[("driver",)]]
+    adopted.send(request_)
+    assert adopted.ended[1][1] is not None
 
 
 async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
@@ -180,7 +192,7 @@ async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
 
     adopted.prepare = prepare_slowly  # type: ignore[method-assign]
     ends = adopted.deadline.clock() + 0.01
-    with adopted.deadline.running(ends):
+    with adopted.deadline.running(call_until(ends)):
         adopted.send(Request(LATE, (b"a",)))
     await until_async(lambda: len(adopted.ended) == 1)
     assert "longer than" in str(adopted.ended[0][1])

@@ -15,10 +15,14 @@ class Asking:
     """Stands for the driver: what is asked is answered from outside."""
 
     @coroutine
-    def ask_all(self, requests: Sequence[Any], *_: object) -> Generator[Any, Any, list[Any]]:
+    def ask_all(self, requests: Sequence[Any]) -> Generator[Any, Any, list[Any]]:
         """Asks."""
         answers: list[Any] = yield requests
         return answers
+
+    async def ask(self, request: Any) -> Any:  # noqa: ANN401 - rows
+        """Asks one."""
+        return (await self.ask_all([request]))[0]
 
 
 ASKING: Any = Asking()

@@ -24,13 +24,10 @@ from queuey.storage.cassandra.bucket_index import (
 from queuey.storage.cassandra.bucketing import CLASSES, PUT, Bucket
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Request
-from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions, Level
-from queuey.storage.deadlines import Deadline
 from tests import strategies
 from tests.unit.cassandra.simulated import BOOTED, CalmDriver
-from tests.waiting import PATIENCE_SECONDS
 
 START = ids.seconds_to_ticks(BOOTED)
 END = ids.TICKS_MAX + 1
@@ -47,9 +44,8 @@ class Record:
         self.driver = CalmDriver()
         clock = self.driver.clock()
         self.index = BucketIndex(self.driver, clock, size, TimingInForce(OPTIONS, clock))
-        BucketIndex(self.driver, clock, 1, TimingInForce(OPTIONS, clock)).record(
-            *KEY, time_buckets, consistency="QUORUM"
-        )
+        other = BucketIndex(self.driver, clock, 1, TimingInForce(OPTIONS, clock))
+        self.driver.ended(other.record(*KEY, time_buckets, consistency="QUORUM"))
         self.driver.sent.clear()
 
     def lookup(
@@ -58,7 +54,7 @@ class Record:
         """Looks a partition up."""
         wanted = [(KEY[0], part, at)]
         lookup = self.index.lookup(wanted, consistency="QUORUM", low_watermarks=low_watermarks, descending=descending)
-        known: list[BucketLookup] = wait(Deadline(PATIENCE_SECONDS), lookup, "late")
+        known: list[BucketLookup] = self.driver.ended(lookup)
         return known[0]
 
     def cached(
@@ -70,7 +66,7 @@ class Record:
     def record(self, *time_buckets: Bucket, part: int = 1) -> int:
         """Records buckets; returns how many are written."""
         before = len(self.driver.sent)
-        self.index.record(KEY[0], part, time_buckets, consistency="QUORUM")
+        self.driver.ended(self.index.record(KEY[0], part, time_buckets, consistency="QUORUM"))
         return sum(1 + len(request.further) for request in self.driver.sent[before:] if isinstance(request, Request))
 
     def set_low_watermark(self, ticks: int) -> None:

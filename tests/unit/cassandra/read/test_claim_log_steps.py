@@ -1,4 +1,4 @@
-"""The steps in which a claim log is read, and how appends end."""
+"""The steps in which a claim log is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage
 from queuey.storage.cassandra.driver import Rows
-from queuey.storage.cassandra.store.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, AppendsInFlight, _read
+from queuey.storage.cassandra.store.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, _read
 from tests.unit.cassandra.read.answered import ASKING, answered
 
 NAMES = {_ENTRIES: "entries", _HEAD: "head", _SNAPSHOT: "snapshot"}
@@ -47,22 +47,3 @@ def test_snapshot_replaced_meanwhile() -> None:
     assert page == LogPage(12, [LogEntry(12, b"12")], LogEntry(11, b"eleven"))
     with pytest.raises(StoreUnavailable, match="replaced faster"):
         play(1, *gone * 5)
-
-
-def test_an_append_ends_once() -> None:
-    """The first end counts; an append that has not ended when the store is closed is in doubt."""
-    appends, ends = AppendsInFlight(), list[tuple[object, Exception | None]]()
-
-    def note(*end: Any) -> None:  # noqa: ANN401 - a result and an error
-        ends.append(end)
-
-    tell, late = appends.begin(note), appends.begin(note)
-    tell("first", None)
-    appends.close(0.0)
-    tell("second", None)
-    late("late", None)
-    assert ends[0] == ("first", None)
-    [(applied, error)] = ends[1:]
-    assert applied is None
-    assert isinstance(error, StoreUnavailable)
-    assert error.outcome == "unknown"

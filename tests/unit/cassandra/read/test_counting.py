@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from queuey.ids import FIRST, LOW_MIN
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.read import counting
 from queuey.storage.cassandra.read.reading import Extent
-from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.read.partitions import NOW, START, Partition, holding
 
 SIZE = bucketing.width(1, 3)
@@ -25,8 +21,9 @@ def test_many_narrow_buckets_are_estimated() -> None:
         for number in range(20):
             partition.add(one, (one.start + number, 0), "x")
     extent = Extent([*map(partition.source, NARROW)], FIRST, counting.END, complete=True)
-    work = counting.tally(holding(partition), (7, 1), (extent, extent), "QUORUM", now=NOW, rough=False)
-    found = wait(Deadline(math.inf), work, "late")
+    driver = holding(partition)
+    work = counting.tally(driver, (7, 1), (extent, extent), "QUORUM", now=NOW, rough=False)
+    found = driver.ended(work)
     assert (found.size, found.exact) == (4000, False)
 
 

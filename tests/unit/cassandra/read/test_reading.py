@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,10 +15,8 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, bytes_of
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
-from queuey.storage.cassandra.driver.callbacks import wait
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Rounds
-from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.read.partitions import (
     ALIVE,
     END,
@@ -59,7 +56,7 @@ def slices(draw: st.DrawFn) -> Slice:
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
     first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
-    return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first, most=most)
+    return reading.rounds(wanted, extent, NOW, first=first, most=most)
 
 
 def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
@@ -219,6 +216,6 @@ def test_too_many_dead_rows_of_one_partition() -> None:
     extent = Extent([*map(partition.source, partition.time_buckets)], FIRST, END, complete=True)
     readers = [reader_of(Slice(number, upper=END, bodies=False), extent) for number in (1, 2)]
     work = reading.run(driver, readers, [(7, 1), (7, 2)], "QUORUM")
-    found = wait(Deadline(math.inf), work, "late")
+    found = driver.ended(work)
     assert [message.ticks for message in found[0].messages] == [START + number * HOUR for number in range(10)]
     assert found[1].messages == []

@@ -5,10 +5,10 @@ The store runs in simulated time (:mod:`tests.sim.cassandra.threads`), so an ans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
@@ -24,6 +24,7 @@ from tests.sim.cassandra.cql import command
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World
 
+T = TypeVar("T")
 Fate = Literal["well", "unsent", "lost", "rival", "none"]
 """What becomes of one attempt: it is answered, does not arrive, is applied without an answer, comes after the change of
 another process, or certainly was not sent."""
@@ -73,6 +74,11 @@ class Scene:
         if error is not None:
             raise error
         return result
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine of the store; returns its result."""
+        found: T = self.call(lambda: self.store._driver.calls.run(work))
+        return found
 
     def change(self, caller: Caller, fates: Iterator[Fate]) -> str:
         """Makes a change whose attempts fare so; returns how it ends."""
@@ -177,8 +183,8 @@ def create_queue(scene: Scene) -> Callable[[], Any]:
 
 def cover(scene: Scene) -> Callable[[], Any]:
     """Has a queue's row cover a long message."""
-    row = scene.call(lambda: scene.store._rows.current(scene.queue))
-    return lambda: (scene.store._rows.cover(row, (), 10_000),)
+    row, store = scene.run(scene.store._rows.current(scene.queue)), scene.store
+    return lambda: (store._driver.calls.run(store._rows.cover(row, (), 10_000)),)
 
 
 def new_record(scene: Scene) -> Callable[[], Any]:
@@ -208,7 +214,7 @@ def add_key(scene: Scene) -> Callable[[], Any]:
 
 def add_key_again(scene: Scene) -> Callable[[], Any]:
     """Adds a key that an earlier attempt has left half done."""
-    scene.call(lambda: scene.store._add_entry(APP, DIGEST))
+    scene.run(scene.store._add_entry(APP, DIGEST))
     return add_key(scene)
 
 
@@ -257,7 +263,7 @@ def remove_log(scene: Scene) -> Callable[[], Any]:
     scene.call(append_entry(scene))
     store = scene.store
     removal = claim_logs.ClaimLogRemoval(store._driver, store._options, store._transactions)
-    return lambda: removal.remove(scene.queue.qid, 1)
+    return lambda: store._driver.calls.run(removal.remove(scene.queue.qid, 1))
 
 
 def post(scene: Scene) -> Callable[[], Any]:
@@ -305,12 +311,12 @@ def release_lock(scene: Scene) -> Callable[[], Any]:
     """Releases it."""
     mine = lock(scene)
     scene.call(lambda: mine._take(None))
-    return lambda: [mine.transactions.run(migrations._UNLOCK, (mine._owner,))]
+    return lambda: [mine.transactions.wait(migrations._UNLOCK, (mine._owner,))]
 
 
 def record_migration(scene: Scene) -> Callable[[], Any]:
     """Records that a file was run."""
-    return lambda: [lock(scene).transactions.run(migrations._RECORD, (7, "name", "sum", 1.0))]
+    return lambda: [lock(scene).transactions.wait(migrations._RECORD, (7, "name", "sum", 1.0))]
 
 
 KEYED, NAMED = keyed_posts._STATEMENTS.change, names._STATEMENTS.change

@@ -1,49 +1,31 @@
-"""Carries out, step by step, what :mod:`.post_keys` and :mod:`.names` decide.
-
-Every step goes through the callbacks of the driver, of the writer or of the undo writes; no thread is held.
-"""
+"""The rows of keys and names, and the steps by which :mod:`.post_keys` and :mod:`.names` change them."""
 
 from __future__ import annotations
 
 import math
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.callbacks import begin, called
+from queuey.storage.cassandra.driver.store_loop import called
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, unclear
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.write.post_keys import (
-    IdRun,
-    KeyRow,
-    Look,
-    MadeIds,
-    MakeIds,
-    PostedIds,
-    Remove,
-    Step,
-    Steps,
-    Swap,
-    TimeLeft,
-    Write,
-)
+from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
 from queuey.storage.cassandra.write.write_batches import Written
-from queuey.storage.cassandra.write.writer import GIVEN_UP
 
 _size_at = struct.Struct(">i").unpack_from
 
-Done = Callable[[Any, Exception | None], None]
-"""Called with what the steps return, or their error."""
+T = TypeVar("T")
 
 
 class RowStatements:
@@ -121,108 +103,85 @@ class _Made(MadeIds, frozen=True):
     reservation: Reservation
 
 
-class StepRun:
-    """Steps on their way. They come one after another, each in the thread in which the one before ended."""
+class RowChange:
+    """The steps of a call that changes one row, and writes the messages that it names (see :class:`.post_keys.Steps`).
 
-    def __init__(self, parts: StoreParts) -> None:
-        self._parts = parts
-        self._made: _Made | None = None
-        """Reserved and not written yet."""
-        self._lock = threading.Lock()
-        self.withdrawn = False
-        """Its caller has given up."""
-        self._sent = False
+    Until it writes messages or puts a row there that is done, a call that is given up has changed nothing.
+    """
 
-    def begin(
+    def __init__(
         self,
+        parts: StoreParts,
         queue: Queue,
         row: tuple[RowTable, str],
-        steps: Steps[Any],
-        done: Done,
         *,
         items: Sequence[NewMessage] = (),
         after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        """Starts the steps; returns the function that gives them up."""
+    ) -> None:
+        self._parts = parts
         self._queue = queue
         self._items = items
         self._table, text = row
         self._key = queue.qid, text
         self._after = after
-        begin(self._carry_out(steps), done)
-        return self._withdraw
+        self._deadline = parts.driver.calls.deadline
+        self._made: _Made | None = None
+        """Reserved and not written yet."""
+
+    async def run(self, work: Callable[[RowChange], Awaitable[T]]) -> T:
+        """Runs what goes through the steps."""
+        try:
+            return await work(self)
+        finally:
+            self._drop()
 
     @property
     def _level(self) -> InForce:
         """The queue's, as it is now: it may have changed since the steps began."""
         return self._parts.levels.of(self._queue)
 
-    def _withdraw(self) -> Outcome:
-        with self._lock:
-            self.withdrawn = True
-            return "unknown" if self._sent else "none"
-
-    async def _carry_out(self, steps: Steps[Any]) -> Any:  # noqa: ANN401 - what the steps return
-        value: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = steps.send(value) if error is None else steps.throw(error)
-            except BaseException as end:
-                self._drop()
-                if isinstance(end, StopIteration):
-                    return end.value
-                raise
-            value = error = None
-            try:
-                value = await self._do(step)
-            except Exception as failure:  # noqa: BLE001 - the steps decide what it means
-                error = failure
-
-    async def _do(self, step: Step) -> Any:  # noqa: ANN401 - what is sent back to the steps
-        match step:
-            case MakeIds():
-                return await self._reserve()
-            case Look():
-                return self._table.row(await called(partial(self._parts.driver.send, self._read_row())) or [])
-            case Swap(row=row):
-                if row.state == "done":
-                    self._note_sent()
-                return await self._swap(step)
-            case Write(made):
-                assert isinstance(made, _Made)  # noqa: S101 - it was given by _reserve
-                self._note_sent()
-                self._made = None
-                return await called(partial(self._parts.writer.write, made.reservation))
-            case Remove(ids, unseen):
-                return await self._remove(ids, unseen=unseen)
-            case TimeLeft(ids):
-                left = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
-                return max(0.0, left / TICKS_PER_SECOND)
-
-    # The steps
-
-    async def _reserve(self) -> _Made:
-        reservation: Reservation = await called(
-            lambda done: self._parts.writer.reserve(self._queue, self._items, done, self._after)
-        )
-        self._drop()
-        self._made = made = _Made(_ids_of(reservation), reservation)
-        return made
-
     def _drop(self) -> None:
         made, self._made = self._made, None
         if made is not None:
             self._parts.writer.drop(made.reservation)
 
-    def _note_sent(self) -> None:
-        """Refuses if the caller has given up; from here on readers may notice what is sent."""
-        with self._lock:
-            if self.withdrawn and not self._sent:
-                raise StoreUnavailable(GIVEN_UP)
-            self._sent = True
+    async def read(self) -> KeyRow | None:
+        return self._table.row(await self._parts.driver.ask(self._read_row()))
 
-    async def _remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
+    async def make_ids(self) -> MadeIds:
+        with self._deadline.unnoticed():
+            reservation: Reservation = await called(
+                lambda done: self._parts.writer.reserve(self._queue, self._items, done, self._after)
+            )
+        self._drop()
+        self._made = made = _Made(_ids_of(reservation), reservation)
+        return made
+
+    async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> KeyRow | None:
+        parts, table, read_back = self._parts, self._table, self._read_row()
+        expected = None if seen is None else seen.version
+
+        async def change() -> Request:
+            now = parts.clock.now()
+            ttl = min(table.seconds(row, now), bucketing.longest_ttl(now))
+            values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
+            return Request(table.statements.change, values, parts.options.catalogue_write, read_back.consistency)
+
+        with nullcontext() if row.state == "done" else self._deadline.unnoticed():
+            result = await parts.transactions.decide(change, row.version, read_back)
+        if result.is_done:
+            return row
+        if result.is_unclear and not final:
+            raise unclear(f"{self._key[1]!r}")
+        return table.row([result.row] if result.row else [])
+
+    async def write(self, made: MadeIds) -> None:
+        assert isinstance(made, _Made)  # noqa: S101 - it was given by make_ids
+        self._deadline.sent()
+        self._made = None
+        await called(partial(self._parts.writer.write, made.reservation))
+
+    async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
         level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.both()
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
         until, minted = (made + level.undone_within, made) if unseen else (boot + level.undone_within, math.inf)
@@ -233,23 +192,9 @@ class StepRun:
         outcome: Outcome = await called(lambda done: undo(lambda outcome: done(outcome, None)))
         return outcome
 
-    async def _swap(self, swap: Swap) -> KeyRow | None:
-        """Changes the row, if it is as it was seen; returns the row that stands there then."""
-        parts, table, row, read_back = self._parts, self._table, swap.row, self._read_row()
-        expected = None if swap.seen is None else swap.seen.version
-
-        async def change() -> Request:
-            now = parts.clock.now()
-            ttl = min(table.seconds(row, now), bucketing.longest_ttl(now))
-            values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
-            return Request(table.statements.change, values, parts.options.catalogue_write, read_back.consistency)
-
-        result = await parts.transactions.decide(change, row.version, read_back)
-        if result.is_done:
-            return row
-        if result.is_unclear and not swap.final:
-            raise unclear(f"{self._key[1]!r}")
-        return table.row([result.row] if result.row else [])
+    async def time_left(self, ids: PostedIds) -> float:
+        left = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
+        return max(0.0, left / TICKS_PER_SECOND)
 
     def _read_row(self) -> Request:
         """Reads what stands there, as a transaction: what others have in doubt is decided before."""

@@ -1,0 +1,232 @@
+"""Links on a client of kazoo: requests, and their answers in the event loop."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from kazoo.protocol.states import WatchedEvent
+
+from qdo.coordination.changes import apply_bundled
+from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, Rejection, State
+from qdo.coordination.zookeeper.driver.handler import PendingAnswer
+from qdo.coordination.zookeeper.driver.translation import judge, send, translate
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+
+
+class Inbox:
+    """Filled by any thread, emptied by the loop that made it.
+
+    Args:
+        handle: Is given everything that has come, in the loop.
+    """
+
+    def __init__(self, handle: Callable[[list[Callable[[], None]]], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handle = handle
+        self._items: deque[Callable[[], None]] = deque()
+        self._called = False
+
+    def put(self, item: Callable[[], None]) -> None:
+        """Never waits. After the loop has ended an item is dropped, because nothing needs it."""
+        self._items.append(item)
+        if not self._called:
+            self._called = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        # Before the items are taken: a thread that adds one after the last was taken has to call again.
+        self._called = False
+        items = []
+        while self._items:
+            items.append(self._items.popleft())
+        if items:
+            self._handle(items)
+
+
+Call: TypeAlias = Callable[[], PendingAnswer]
+
+MOST_FLYING = 100
+"""Max requests under way. Kazoo sends its thread a byte for each; the socket blocks after some 270."""
+
+
+class RequestBatch:
+    """Requests of one caller that are answered together."""
+
+    def __init__(self, calls: Sequence[Call], future: asyncio.Future[None]) -> None:
+        self.answers: list[Any] = [None] * len(calls)
+        self.left = len(calls)
+        self.waiting = enumerate(calls)
+        self.future = future
+
+    def fail(self, error: CoordinationError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class ClientLink(Link):
+    """What links on a client of kazoo have in common. Kazoo's threads report, the loop decides."""
+
+    ENDED = "the session has ended: what it held may be somebody else's by now"
+
+    _client: Any
+
+    def __init__(self, outlast: float) -> None:
+        super().__init__(outlast)
+        self._process = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._state: State = "new"
+        self._error: CoordinationError | None = None
+        self._inbox = Inbox(self._handle)
+        self._changed: list[str] = []
+        self._batches: set[RequestBatch] = set()
+        self._waiting: deque[RequestBatch] = deque()
+        self._in_flight = 0
+
+    @abc.abstractmethod
+    def _look_again(self) -> None:
+        """Reports a state that was seen by looking."""
+
+    def _become(self, state: State) -> None:
+        if state == "suspended":
+            self._fail(CoordinationLost("the connection to ZooKeeper broke"))
+            self._settled.clear()
+        else:
+            self._settled.set()
+        if state != self._state:
+            self._state = state
+            self.on_state(state)
+
+    def _finish(self, why: CoordinationError) -> None:
+        """Ends it, once."""
+        self._state = "lost"
+        self._settled.set()
+        self._error = why
+        self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session ended meanwhile"))
+
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        watcher = self._watched if watch else None
+        answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
+        return [answer and NodeData(answer[0], *_facts(answer[1])) for answer in answers]
+
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+        watcher = self._watched if watch else None
+        answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
+        return [answer and NodeData(b"", *_facts(answer)) for answer in answers]
+
+    async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
+        watcher = self._watched if watch else None
+        return await self._ask([partial(self._client.get_children_async, path, watch=watcher) for path in paths])
+
+    async def count(self, paths: Iterable[str]) -> list[int | None]:
+        answers = await self._ask([partial(self._client.exists_async, path) for path in paths])
+        return [answer and answer.numChildren for answer in answers]
+
+    async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
+        every = list(changes)
+        answers = await self._ask([partial(send, self._client, change) for change in every])
+        return [_outcome(self._client, change, answer) for change, answer in zip(every, answers, strict=True)]
+
+    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
+        return await apply_bundled(self, changes)
+
+    async def sync(self, path: str) -> None:
+        await self._ask([partial(self._client.sync_async, path)])
+
+    async def _ask(self, calls: Sequence[Call]) -> list[Any]:
+        """Sends requests, at most ``MOST_FLYING`` at once, and returns all answers; None: there is no such node."""
+        self._require()
+        if not calls:
+            return []
+        batch = RequestBatch(calls, self._loop.create_future())
+        self._batches.add(batch)
+        try:
+            self._waiting.append(batch)
+            self._fill()
+            await batch.future
+        finally:
+            self._batches.discard(batch)
+        return list(_judge(batch.answers))
+
+    def _require(self) -> None:
+        if os.getpid() != self._process:
+            raise CoordinationError("a connection cannot be used in a process forked after it was opened")
+        state = self.state
+        if state == "lost":
+            self._loop.call_soon(self._look_again)
+            raise self._error or SessionLost(self.ENDED)
+        if state != "connected":
+            raise CoordinationLost("ZooKeeper cannot be reached now")
+
+    def _fill(self) -> None:
+        """Sends what may be sent now, a request of each caller in turn: a commit does not wait for 1,000 claims."""
+        while self._in_flight < MOST_FLYING and self._waiting:
+            batch = self._waiting.popleft()
+            following = None if batch.future.done() else next(batch.waiting, None)
+            if following is not None:
+                index, call = following
+                self._waiting.append(batch)
+                self._in_flight += 1
+                call().rawlink(partial(self._note, batch, index))
+
+    def _note(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+        # In kazoo's thread.
+        self._inbox.put(partial(self._claim, batch, index, answer))
+
+    def _claim(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+        self._in_flight -= 1
+        batch.answers[index] = answer.value if answer.exception is None else answer.exception
+        batch.left -= 1
+        if not batch.left and not batch.future.done():
+            batch.future.set_result(None)
+
+    def _watched(self, event: WatchedEvent) -> None:
+        # In kazoo's thread; there is no path when the connection broke.
+        if event.path:
+            self._inbox.put(partial(self._changed.append, event.path))
+
+    def _handle(self, happened: list[Callable[[], None]]) -> None:
+        for each in happened:
+            each()
+        changed, self._changed[:] = list(self._changed), []
+        if changed and self._state != "lost":
+            self.on_watch(changed)
+        self._fill()
+
+    def _fail(self, error: CoordinationError) -> None:
+        self._waiting.clear()
+        for batch in self._batches:
+            batch.fail(error)
+
+
+def _judge(answers: Iterable[Any]) -> Iterator[Any]:
+    """Yields the answers of requests.
+
+    Raises:
+        CoordinationError: One of them was not answered.
+    """
+    judged = [judge(answer) for answer in answers]
+    if errors := [each for each in judged if isinstance(each, Exception)]:
+        raise translate(errors, len(judged) - len(errors)) from errors[0]
+    yield from judged
+
+
+def _facts(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
+    return stat.version, stat.mzxid, stat.ephemeralOwner
+
+
+def _outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
+    if isinstance(answer, Rejection):
+        return answer
+    versions = tuple([getattr(result, "version", 0) for result in answer])
+    for operation in change:
+        if isinstance(operation, Create) and operation.sequence:
+            return Applied(versions, tuple([client.unchroot(result) for result in answer if isinstance(result, str)]))
+    return Applied(versions)

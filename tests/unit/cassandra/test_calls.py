@@ -1,0 +1,260 @@
+"""Calls of a store: coroutines that go on in the thread of its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.driver.store_loop import Calls, Done, StoreLoop, called, side_by_side
+from queuey.storage.deadlines import Deadline
+from tests.unit.cassandra.simulated import CalmDriver
+from tests.waiting import PATIENCE_SECONDS, join, until
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    """Calls on a loop of their own."""
+    found = Calls(StoreLoop(), Deadline(PATIENCE_SECONDS))
+    yield found
+    found.loop.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop is one of asyncio."""
+    return "asyncio"
+
+
+class Ends:
+    """What calls ended with."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Any]] = []
+
+    def __call__(self, value: object, error: object) -> None:
+        """Takes an end."""
+        self.told.append((value, error))
+
+
+def now(value: object, done: Done) -> None:
+    """Answers before it returns."""
+    done(value, None)
+
+
+def elsewhere(value: object, done: Done) -> None:
+    """Answers from another thread."""
+    threading.Thread(target=done, args=(value, None)).start()
+
+
+def early(value: object, done: Done) -> None:
+    """Answers from another thread before it returns."""
+    thread = threading.Thread(target=done, args=(value, None))
+    thread.start()
+    join(thread)
+
+
+@pytest.mark.parametrize("answer", [now, elsewhere, early])
+def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done], None]) -> None:
+    """However soon answers come, and in which thread, a call has each in order, in the loop's thread, and ends once."""
+    count, threads = 3000 if answer is now else 300, set[int]()
+
+    async def adding() -> int:
+        found = 0
+        for number in range(count):
+            found += await called(partial(answer, number))
+            threads.add(threading.get_ident())
+        return found
+
+    ends = Ends()
+    calls.begin(adding(), ends)
+    until(lambda: ends.told)
+    assert ends.told == [(sum(range(count)), None)]
+    assert len(threads - {threading.get_ident()}) == len(threads) == 1
+
+
+def raised(done: Done) -> None:
+    """Does not begin."""
+    raise StoreUnavailable("away")
+
+
+def told(done: Done) -> None:
+    """Ends badly."""
+    done(None, StoreUnavailable("away"))
+
+
+@pytest.mark.parametrize("fail", [raised, told])
+def test_errors_are_raised_where_it_waits(calls: Calls, fail: Callable[[Done], None]) -> None:
+    """An error is one of the await, whether the request was begun or not; what is not caught is told at the end."""
+
+    async def trying() -> str:
+        with pytest.raises(StoreUnavailable):
+            await called(fail)
+        await called(fail)
+        return "never"
+
+    with pytest.raises(StoreUnavailable, match="away"):
+        calls.run(trying())
+
+
+async def asked(answer: Callable[[Done], object]) -> Any:  # noqa: ANN401 - as answered
+    """Asks one thing."""
+    return await called(answer)
+
+
+def ignored(done: Done) -> None:
+    """Never answers."""
+
+
+@pytest.mark.parametrize(("late", "text"), [("late", "late"), (None, "longer than 0.05 s")])
+def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str) -> None:
+    """A caller that blocks gets the result, or an error when its time is over."""
+    assert calls.run(asked(partial(elsewhere, 7)), late) == 7
+    calls.deadline = Deadline(0.05)
+    with calls.deadline.running(), pytest.raises(StoreUnavailable, match=text) as caught:
+        calls.run(asked(ignored), late)
+    assert caught.value.outcome == "none"
+
+
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
+    """It sends no change any more unless it has sent one, which its outcome tells; nobody is told of its end."""
+    ends, waiting, sent = Ends(), list[Done](), list[str]()
+
+    async def changing() -> None:
+        deadline = calls.deadline
+        if notices:
+            deadline.sent()
+        else:
+            with deadline.unnoticed():
+                deadline.sent()
+        await called(waiting.append)
+        deadline.sent()
+        sent.append("a change")
+
+    give_up = calls.begin(changing(), ends)
+    until(lambda: waiting)
+    assert give_up() == ("unknown" if notices else "none")
+    waiting.pop()(None, None)
+    until(lambda: not calls._running)
+    assert sent == (["a change"] if notices else [])
+    assert ends.told == []
+
+
+def test_calls_know_their_own_time(calls: Calls) -> None:
+    """The time of a call is its own, whatever else the loop's thread goes on with meanwhile."""
+    ends, waiting, left = Ends(), list[Done](), list[float]()
+
+    async def waits() -> None:
+        await called(waiting.append)
+        left.append(calls.deadline.left())
+
+    for seconds in (PATIENCE_SECONDS, 5.0):
+        calls.deadline._seconds = seconds
+        calls.begin(waits(), ends)
+    until(lambda: len(waiting) == 2)
+    for done in waiting:
+        done(None, None)
+    until(lambda: len(ends.told) == 2)
+    assert left[0] > 5.0 > left[1]
+
+
+def test_closing(calls: Calls) -> None:
+    """Calls that do not end in time are answered, in doubt if they have sent a change; none are begun afterwards."""
+    ends, waiting = Ends(), list[Done]()
+
+    async def changing(*, sends: bool) -> str:
+        if sends:
+            calls.deadline.sent()
+        await called(waiting.append)
+        return "late"
+
+    for sends in (False, True):
+        calls.begin(changing(sends=sends), ends)
+    until(lambda: len(waiting) == 2)
+    calls.close(0.05)
+    outcomes = [error.outcome for _, error in ends.told if isinstance(error, StoreClosed)]
+    assert sorted(outcomes) == ["none", "unknown"]
+    for done in waiting:
+        done(None, None)
+    with pytest.raises(StoreClosed):
+        calls.begin(asked(ignored), ends)
+    with pytest.raises(StoreClosed):
+        calls.run(asked(ignored))
+    assert len(ends.told) == 2
+
+
+def test_closing_waits(calls: Calls) -> None:
+    """A call that ends in time is answered as ever."""
+    ends, waiting = Ends(), list[Done]()
+    calls.begin(asked(waiting.append), ends)
+    until(lambda: waiting)
+    threading.Timer(0.05, waiting[0], (7, None)).start()
+    calls.close(PATIENCE_SECONDS)
+    assert ends.told == [(7, None)]
+
+
+def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
+    """A call goes on in whichever thread brings them, so that it can end."""
+    ends, waiting = Ends(), list[Done]()
+    calls.begin(asked(waiting.append), ends)
+    until(lambda: waiting)
+    calls.loop.close()
+    waiting[0](7, None)
+    assert ends.told == [(7, None)]
+    with pytest.raises(StoreClosed):
+        calls.begin(asked(ignored), ends)
+
+
+async def test_the_loops_thread_does_not_wait_for_itself(calls: Calls) -> None:
+    """A caller that blocks is refused there."""
+    calls.loop.adopt(asyncio.get_running_loop())
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        calls.run(asked(ignored))
+
+
+async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], object]]) -> list[int]:
+    """Asks so many things, one after another; what answers each of them is put into a list."""
+
+    def ask(value: int, done: Done) -> None:
+        waiting.append(partial(done, value, None))
+
+    return [await called(partial(ask, number * 100 + at)) for at in range(sum(counts))]
+
+
+@given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9))
+def test_results_in_order(plans: list[list[int]], most: int) -> None:
+    """Results come in the order of the works, whatever is answered first, and no more of them run than may."""
+    waiting: list[Callable[[], object]] = []
+    calls, ends = CalmDriver().calls, Ends()
+    works = (asking(number, plan, waiting) for number, plan in enumerate(plans))
+    calls.begin(side_by_side(calls, works, most=most), ends)
+    while waiting:
+        assert len(waiting) <= most
+        waiting.pop()()
+    assert ends.told == [([[number * 100 + at for at in range(sum(plan))] for number, plan in enumerate(plans)], None)]
+
+
+def test_one_that_fails_beside_others() -> None:
+    """The error is raised at once, and no more is begun."""
+    calls, ends, waiting, begun = CalmDriver().calls, Ends(), list[Done](), list[int]()
+
+    def works() -> Iterator[Any]:
+        for number in range(9):
+            begun.append(number)
+            yield asked(waiting.append)
+
+    calls.begin(side_by_side(calls, works(), most=2), ends)
+    waiting[0](None, StoreUnavailable("away"))
+    [(_, error)] = ends.told
+    waiting[1](None, StoreUnavailable("as well"))
+    assert str(error) == "away"
+    assert begun == [0, 1]
+    assert len(ends.told) == 1
