@@ -40,6 +40,7 @@ MAX_PATTERNS = 20
 MAX_PATTERN = 100
 """Max characters of a pattern."""
 
+_ACCESS_KEY = re.compile(r"QK[A-Z2-7]{18}")
 _APPLICATION = re.compile(r"app:[\w.\-]+")
 _USER = re.compile(r"user:[A-Za-z0-9._@~\-]+")
 _MAIL = re.compile(r"bid:[\w.!#$%&'*+/?^`{|}~\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*")
@@ -52,6 +53,11 @@ _RIGHTS = {
     "=delete+read": (True, True),
 }
 _SUFFIX = {(True, True): "", (True, False): "=read", (False, True): "=delete"}
+
+
+def is_access_key(text: str) -> bool:
+    """Returns whether a text is the id of an access key of SQS; the note of such a key begins with it."""
+    return _ACCESS_KEY.fullmatch(text) is not None
 
 
 def owner_name(application: str) -> str:

@@ -549,6 +549,10 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     level: str
     text: str
 
+    @property
+    def meaning(self) -> str:
+        return f"acknowledged means {self.level}: {self.text}"
+
 
 class Finding(msgspec.Struct, frozen=True):
     """One check of ``queuey doctor``.

@@ -23,8 +23,9 @@ from bench.load import traffic
 from bench.load.signing import AccessKey, Signer
 from bench.started import service
 from bench.started.processes import Process, start
+from queuey.facades.settings import SqsFacade
+from queuey.facades.sqs import access_keys
 from queuey.settings import Settings
-from queuey.web.facades.sqs import access_keys
 from tests.servers.served import free_port
 
 POSTS, JOBS = "bench", "jobs"
@@ -134,7 +135,7 @@ def prepare(directory: Path) -> AccessKey:
     """Makes a store with messages to claim; returns an access key for SQS."""
     with contextlib.closing(service.prepare(directory, (POSTS, JOBS))) as store:
         service.fill(store, store.queue(service.APPLICATION, JOBS), traffic.bodies(100), 1000)
-        deployment = access_keys.deployment_secret(Settings(data=directory), os.environ)
+        deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)
         name = access_keys.new_access_key()
         store.add_key(service.APPLICATION, access_keys.digest_of(name))
         return {"id": name, "secret": access_keys.secret_of(deployment, name)}

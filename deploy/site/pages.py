@@ -24,7 +24,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "deploy/local/README.md": "local-servers.md",
-    "queuey/web/console/static/icon.svg": "logo.svg",
+    "queuey/console/static/icon.svg": "logo.svg",
     "deploy/site/iframe-worker.js": "assets/iframe-worker.js",
     "deploy/site/site.css": "assets/site.css",
 }

@@ -7,30 +7,26 @@ start. What only the chosen store can judge is checked by :mod:`queuey.storage.o
 """
 
 from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
-from queuey.settings.facades import OPEN, EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
+from queuey.settings.rooms import Include, Room
 from queuey.settings.secret_names import SecretName
-from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
+from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table, value_of
 from queuey.settings.users import DEV_ISSUER, UserIssuer, Users, is_loopback, is_safe_url, origins_of
 
 __all__ = [
     "AUTO",
     "DEFAULT_SOURCE",
     "DEV_ISSUER",
-    "OPEN",
     "OTHER_VARIABLES",
-    "EmodbFacade",
-    "Facades",
+    "Include",
     "Loaded",
-    "MqFacade",
     "OwnRates",
     "Rates",
-    "RqmsFacade",
+    "Room",
     "SecretName",
     "Setting",
     "Settings",
-    "SqsFacade",
     "UserIssuer",
     "Users",
     "as_text",
@@ -45,4 +41,5 @@ __all__ = [
     "part",
     "shown",
     "table",
+    "value_of",
 ]

@@ -20,9 +20,12 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         given = "tls_cert" if settings.tls_key is None else "tls_key"
         refuse(f"Setting {given} needs {missing} beside it.", given)
-    for name, table in (("rates", settings.rates), ("facades", settings.facades), ("metrics", settings.metrics)):
+    for name, table in (("rates", settings.rates), ("metrics", settings.metrics)):
         for mistake in table.mistakes():
             refuse(f"Setting {name} has {mistake}.", name)
+    for room in settings.rooms:
+        for mistake, names in room.mistakes(settings.alone):
+            refuse(mistake, *names)
     trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
     if DEV_ISSUER in trusted and not is_loopback(settings.host):
         refuse(
@@ -30,9 +33,6 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
             "host",
             "users",
         )
-    if settings.console and settings.facades.only is not None:
-        text = "Setting console needs the service's own API, but facades.only serves another one."
-        refuse(text, "console", "facades")
     if settings.connections < settings.threads:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
-from queuey.settings.facades import Facades
 from queuey.settings.metrics import PublishedMetrics
 from queuey.settings.rates import Rates
+from queuey.settings.rooms import Room
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
+
+R = TypeVar("R", bound=Room)
 
 SECONDS = {"seconds": True}
 """Marks a setting that is a length of time, in seconds."""
@@ -74,7 +76,13 @@ class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Every setting of the service: name, type, help and default."""
+    """Every setting of the service: name, type, help and default.
+
+    Attributes:
+        rooms: The settings of the rooms that are installed: attributes of theirs, not of this.
+    """
+
+    rooms: tuple[Room, ...] = ()
 
     host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(description="TCP port; 0: any free port.", ge=0, le=65535)] = 5000
@@ -101,11 +109,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"default": "`queuey/profile.toml` in the user's configuration directory"},
         ),
     ] = None
-
-    console: Annotated[
-        bool,
-        Meta(description="Serve the console at `/console`: pages for operators, with a login."),
-    ] = False
 
     store: Annotated[
         str,
@@ -236,14 +239,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=dict)
 
-    facades: Annotated[
-        Facades,
-        Meta(
-            description="The protocols of other systems that the service speaks.",
-            extra={"default": "none"},
-        ),
-    ] = Facades()
-
     metrics: Annotated[
         PublishedMetrics,
         Meta(
@@ -320,10 +315,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Levels for changes and reads of queues, applications, keys and offsets."),
     ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
 
+    def of(self, room: type[R]) -> R:
+        """Returns the settings of a room."""
+        return next((each for each in self.rooms if isinstance(each, room)), None) or room()
+
+    @property
+    def alone(self) -> str | None:
+        """The setting by which a room serves all paths instead of the service's own API; None if none does."""
+        return next((room.alone for room in self.rooms if room.alone is not None), None)
+
+    def longest_body(self, otherwise: int) -> int:
+        """Returns the longest body in bytes that the service accepts; ``otherwise``: without rooms."""
+        return max((room.longest_body(otherwise) for room in self.rooms), default=otherwise)
+
 
 SQLITE, CASSANDRA, CONSISTENCY = "SQLite store", "Cassandra store", "Consistency levels on Cassandra"
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Service": ("host", "port", "tls_cert", "tls_key", "workers", "shutdown_timeout", "profile", "console"),
+    "Service": ("host", "port", "tls_cert", "tls_key", "workers", "shutdown_timeout", "profile"),
     "Store": ("store", "deadline"),
     SQLITE: ("data", "sync", "readers"),
     "Messages and requests": (
@@ -331,7 +339,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Capacity of a worker": ("threads", "connections", "memory", "claims_memory", "wait_slots", "rates"),
     "Users of applications": ("users",),
-    "Clients of other systems": ("facades",),
+    "Clients of other systems": (),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (
         *("cassandra_user", "cassandra_password", "cassandra_tls", "cassandra_tls_ca", "cassandra_tls_cert"),
@@ -340,7 +348,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     CONSISTENCY: ("consistency.weak", "consistency.strong", "consistency.very_strong", "consistency.catalogue"),
 }
-"""Every setting by its group, in the order they are shown."""
+"""Every setting by its group, in the order they are shown. A room's settings come after the others of its group."""
 
 
 def is_of_cassandra(name: str) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.settings.checks import check
 from queuey.settings.definitions import Settings
+from queuey.settings.rooms import installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import Users, read_users
@@ -63,7 +64,10 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
         check_known(variable, variables, "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
-    settings = Settings(**values)
+    rooms = tuple(
+        room(**{name: values.pop(name) for name in room.__struct_fields__ if name in values}) for room in installed()
+    )
+    settings = Settings(**values, rooms=rooms)
     check(settings, sources)
     return Loaded(settings, sources)
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from queuey.settings.definitions import GROUPS, Settings
+from queuey.settings.rooms import installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users, as_json
 from queuey.terminal.setting_values import bare, type_text
@@ -73,7 +74,15 @@ def variable_of(name: str) -> str:
 @cache
 def table() -> tuple[Setting, ...]:
     lines = {line.name: line for line in _lines(Settings, "")}
-    return tuple(lines[name]._replace(group=group) for group, names in GROUPS.items() for name in names)
+    groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
+    for room in installed():
+        groups.setdefault(room.group, []).extend(_lines(room, ""))
+    return tuple(line._replace(group=group) for group, members in groups.items() for line in members)
+
+
+def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any type
+    rooms = (room for room in settings.rooms if line.attribute in room.__struct_fields__)
+    return getattr(next(rooms, settings), line.attribute)
 
 
 def shown(name: str, value: object) -> str:
@@ -113,6 +122,8 @@ def _lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
     lines = []
     for field in msgspec.structs.fields(struct):
         hint, name = hints[field.name], prefix + field.encode_name
+        if name == "rooms":
+            continue  # They have lines of their own.
         meta: Meta = hint.__metadata__[0]
         kind = bare(typing.get_args(hint)[0])
         default = (meta.extra or {}).get("default") or f"`{as_text(field.default)}`"

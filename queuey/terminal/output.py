@@ -38,6 +38,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would b
 _NUMBER = re.compile(r"-?[0-9.,+]*")
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes: a failure; wrong usage or settings; Ctrl-C."""
+BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
+"""Further exit codes of ``queuey serve``; see :mod:`queuey.cli.operations.serving`."""
 
 _unread = WeakSet[TextIO]()
 """Outputs whose reader has gone away."""
@@ -56,6 +58,13 @@ class Failed(Exception):
     def __init__(self, text: str, exit_code: int = FAILED) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the reason of an error of the system, and the file that it is about."""
+    strerror = getattr(error, "strerror", None)
+    filename = getattr(error, "filename", None)
+    return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
 
 
 class ToStderr(str):

@@ -11,14 +11,12 @@ from typing import Any, NoReturn
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
-from queuey.settings import Facades
 from queuey.storage import Store
-from queuey.web import facades, ops, v1
+from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.bridge import Bridge
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
-from queuey.web.credentials.facade_callers import FacadeCallers, SignedCallers
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parts import App
@@ -68,8 +66,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     shown_backlogs: Sequence[tuple[str, str]] = (),
     readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
-    served: Facades | None = None,
-    secret: bytes = b"",
+    own_api: bool = True,
     on_loopback: bool = False,
     includes: Iterable[Callable[[Any], None]] = (),
     clock: Callable[[], float] = time.monotonic,
@@ -85,8 +82,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         shown_backlogs: Applications and patterns of their queues whose backlog is shown there.
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
-        served: Which facades there are; None: none.
-        secret: From which the secrets of access keys follow; see :mod:`queuey.web.facades.sqs.access_keys`.
+        own_api: Serve version 1 of the API. False: an include has all paths but those for operators.
         on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
         includes: Add resources or Pyramid's views; see ``docs/extending.md``.
         clock: Seconds, for how long a credential is believed without asking the store.
@@ -94,26 +90,21 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     config = Configurator(introspection=False)
     config.add_directive("add_resource", _add_resource, action_wrap=False)
     service = Service(store, limits, metrics=metrics, stopping=stopping)
-    callers, signed = FacadeCallers(), SignedCallers(store)
-    authenticate = Authenticator([ApplicationKeys(store), callers, signed, *readers], clock=clock)
+    authenticate = Authenticator([ApplicationKeys(store), *readers], clock=clock)
     app = App(
         service=service,
         authenticate=authenticate,
         authorization=Authorization(service, authenticate, private),
-        callers=callers,
-        signed=signed,
         shown_backlogs=shown_backlogs,
-        served=served or Facades(),
-        secret=secret,
+        own_api=own_api,
         on_loopback=on_loopback,
         publish_metrics=publish_metrics,
     )
     config.registry.app = app
     config.registry.service = service  # For includes of others; see ``docs/extending.md``.
-    if app.served.only is None:
+    if own_api:
         config.include(v1.includeme)
     config.include(ops.includeme)
-    config.include(facades.includeme)
     for include in includes:
         config.include(include)
     config.add_notfound_view(_not_found)

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from queuey.settings import load
+from queuey.settings import Include, load
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.assembly import make_gateway
-from queuey.web.gateway.serve import LEAVE_SECONDS, Include, open_service
+from queuey.web.gateway.serve import LEAVE_SECONDS, open_service
 from queuey.web.http.heads import Head
 from queuey.web.parts import App
 from queuey.web.responses import Response, with_cache_control

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from queuey.service import Service
-from queuey.settings import Facades
 from queuey.web.authorization import Authenticator, Authorization
-from queuey.web.credentials.facade_callers import FacadeCallers, SignedCallers
 from queuey.web.endpoint import Endpoint, Resources
 from queuey.web.requests import Protocol
 
@@ -21,11 +19,8 @@ class App:
         service: The use cases.
         authenticate: Returns the callers of credentials.
         authorization: Checks what callers may do.
-        callers: Gives credentials to the callers of facades.
-        signed: Gives credentials to requests that an access key has signed.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
-        served: Which facades there are.
-        secret: From which the secrets of access keys follow; blank: none are known.
+        own_api: Version 1 of the API is served. False: an include has all paths but those for operators.
         on_loopback: Only this machine can connect.
         publish_metrics: Serve what was counted at ``/metrics``.
         endpoints: By the names of their routes. Includes add some (``config.add_resource``).
@@ -36,11 +31,8 @@ class App:
     service: Service
     authenticate: Authenticator
     authorization: Authorization
-    callers: FacadeCallers
-    signed: SignedCallers
     shown_backlogs: Sequence[tuple[str, str]]
-    served: Facades
-    secret: bytes
+    own_api: bool
     on_loopback: bool
     publish_metrics: bool
     endpoints: dict[str, Endpoint] = field(default_factory=dict)

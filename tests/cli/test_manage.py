@@ -10,8 +10,8 @@ import pytest
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import NotAuthenticated
+from queuey.facades.sqs import access_keys
 from queuey.storage.sqlite import open_store
-from queuey.web.facades.sqs import access_keys
 from tests.commands import Run
 from tests.servers.served import Served
 

@@ -1,1 +1,1 @@
-"""Tests of the console in Chromium, on a service with two workers."""
+"""Tests of the console in process: every page, who sees what, sessions and forms."""

@@ -1,92 +1,77 @@
-"""A service with the console, a browser, and axe-core."""
+"""The application with the console, and browsers that have logged in."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
+import threading
 
-import platformdirs
 import pytest
-from playwright.sync_api import Browser, Page, StorageState
 
-from queuey.client import Client
-from tests.console.seeing import Watched
-from tests.servers import chromium as browsers
-from tests.servers.chromium import CHROMIUM
-from tests.servers.served import Served
+from queuey.access import parse_scope
+from queuey.console.resources import console
+from queuey.messages import OPERATORS, Finding
+from queuey.service import Limits
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
+from tests.console.browser import Browser
+from tests.interposed_store import InterposedStore
+from tests.web.conftest import GUEST_KEY, KEY, backend, between, ended, guest, limits, owner, prompt, stopping
 
-AXE = "4.14.1"
-NPM = shutil.which("npm")
+__all__ = ["backend", "between", "ended", "guest", "limits", "owner", "prompt", "stopping"]
 
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with two workers, which have the console."""
-    with Served(tmp_path_factory.mktemp("console"), ["--console", "on", "--workers", "2"]) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def client(served: Served) -> Iterator[Client]:
-    """A client of the service."""
-    with closing(served.client()) as client:
-        yield client
+OPERATOR_KEY, LIMITED_KEY, MEASURE_KEY = "1" * 64, "2" * 64, "3" * 64
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser without windows."""
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium, which is not installed")
-    with browsers.chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def url(served: Served) -> str:
-    """Where the console is."""
-    return f"http://127.0.0.1:{served.port}/console"
-
-
-@pytest.fixture(scope="module")
-def session(chromium: Browser, served: Served, url: str) -> StorageState:
-    """The cookies of a user who has logged in, once for all tests: logins with one key are bounded."""
-    with closing(chromium.new_context()) as context:
-        Watched(context.new_page(), url).log_in(str(served.profile.key))
-        return context.storage_state()
+def examine() -> list[Finding]:
+    """Finds what no store of a test has."""
+    return [Finding("clock", "warn", "is <b>late</b>", "Set it.")]
 
 
 @pytest.fixture
-def watched(chromium: Browser, url: str) -> Iterator[Watched]:
-    """A window in which nothing may go wrong."""
-    with closing(chromium.new_context()) as context:
-        watched = Watched(context.new_page(), url)
-        yield watched
-        assert watched.troubles == []
+def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
+    """The application with two applications and keys of every kind."""
+    for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
+        store.create_application(name)
+        store.add_key(name, digest_of(key))
+    store.add_key(OPERATORS, digest_of(OPERATOR_KEY))
+    store.add_key("queuey", digest_of(LIMITED_KEY), scope=parse_scope(["read"], ["orders-*"]))
+    store.add_key("queuey", digest_of(MEASURE_KEY), scope=parse_scope(["measure"]))
+    return make_app(between.store, limits=limits, stopping=stopping, includes=[console(examine)])
+
+
+def logged_in(app: App, key: str) -> Browser:
+    """Returns a browser whose user has logged in with a key."""
+    browser = Browser(app)
+    assert browser.log_in(key).status == 303
+    return browser
 
 
 @pytest.fixture
-def page(watched: Watched, session: StorageState) -> Page:
-    """The window, whose user has logged in."""
-    watched.page.context.add_cookies(session["cookies"])  # type: ignore[arg-type]
-    watched.open("")
-    return watched.page
+def stranger(app: App) -> Browser:
+    """A browser whose user has not logged in."""
+    return Browser(app)
 
 
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """The program of axe-core, fetched once."""
-    if NPM is None:
-        pytest.skip("needs npm, which is not installed")
-    cache = platformdirs.user_cache_path("queuey-tests") / f"axe-core-{AXE}"
-    found = Path(cache / "node_modules" / "axe-core" / "axe.min.js")
-    if not found.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        command = [NPM, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(cache), f"axe-core@{AXE}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            pytest.skip(f"axe-core could not be fetched: {done.stderr[-300:]}")
-    return found.read_text("utf-8")
+@pytest.fixture
+def browser(app: App) -> Browser:
+    """A browser whose user has the owner's key."""
+    return logged_in(app, KEY)
+
+
+@pytest.fixture
+def operator(app: App) -> Browser:
+    """A browser whose user has an operator's key."""
+    return logged_in(app, OPERATOR_KEY)
+
+
+@pytest.fixture
+def limited(app: App) -> Browser:
+    """A browser whose user may read some of the queues."""
+    return logged_in(app, LIMITED_KEY)
+
+
+@pytest.fixture
+def measuring(app: App) -> Browser:
+    """A browser whose user may see counts and no message."""
+    return logged_in(app, MEASURE_KEY)

@@ -1,91 +1,491 @@
-"""Acts of the console in Chromium, from the page where each is offered. tests/web/console has all acts."""
+"""Acts at the console: each asks once, does what it says, and stands in the audit log with what became of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+import re
+import time
+from collections.abc import Sequence
+from html import unescape
+from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, Page, StorageState, expect
 
-from queuey.client import Client
-from tests.console.seeing import Watched
-from tests.console.test_chromium import APPLICATION, PAYLOADS
+from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
+from queuey.api.progress import RecordedOffsets
+from queuey.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
+from queuey.errors import StoreUnavailable
+from queuey.ids import to_hex
+from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
+from queuey.service import QueueAccess
+from queuey.service.offsets import OffsetUseCases
+from queuey.service.operating.audit import PAGE, AuditLog
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
+from tests.console.acting import Q, act, form, said
+from tests.console.browser import Browser
+from tests.console.conftest import logged_in
+from tests.console.test_pages import text_of
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
+from tests.web.caller import Caller as ApiCaller
+from tests.web.conftest import GUEST_KEY, KEY
 
-QUEUE = f"a/{APPLICATION}"
-
-
-@pytest.fixture(scope="module")
-def watched(chromium: Browser, session: StorageState, url: str) -> Iterator[Watched]:
-    """One window for all acts, whose user has logged in: a window costs more than a page."""
-    with closing(chromium.new_context(storage_state=session)) as context:
-        yield Watched(context.new_page(), url)
-
-
-@pytest.fixture
-def page(watched: Watched) -> Iterator[Page]:
-    """The window, in which nothing may go wrong."""
-    watched.troubles.clear()
-    yield watched.page
-    assert watched.troubles == []
-
-
-def done(page: Page) -> str:
-    """Returns what the page of a finished act says."""
-    expect(page.get_by_role("heading", level=1)).to_have_text("Done")
-    return page.get_by_role("status").inner_text()
-
-
-def fill(page: Page, **fields: str) -> None:
-    """Fills in fields by their names."""
-    for name, text in fields.items():
-        page.locator(f"form.act [name={name}]").fill(text)
-
-
-def open_queue(watched: Watched, client: Client, name: str, **options: int) -> Page:
-    """Opens the page of a new queue."""
-    client.create_queue(name, **options)  # type: ignore[arg-type]
-    watched.open(f"{QUEUE}/{name}")
-    return watched.page
+WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
 
 
 @pytest.mark.parametrize(
-    "payload", [*PAYLOADS[:2], *(pytest.param(payload, marks=pytest.mark.slow) for payload in PAYLOADS[2:])]
+    ("fields", "field"),
+    [
+        ({"body": ""}, "body"),
+        ({"body": "{", "form": "json"}, "body"),
+        ({"body": "x", "partition": "9"}, "partition"),
+        ({"body": "x", "headers": "no name"}, "headers"),
+        ({"body": "x" * 33_000}, "body"),
+    ],
 )
-def test_send_and_delete(page: Page, watched: Watched, client: Client, payload: str) -> None:
-    """A message is sent, found, and deleted; whatever was typed is shown as text."""
-    name = f"sent{PAYLOADS.index(payload)}"
-    open_queue(watched, client, name).get_by_role("link", name="Send a message").click()
-    fill(page, body=f"{payload}\nline 2", headers=f"x: {payload}", partition="7")
-    page.get_by_role("button", name="Send it").click()
-    expect(page.get_by_role("alert")).to_contain_text("Nothing was done. partition: 7 is greater")
-    expect(page.locator("[name=body]")).to_have_value(f"{payload}\nline 2")
-    fill(page, partition="", message_key=payload)
-    page.get_by_role("button", name="Send it").click()
-    assert "Stored message 1:" in done(page)
-    expect(page.locator("dd", has_text=payload)).to_be_visible()
-    page.locator("dd a code").click()
-    expect(page.locator("pre")).to_have_text(f"{payload}\nline 2")
-    page.get_by_role("link", name="Delete", exact=True).click()
-    page.get_by_role("button", name="Delete it").click()
-    assert done(page) == "Deleted the message."
+def test_a_mistake_keeps_what_was_typed(browser: Browser, owner: ApiCaller, fields: dict[str, str], field: str) -> None:
+    """A field that cannot be is marked, and all others still have what was typed."""
+    owner.create("q")
+    reply = act(browser, f"{Q}/acts/send", **{"message_key": "kept" if field != "partition" else "", **fields})
+    assert reply.status == 400
+    assert f"{field}: " in text_of(reply.text)
+    assert re.search(rf'name="{field}"[^>]*aria-invalid="true"', reply.text)
+    assert field == "partition" or 'value="kept"' in reply.text
+    assert owner.get("q/size").json["size"] == 0
 
 
-def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) -> None:
-    """The browser wants the name, and the service the right one."""
-    open_queue(watched, client, "emptied")
-    client.send_many("emptied", ["x"] * 3)
-    page.get_by_role("link", name="Purge the queue").click()
-    page.get_by_role("button", name="Purge the queue").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Purge the queue: emptied")
-    fill(page, typed="another")
-    page.get_by_role("button", name="Purge the queue").click()
-    expect(page.get_by_role("alert")).to_contain_text("The name was not typed as it is")
-    fill(page, typed="emptied")
-    page.get_by_role("button", name="Purge the queue").click()
-    assert done(page) == "Removed all messages, about 3."
-    page.get_by_role("link", name="emptied").first.click()
-    page.get_by_role("link", name="Delete the queue").click()
-    fill(page, typed="emptied")
-    page.get_by_role("button", name="Delete the queue").click()
-    assert done(page) == "Deleted queue emptied."
+def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
+    """A form that is sent twice leads to what was done the first time."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/send") | {"body": "once"}
+    first, second = browser.post(f"{Q}/acts/send", sent), browser.post(f"{Q}/acts/send", sent)
+    assert first.headers["Location"] == second.headers["Location"]
+    assert owner.get("q/size").json["size"] == 1
+    again = browser.post(f"{Q}/acts/send", sent | {"body": "another"})
+    assert again.status == 400
+    assert "It was sent before, with other contents." in text_of(again.text)
+    assert "\nanother</textarea>" in again.text
+    assert browser.post(f"{Q}/acts/send", sent | {"act_id": "x"}).status == 400
+    assert owner.get("q/size").json["size"] == 1
+
+
+def test_a_form_that_is_repeated_when_its_queue_is_gone(browser: Browser, owner: ApiCaller) -> None:
+    """A form whose answer was lost leads to what was done, though it could not be done again."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/delete-queue") | {"typed": "q"}
+    assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
+    assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
+
+
+def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller) -> None:
+    """A form belongs to the session for which it was made."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/purge") | {"typed": "q"}
+    other = logged_in(app, KEY)
+    assert other.post(f"{Q}/acts/purge", sent).status == 403
+    assert browser.post(f"{Q}/acts/purge", sent, {"origin": "https://elsewhere.example"}).status == 403
+
+
+def test_delete(browser: Browser, owner: ApiCaller) -> None:
+    """A message is deleted; a second time there is none."""
+    owner.create("q")
+    place = f"1:{owner.post('q', 'a')['key']}"
+    assert "Delete" in browser.get(f"{Q}/messages/{place}").text
+    assert "Deleted the message." in said(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
+    assert owner.get("q/size").json["size"] == 0
+    again = said(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
+    assert "There was no such message, so nothing was deleted." in again
+    assert browser.get(f"{Q}/acts/delete", query="message=x").status == 400
+
+
+@pytest.mark.parametrize("then", ["again", "dead"])
+def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
+    """A claimed message is given to another worker, or becomes a dead letter."""
+    owner.create("q")
+    key = owner.post("q", "a")["key"]
+    assert len(owner.claim("q", ttl=600)) == 1
+    assert "/acts/release?message=1%3A" in browser.part(f"{Q}/parts/backlog").text
+    page = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}", then=then))
+    assert ("another worker gets it" if then == "again" else "it becomes a dead letter") in page
+    assert len(owner.claim("q")) == (1 if then == "again" else 0)
+    if then == "dead":
+        assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
+        again = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
+        assert "nothing was released" in again
+
+
+@pytest.mark.parametrize("name", ["purge", "delete-queue"])
+def test_the_name_has_to_be_typed(browser: Browser, owner: ApiCaller, name: str) -> None:
+    """Nothing is removed until the name of the queue is typed as it is."""
+    owner.create("q")
+    owner.post("q", "a")
+    address = f"{Q}/acts/{name}"
+    assert "about 1" in text_of(browser.get(address).text)
+    for typed in ("", "Q", "q "):
+        assert act(browser, address, typed=typed).status == 400
+    assert owner.get("q/size").json["size"] == 1
+    page = said(browser, act(browser, address, typed="q"))
+    assert ("Removed all messages" if name == "purge" else "Deleted queue q") in page
+    assert owner.get("q/size").status == (200 if name == "purge" else 404)
+
+
+def test_options(browser: Browser, owner: ApiCaller) -> None:
+    """What differs is changed, what is blank goes back to what is usual, all else stays."""
+    owner.create("q", ttl=600, max_deliveries=3)
+    address = f"{Q}/acts/options"
+    assert form(browser, address)["ttl"] == "600"
+    assert "Nothing differs" in said(browser, act(browser, address))
+    page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60", max_claimed="7"))
+    assert "max_claimed from the usual to 7" in page
+    assert "ttl from 600 to the usual" in page
+    assert "Claimed at most 7" in text_of(browser.get(Q).text)
+    info = owner.get("q/info").json
+    assert info["max_claimed"] == 7
+    assert "max_claimed from 7 to the usual" in said(browser, act(browser, address, max_claimed=""))
+    assert (info["partitions"], info["max_deliveries"], info["backoff"]["most"]) == (2, 3, 60)
+    reply = act(browser, address, partitions="1")
+    assert reply.status == 400
+    assert "partitions" in text_of(reply.text)
+    assert act(browser, address, partitions="").status == 400
+
+
+def test_options_that_others_changed(browser: Browser, owner: ApiCaller) -> None:
+    """What somebody else has changed since the form was opened stays, and is said if the form is about it."""
+    owner.create("q", ttl=600)
+    sent = form(browser, f"{Q}/acts/options")
+    owner.send_form("PUT", "q", ttl=300)
+    reply = browser.post(f"{Q}/acts/options", sent | {"partitions": "2"})
+    assert "Changed partitions from 1 to 2." in said(browser, reply)
+    assert owner.get("q/info").json["ttl"] == 300
+    late = browser.post(f"{Q}/acts/options", sent | {"ttl": "900", "act_id": "y" * 22})
+    assert late.status == 400
+    assert "Somebody has changed it meanwhile, to 300" in text_of(late.text)
+    assert 'name="type" value="public"' not in browser.get(f"{Q}/acts/options", query="type=public&ttl=1").text
+    assert 'name="ttl" value="300"' in browser.get(f"{Q}/acts/options", query="type=public&ttl=1").text
+
+
+def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller) -> None:
+    """Who may purge a queue and not see it is not told how many messages it has."""
+    owner.create("q")
+    owner.post("q", "a")
+    owner.send_form("PUT", "q", principals="app:guest")
+    assert browser.get(f"{Q}/acts/purge").status == 200
+    assert "about" not in text_of(browser.get(f"{Q}/acts/purge").text)
+    assert "Removed all messages." in said(browser, act(browser, f"{Q}/acts/purge", typed="q"))
+
+
+def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
+    """Who may read a public queue learns of no move to it, and who may not delete in its source cannot cancel one."""
+    owner.create("secret")
+    owner.create("pub", type="public")
+    owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
+    guest = logged_in(app, GUEST_KEY)
+    part = text_of(guest.part("/console/a/queuey/pub/parts/moves").text)
+    assert "secret" not in part
+    assert "Moves are not shown" in part
+
+
+def test_move(browser: Browser, owner: ApiCaller) -> None:
+    """A move begins and is cancelled; one that cannot be says why."""
+    owner.create("q")
+    owner.create("target")
+    assert act(browser, f"{Q}/acts/move").status == 400
+    assert act(browser, f"{Q}/acts/move", to="q").status == 400
+    assert act(browser, f"{Q}/acts/move", to="nowhere").status == 404
+    page = said(browser, act(browser, f"{Q}/acts/move", to="target"))
+    move = re.search(r"Move (\S+) from q to target", page)
+    assert move is not None
+    assert move[1] in said(browser, act(browser, f"{Q}/acts/cancel-move", f"move={move[1]}"))
+    assert act(browser, f"{Q}/acts/cancel-move", "move=nothing").status == 404
+
+
+def test_rewind(browser: Browser, owner: ApiCaller) -> None:
+    """The table says what would change; offsets that a worker has recorded since stay as they are."""
+    owner.create("q", partitions=2)
+    places = [owner.post("q", "a", **{"X-Partition": "1"})["key"] for _ in range(3)]
+    offsets = {"partitions": {"1": {"offset": places[2]}}}
+    owner.send_json("PUT", "q/offsets/group", offsets)
+    address = f"{Q}/acts/rewind"
+    assert "Set its offsets" in browser.part(f"{Q}/parts/groups").text
+    blank = browser.get(address, query="group=group").text
+    assert 'method="post" action="/console/a' not in blank
+    query = urlencode({"group": "group", "to": places[0], "partition": "1"})
+    page = browser.get(address, query=query).text
+    assert re.findall(r"<td><bdi>([^<]*)</bdi></td>", page) == ["1", places[2], places[0], "0", "2"]
+    late = form(browser, address, query)
+    assert "Set 1 offsets" in said(browser, act(browser, address, query))
+    recorded = owner.get("q/offsets/group").json["partitions"]
+    assert recorded["1"]["offset"] == places[0]
+    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": places[1]}}})
+    reply = browser.post(address, late)
+    assert reply.status == 400
+    assert "An offset was recorded meanwhile" in text_of(reply.text)
+    said(browser, act(browser, address, query))
+    assert "All offsets are there already." in text_of(browser.get(address, query=query).text)
+
+
+def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) -> None:
+    """Offsets that were not recorded meanwhile are set, and the log says which were not."""
+    owner.create("q", partitions=2)
+    for number in ("1", "2"):
+        place = owner.post("q", "a", **{"X-Partition": number})["key"]
+        owner.send_json("PUT", "q/offsets/group", {"partitions": {number: {"offset": place}}})
+    record = OffsetUseCases.record
+
+    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
+        record(self, access, group, [OffsetChange(2, (7, 7))])
+        return record(self, access, group, changes)
+
+    with replace_in(OffsetUseCases, record, late):
+        page = said(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
+    assert "Partly done" in page
+    assert "Set 1 of 2 offsets" in page
+    assert "partitions 2 were recorded meanwhile and stay" in page
+
+
+@pytest.mark.parametrize(("to", "ahead"), [("earliest", 2), ("latest", 0), ("-1h", 2), ("now", 0)])
+def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: int) -> None:
+    """An offset is set to a moment as the page resolved it, however late the form is sent."""
+    owner.create("q")
+    first, _ = owner.post("q", "a")["key"], owner.post("q", "b")["key"]
+    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": first}}})
+    query = urlencode({"group": "group", "to": to})
+    resolved = form(browser, f"{Q}/acts/rewind", query)["to"]
+    assert resolved in said(browser, act(browser, f"{Q}/acts/rewind", query, to=resolved))
+    assert owner.get("q/offsets/group").json["partitions"]["1"]["lag"] == ahead
+
+
+@pytest.fixture
+def workers(app: App, store: Store) -> Browser:
+    """A browser whose user may read and claim, and change nothing."""
+    store.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"]))
+    return logged_in(app, WORKER_KEY)
+
+
+@pytest.fixture
+def admin(app: App, store: Store) -> Browser:
+    """A browser whose user may do everything with some of the queues."""
+    store.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
+    return logged_in(app, ADMIN_KEY)
+
+
+def test_rights(workers: Browser, owner: ApiCaller) -> None:
+    """Who may not do something is not offered it, and is refused it with the right that is missing."""
+    owner.create("q")
+    owner.post("q", "a")
+    page = workers.get(Q).text
+    assert "/acts/" not in page
+    assert "_audit" not in page
+    for each in OF_QUEUES:
+        reply = workers.get(f"{Q}/acts/{each.name}", query="message=1:" + "0" * 32)
+        assert (reply.status == 403) == (each.name != "rewind"), each.name
+        sent = {"form_token": workers.token(Q), "act_id": "x" * 22}
+        refused = workers.post(f"{Q}/acts/{each.name}", sent)
+        assert refused.status == (404 if each.name == "rewind" else 403)
+    for each in OF_APPLICATIONS:
+        assert workers.get(f"/console/a/queuey/_acts/{each.name}").status == 403
+    assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)
+    assert workers.get("/console/a/queuey/_keys").status == 403
+
+
+def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCaller) -> None:
+    """Without a login every page of an act leads to one; an operator's key may do nothing."""
+    owner.create("q")
+    for path in (f"{Q}/acts/purge", "/console/a/queuey/_acts/key-add", "/console/a/queuey/_audit"):
+        assert stranger.get(path).status == 303
+        assert stranger.post(path, {}).status in {303, 404, 405}
+        assert operator.get(path).status == (200 if path.endswith("_audit") else 403)
+    assert stranger.get(f"{Q}/acts/nothing").status == 404
+
+
+def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: ApiCaller) -> None:
+    """Each act stands in the log with who did it; who may change some queues sees entries about these alone."""
+    owner.create("q")
+    owner.create("other")
+    done = act(admin, f"{Q}/acts/send", body="secret body").headers["Location"]
+    act(browser, "/console/a/queuey/other/acts/purge", typed="other")
+    act(browser, "/console/a/queuey/other/acts/move", to="nowhere")
+    whole = text_of(browser.get("/console/a/queuey/_audit").text)
+    assert whole.index("not done") < whole.index("purge") < whole.index("(of q)")
+    assert "secret body" not in whole
+    some = text_of(admin.get("/console/a/queuey/_audit").text)
+    assert "purge" not in some
+    assert "Stored message" in some
+    assert "What others did with other queues, and with keys, is not shown" in some
+    only = browser.get("/console/a/queuey/_audit", query="queue=other").text
+    assert "Stored message" not in only
+    for other in (browser, admin):
+        assert other.get(done).status == 200
+    assert workers.get(done).status == 404
+    place = owner.post("other", "a")["key"]
+    assert browser.get(f"/console/a/queuey/_audit/1:{place}").status == 404
+
+
+def test_pages_of_the_audit_log(browser: Browser, store: Store, app: App) -> None:
+    """A long log has pages."""
+    store.create_queue("queuey", "q", QueueSpec())
+    audit: AuditLog = app.service.audit
+    for number in range(130):
+        audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=f"q{number:03}", details={})
+    first = browser.get("/console/a/queuey/_audit").text
+    assert ("q129" in first, "q030" in first, "q029" in first) == (True, True, False)
+    address = unescape(re.findall(r'rel="next" href="([^"]*)"', first)[0])
+    second = browser.get(*address.split("?")[:1], query=address.partition("?")[2]).text
+    assert ("q030" in second, "q029" in second, 'rel="next"' in second) == (False, True, False)
+    assert browser.get("/console/a/queuey/_audit", query="cursor=x").status == 400
+
+
+def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: App) -> None:
+    """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
+    store.create_queue("queuey", "q", QueueSpec())
+    audit: AuditLog = app.service.audit
+    places = {}
+    for number in range(260):
+        queue = "q" if number < 105 else "other"
+        _, sent, _ = audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=queue, details={})
+        places[to_hex(sent.position)] = queue
+    assert 'rel="next"' not in workers.get("/console/a/queuey/_audit").text
+    page = admin.get("/console/a/queuey/_audit").text
+    assert page.count("<tr") == 1 + PAGE
+    [address] = re.findall(r'rel="next" href="[^"]*cursor=([^"&]*)[^"]*"', page)
+    assert places[address] == "q"
+    last = admin.get("/console/a/queuey/_audit", query=f"cursor={address}").text
+    assert (last.count("<tr"), 'rel="next"' in last) == (1 + 5, False)
+
+
+def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: App) -> None:
+    """The log is a queue of an application that no key is for."""
+    owner.create("q")
+    act(browser, f"{Q}/acts/send", body="x")
+    of_log = ApiCaller(app, owner.authorization, f"/v1/{AUDITS}")
+    assert of_log.get("queuey").status == 403
+    assert of_log("DELETE", "queuey/messages", b"").status == 403
+
+
+def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
+    """What cannot be written down is not done; what is interrupted is not known."""
+    owner.create("q")
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away", outcome="none")
+
+    with replace_in(AuditLog, AuditLog.begin, away):
+        assert act(browser, f"{Q}/acts/send", body="x").status == 503
+    assert owner.get("q/size").json["size"] == 0
+    with replace_in(AuditLog, AuditLog.end, away):
+        reply = act(browser, f"{Q}/acts/send", body="x")
+    assert reply.status == 200
+    assert "Stored message" in text_of(reply.text)
+    assert "as that could not be written: away" in text_of(reply.text)
+    assert owner.get("q/size").json["size"] == 1
+    page = browser.get("/console/a/queuey/_audit").text
+    assert "not known" in page
+    entry = browser.get(re.findall(r'href="([^"]*_audit/[^"]*)"', page)[0]).text
+    assert "Whether it was done is not known" in entry
+    with replace_in(AuditLog, AuditLog.end, away):
+        reply = act(browser, "/console/a/queuey/_acts/key-add", read="yes")
+    assert re.search(r">[0-9a-f]{64}</pre>", reply.text)
+
+
+def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store: Store, owner: ApiCaller) -> None:
+    """Everybody sees what they did themselves; what was in messages is shown to who may read them."""
+    owner.create("q", kind="ordered")
+    for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
+        store.add_key("queuey", digest_of(key), scope=parse_scope(verbs))
+    sender, admin = logged_in(app, "7" * 64), logged_in(app, "8" * 64)
+    done = act(sender, f"{Q}/acts/send", body="x", message_key="secret key").headers["Location"]
+    act(browser, f"{Q}/acts/purge", typed="q")
+    own = text_of(sender.get("/console/a/queuey/_audit").text)
+    assert "Stored message" in own
+    assert "purge" not in own
+    assert "secret key" in sender.get(done).text
+    assert "secret key" in browser.get(done).text
+    page = admin.get(done).text
+    assert "secret key" not in page
+    assert "What was in messages is not shown" in text_of(page)
+
+
+def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
+    """One caller writes only so many entries at once."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/send") | {"body": "x"}
+    statuses = [
+        browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status for number in range(2 * RATE.burst)
+    ]
+    assert set(statuses[: RATE.burst]) == {303}
+    assert 429 in statuses
+
+
+def test_keys(browser: Browser, app: App, owner: ApiCaller) -> None:
+    """A key is made with what was chosen, shown once, and revoked."""
+    owner.create("q")
+    reply = act(browser, "/console/a/queuey/_acts/key-add", read="yes", queues="q, r*", expires="1h", note="<b>tests")
+    assert reply.status == 200
+    secret = re.findall(r">([0-9a-f]{64})</pre>", reply.text)[0]
+    assert ApiCaller(app, f"Application {secret}").get("q").status == 200
+    page = browser.get("/console/a/queuey/_keys").text
+    assert "&lt;b&gt;tests" in page
+    assert secret not in page + browser.get("/console/a/queuey/_audit").text
+    key = re.findall(r"key-revoke\?key=([0-9a-f]+)\">", page[page.index("&lt;b&gt;tests") :])[0]
+    assert f"Revoked key {key}." in said(browser, act(browser, "/console/a/queuey/_acts/key-revoke", f"key={key}"))
+    assert browser.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
+
+
+def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
+    """Who is limited makes keys that are more limited, and neither sees nor revokes others."""
+    address = "/console/a/queuey/_acts/key-add"
+    every = dict.fromkeys(map(str, VERBS), "yes")
+    wrong: list[dict[str, str]] = [
+        {"queues": "*", "read": "yes"},
+        {"queues": "q*", **every},
+        {"queues": "q*"},
+        {"queues": " , ", "read": "yes"},
+        {"queues": "q*", "read": "yes", "expires": "900d"},
+        {"queues": "q*", "read": "yes", "expires": "soon"},
+        {"queues": "q*", "read": "yes", "note": "x" * 101},
+    ]
+    before = len(store.keys("queuey"))
+    for fields in wrong:
+        assert act(admin, address, **fields).status in {400, 403}, fields
+    assert len(store.keys("queuey")) == before
+    assert act(admin, address, queues="q1", **every).status == 200
+    page = admin.get("/console/a/queuey/_keys").text
+    assert len(re.findall("key-revoke", page)) == 1
+    others = [key.id for key in store.keys("queuey") if key.id not in page]
+    assert others
+    for key in others:
+        assert admin.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
+
+
+def test_a_key_ends_no_later_than_its_maker(app: App, store: Store) -> None:
+    """A key that ends makes only keys that end before it."""
+    store.add_key("queuey", digest_of("6" * 64), expires=time.time() + 7200)
+    short = logged_in(app, "6" * 64)
+    address = "/console/a/queuey/_acts/key-add"
+    assert act(short, address, read="yes", expires="3h").status == 400
+    assert act(short, address, read="yes", expires="1h").status == 200
+
+
+@pytest.mark.parametrize(
+    ("grant", "scope", "may"),
+    [
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("read",), ("q1", "q2*")), True),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q1",)), True),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q*",)), False),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q*", "q1")), False),
+        (Grant("a", frozenset({"admin", "measure"}), ("q*",)), Scope(("admin",), ("q*",)), False),
+        (Grant("a", frozenset(VERBS), ("q*",)), Scope(VERBS[:-1], ("q*",)), False),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("read",), ("r",)), False),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("send",), ("q1",)), False),
+        (Grant("a", frozenset({"read"}), ("q*",)), Scope(("read",), ("q1",)), False),
+        (Grant("b", frozenset(VERBS), ("*",)), Scope(("read",), ("q1",)), False),
+        (Grant("a", frozenset(VERBS), "q1"), Scope(("read",), ("q1",)), False),
+        (Grant("a", frozenset(VERBS), ("a*z",)), Scope(("read",), ("a*b*z",)), True),
+        (Grant("a", frozenset(VERBS), ("a*z",)), Scope(("read",), ("a*",)), False),
+        (Grant(None, frozenset({"measure"})), Scope(("measure",), ("q",)), False),
+    ],
+)
+def test_what_may_be_handed_on(grant: Grant, scope: Scope, may: bool) -> None:  # noqa: FBT001
+    """A key has fewer rights than its maker, who may change the same queues."""
+    assert may_hand_on(Caller(grants=(grant,)), "a", scope) == may

@@ -15,8 +15,7 @@ import pytest
 
 from queuey import settings
 from queuey.cli import load
-from queuey.cli.operations import serving
-from queuey.terminal.output import WRONG_USAGE
+from queuey.terminal.output import BAD_TLS, NEWER_STORE, WRONG_USAGE
 from queuey.web.http.processes import HARD_STOP_AFTER
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +87,7 @@ def test_restarts_where_that_helps(unit: dict[str, list[str]]) -> None:
     """It is started again after a crash, but not when settings, TLS files or the data's version are wrong."""
     assert unit["Restart"] == ["on-failure"]
     hopeless = {int(code) for code in unit["RestartPreventExitStatus"][0].split()}
-    assert hopeless == {WRONG_USAGE, serving.NEWER_STORE, serving.BAD_TLS}
+    assert hopeless == {WRONG_USAGE, NEWER_STORE, BAD_TLS}
 
 
 def test_it_can_write_where_it_keeps_things(unit: dict[str, list[str]]) -> None:

@@ -59,13 +59,19 @@ def test_wheel_has_one_version(metadata: Message) -> None:
 
 
 def test_wheel_has_the_commands(built: Built) -> None:
-    """The commands keep their names."""
+    """The commands keep their names, and what is found by its name is there."""
     with ZipFile(built.wheel) as wheel:
         lines = wheel.read(f"{INFO}/entry_points.txt").decode().split("\n")
     assert [line for line in lines if line] == [
         "[console_scripts]",
         "qdo = qdo.__main__:main",
         "queuey = queuey.__main__:main",
+        "[queuey.credentials]",
+        "Bearer = queuey.web.credentials.bearer:Bearer",
+        "BrowserID = queuey.browserid:BrowserId",
+        "[queuey.rooms]",
+        "console = queuey.console:ConsoleRoom",
+        "facades = queuey.facades:FacadesRoom",
     ]
 
 

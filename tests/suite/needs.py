@@ -45,7 +45,7 @@ BY_PATH: dict[str, str | None] = {
     "tests/acceptance/": "needs_programs",
     "tests/acceptance/facades/test_emodb_java.py": "needs_java",
     "tests/bench/": "needs_programs",
-    "tests/console/": "needs_chromium",
+    "tests/console/chromium/": "needs_chromium",
     "tests/deploy/": "needs_programs",
     "tests/dist/": "needs_programs",
     "tests/faults/": "needs_programs",

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from queuey.errors import TooManyRequests
+from queuey.facades.facade import Facade
 from queuey.metrics import Metrics
 from queuey.service.core import Core
 from queuey.web.admission.scheduling import FairGate, SharedQuota
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Endpoint, Found, Match, View
-from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked

@@ -21,8 +21,9 @@ from bench.measures import claims
 from bench.results import FOR_THE_PAGE, Report, Verdict, number, paired, table
 from bench.started import service
 from bench.started.processes import Process
+from queuey.facades.settings import SqsFacade
+from queuey.facades.sqs import access_keys
 from queuey.settings import Settings
-from queuey.web.facades.sqs import access_keys
 
 PREFIX = "/sqs"
 SETTINGS = f'[facades.sqs]\nprefix = "{PREFIX}"\n'
@@ -120,7 +121,7 @@ def ours(bench: Bench, workers: int) -> Iterator[Side]:
     (directory / "queuey.toml").write_text(SETTINGS)
     environment = {"QUEUEY_CONFIG": str(directory / "queuey.toml")}
     with contextlib.closing(service.prepare(directory, ())) as store:
-        deployment = access_keys.deployment_secret(Settings(data=directory), os.environ)
+        deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)
         name = access_keys.new_access_key()
         store.add_key(service.APPLICATION, access_keys.digest_of(name))
         key: AccessKey = {"id": name, "secret": access_keys.secret_of(deployment, name)}

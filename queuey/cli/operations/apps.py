@@ -257,9 +257,13 @@ def _add_access_key(
     scope: Scope | None,
 ) -> None:
     """Creates an access key. Its id begins the note, so that the list of keys shows it."""
-    from queuey.web.facades.sqs import access_keys
-
-    deployment = access_keys.deployment_secret(store_at.settings, os.environ)
+    try:
+        from queuey.facades import FacadesRoom
+        from queuey.facades.sqs import access_keys
+    except ImportError as error:
+        raise output.Failed(f"access keys are those of SQS, whose facade is not installed ({error})") from error
+    settings = store_at.settings
+    deployment = access_keys.deployment_secret(settings.of(FacadesRoom).facades.sqs, settings, os.environ)
     access_key = access_keys.new_access_key()
     secret = access_keys.secret_of(deployment, access_key)
     note = f"{access_key} {note}".strip()
@@ -269,7 +273,7 @@ def _add_access_key(
 
 
 def _is_of_sqs(key: Key) -> bool:
-    from queuey.web.facades.sqs.access_keys import is_access_key
+    from queuey.access import is_access_key
 
     return is_access_key(key.note.partition(" ")[0])
 

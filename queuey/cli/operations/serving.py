@@ -7,11 +7,10 @@ written by a newer version, 6 the TLS files cannot be used.
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from errno import EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -20,19 +19,14 @@ from urllib.parse import urlsplit
 import typer
 
 from queuey.cli.operations.store_options import Config, load, with_settings
-from queuey.extras import install_command
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
-from queuey.terminal.output import WRONG_USAGE, Failed
+from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, reason_of
 from queuey.terminal.signals import end_at_once
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
     from queuey.settings import Settings
-    from queuey.storage import Store
-    from queuey.web.gateway.registration import Registration
-
-BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 
 
 class Start(NamedTuple):
@@ -72,7 +66,7 @@ def show_settings(config: Config = None, **options: str | None) -> None:
     from queuey.settings import SecretName
 
     loaded = load(options, config, check=False)
-    rows = [(line.name, getattr(loaded.settings, line.attribute), loaded.sources[line.name]) for line in table.table()]
+    rows = [(line.name, table.value_of(loaded.settings, line), loaded.sources[line.name]) for line in table.table()]
     found = {
         name: {
             "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
@@ -103,66 +97,32 @@ def _serve(settings: Settings) -> int:
     try:
         server.check_tls(settings)
     except OSError as error:
-        raise Failed(f"the TLS files cannot be used: {_reason(error)}", BAD_TLS) from error
+        raise Failed(f"the TLS files cannot be used: {reason_of(error)}", BAD_TLS) from error
     try:
         listeners = server.listen(settings)
     except OSError as error:
-        text = f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}"
+        text = f"cannot listen on {settings.host}:{settings.port}: {reason_of(error)}"
         taken = ". Another service may be running: stop it, or choose another port: --port"
         raise Failed(text + (taken if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     url = server.url_of(settings, address[1])
     start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
-    start = with_facades(settings, start)
-    registration = _registration(settings, address[1])
-    try:
-        _open_health_port(settings, address)
-    except (OSError, OverflowError) as error:
-        text = f"cannot listen on {settings.host}:{address[1] + 1}, where clients of EmoDB ask for its health"
-        raise Failed(f"{text}: {_reason(error)}", BAD_ADDRESS) from error
+    start = with_rooms(settings, start)
+    with ExitStack() as stack:
+        answering = [stack.enter_context(room.beside(settings, address)) for room in settings.rooms]
 
-    def announce() -> None:
-        _announce(url, start)
-        if registration is not None:
-            registration.start()
+        def announce() -> None:
+            _announce(url, start)
+            for call in answering:
+                call()
 
-    try:
         return server.run(settings, listeners, announce, server.open_service)
-    finally:
-        if registration is not None:
-            registration.close()
-
-
-def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
-    """Serves health checks on the next port if EmoDB's clients are served."""
-    from queuey.web.gateway.health_port import HealthPort
-
-    if "emodb" in settings.facades.prefixes():
-        HealthPort(address[0], address[1] + 1, address, tls=settings.tls_cert is not None).start()
-
-
-def _registration(settings: Settings, port: int) -> Registration | None:
-    emodb = settings.facades.emodb
-    if emodb.zookeeper is None or "emodb" not in settings.facades.prefixes():
-        return None
-    host, _, number = (emodb.address or f"{settings.host}:{port}").rpartition(":")
-    host = host.strip("[]")
-    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared
-        reason = f"facades.emodb.address is missing: {host} is no address that clients could be told"
-        raise Failed(reason, WRONG_USAGE)
-    try:
-        from queuey.web.gateway.registration import Registration, nodes_of_emodb
-    except ImportError as error:
-        reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed. Install it"
-        raise Failed(f"{reason}: {install_command('zookeeper')}", WRONG_USAGE) from error
-    scheme = "http" if settings.tls_cert is None else "https"
-    return Registration(emodb.zookeeper, nodes_of_emodb(emodb.cluster, host, int(number), scheme=scheme))
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Creates the store, the application, its key and the profile where they are missing."""
     from queuey.cli.operations import first_start
-    from queuey.errors import ApplicationExists, StoreIncompatible, StoreUnavailable
+    from queuey.errors import StoreIncompatible, StoreUnavailable
     from queuey.storage import opening
 
     try:
@@ -171,20 +131,19 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     except StoreIncompatible as error:
         raise Failed(f"the data directory {settings.data} cannot be used: {error}", NEWER_STORE) from error
     except (StoreUnavailable, OSError) as error:
-        raise Failed(f"the data directory {settings.data} cannot be used: {_reason(error)}", BAD_STORE) from error
+        raise Failed(f"the data directory {settings.data} cannot be used: {reason_of(error)}", BAD_STORE) from error
     try:
         promise = store.acknowledgement()
-        if settings.facades.only is not None:
-            with suppress(ApplicationExists):
-                store.create_application(settings.facades.app)
-            return Start(f"data {settings.data}, {_meaning(promise)}", promise=promise)
-        made = first_start.prepare(store, settings, url, answers=_answers)
-        _require_application(store, settings)
+        made = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
+        for room in settings.rooms:
+            room.prepare(settings, store)
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:
         store.close()
-    return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes, promise)
+    if made is None:
+        return Start(f"data {settings.data}, {promise.meaning}", promise=promise)
+    return Start(f"data {settings.data}, profile {made.path}, {promise.meaning}", made.notes, promise)
 
 
 def _look_at_cassandra(settings: Settings) -> Start:
@@ -199,84 +158,35 @@ def _look_at_cassandra(settings: Settings) -> Start:
     try:
         applications = store.applications(limit=1)
         promise = store.acknowledgement()
-        _require_application(store, settings)
+        for room in settings.rooms:
+            room.prepare(settings, store)
     except StoreUnavailable as error:
         waiting = f"The store cannot be used yet; until it can, requests get 503: {error}"
         return Start(place, (waiting,))
     finally:
         store.close()
-    facts = f"{place}, {_meaning(promise)}"
+    facts = f"{place}, {promise.meaning}"
     if applications:
         return Start(facts, promise=promise)
     make = f"queuey app create NAME --store {shlex.quote(settings.store)}"
     return Start(facts, (f"There is no application yet. This makes one and its key: {make}",), promise)
 
 
-def with_facades(settings: Settings, start: Start) -> Start:
-    """Adds the facades to the messages of the start.
+def with_rooms(settings: Settings, start: Start) -> Start:
+    """Adds what rooms have to say to the messages of the start.
 
     Raises:
-        Failed: The store answers before a message is on a disk, and the facade of MQ is to be served.
-        SettingsError: The facade of SQS is to be served, and has no secret, or a library is missing.
+        Failed, SettingsError: A room cannot be served.
     """
-    from queuey.settings import OPEN
-    from queuey.settings.users import is_loopback
-
-    prefixes = settings.facades.prefixes()
-    application = settings.facades.app
-    notes = [
-        f"The facade {name} serves queues of {'each access key' if name == 'sqs' else application} at {at or '/'}."
-        for name, at in prefixes.items()
-    ]
-    if "sqs" in prefixes:
-        _check_sqs(settings)
-        notes.append(f"Its callers sign with access keys: queuey app key-add {application} --sqs")
-    if settings.facades.only == "emodb":
-        notes.append(f"Its callers need a key of {application}: queuey app key-add {application}")
-    if "mq" in prefixes and (start.promise is None or start.promise.level != "fsync"):
-        means = "cannot be reached to say what it promises" if start.promise is None else _meaning(start.promise)
-        if not settings.facades.mq.unsynced:
-            allow = "Change that, or allow it in the settings file: unsynced = true under [facades.mq]."
-            raise Failed(f"MQ answers when a message is on a disk, but this store: {means}. {allow}", BAD_STORE)
-        notes.append(f"MQ answers before a message is on a disk. The store: {means}.")
-    if not is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
-        notes.append(
-            f"Everybody who reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
-        )
-    return start._replace(notes=(*start.notes, *notes))
-
-
-def _check_sqs(settings: Settings) -> None:
-    from queuey.web import facades
-    from queuey.web.facades.sqs.access_keys import deployment_secret
-
-    facades.kind_of("sqs")
-    deployment_secret(settings, os.environ)
-
-
-def _require_application(store: Store, settings: Settings) -> None:
-    name = settings.facades.app
-    # SQS has queues of whichever application an access key belongs to.
-    if settings.facades.prefixes().keys() - {"sqs"} and not store.has_application(name):
-        at = f" --store {shlex.quote(settings.store)}" if settings.store != "sqlite" else ""
-        make = f"queuey app create {shlex.quote(name)}{at}"
-        raise Failed(f"the facades serve the application {name!r}, which does not exist: {make}", WRONG_USAGE)
-
-
-def _meaning(promise: Acknowledgement) -> str:
-    return f"acknowledged means {promise.level}: {promise.text}"
+    return start._replace(
+        notes=(*start.notes, *(n for room in settings.rooms for n in room.notes(settings, start.promise)))
+    )
 
 
 def _announce(url: str, start: Start) -> None:
     output.say(f"Queuey serves at {url}: {start.facts}")
     for text in start.notes:
         output.note(text)
-
-
-def _reason(error: Exception) -> str:
-    strerror = getattr(error, "strerror", None)
-    filename = getattr(error, "filename", None)
-    return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
 
 
 def _answers(url: str) -> bool:

@@ -111,6 +111,7 @@ class Bearer:
     """
 
     scheme = "Bearer"
+    document = KeySet
     believed = 300.0
     """As long as a key that its issuer has taken back may still be in memory."""
 

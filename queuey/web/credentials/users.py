@@ -1,11 +1,13 @@
 """Makes the readers of users' credentials that the setting ``users`` asks for, and the providers of their logins.
 
-Their libraries are extras and are imported here, only where there are such users.
+The class of the readers of a scheme is an entry point of the group ``queuey.credentials``, named as the scheme. It is
+loaded only where there are such users, as it needs libraries that are extras.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
 from queuey.errors import SettingsError
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ENTRY_POINTS = "queuey.credentials"
+EXTRAS = {"Bearer": "oidc", "BrowserID": "browserid"}
+"""By scheme: what installs the libraries that its reader needs."""
+
 
 def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
     """Makes a reader for each scheme that some application's users have.
@@ -31,24 +37,27 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
     Raises:
         SettingsError: A library is not installed, or a file of keys cannot be used.
     """
-    schemes = {"Bearer": (_bearer, "oidc"), "BrowserID": (_browserid, "browserid")}
-    readers = []
-    for scheme, (make, extra) in schemes.items():
-        trusted = [(name, issuer) for name, found in users.items() for issuer in found if issuer.scheme == scheme]
+    readers: list[CredentialReader] = []
+    for scheme, extra in EXTRAS.items():
+        trusted = [(name, issuer) for name, issuers in users.items() for issuer in issuers if issuer.scheme == scheme]
         if not trusted:
             continue
+        entries = tuple(entry_points(group=ENTRY_POINTS, name=scheme))
+        if not entries:
+            raise SettingsError(f"Users of scheme {scheme} need a part of Queuey that is not installed.")
         try:
-            readers.append(make(trusted, ask))
+            kind = entries[0].load()
         except ImportError as error:
             raise SettingsError(
                 f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
                 f"{install_command(extra)}"
             ) from error
+        readers.append(kind(trusted, _published(trusted, kind.document, ask=ask)))
     return readers
 
 
 def providers_of(
-    users: Users, readers: Iterable[CredentialReader], environ: Mapping[str, str], *, ask: bool = True
+    users: Users, readers: Iterable[object], environ: Mapping[str, str], *, ask: bool = True
 ) -> list[Provider]:
     """Returns the login providers of the console: each issuer that has a client once, in the order of the setting.
 
@@ -80,18 +89,6 @@ def providers_of(
     for provider in providers:
         provider.discovery.start(ask=ask)
     return providers
-
-
-def _bearer(trusted: Trusted, ask: bool) -> CredentialReader:  # noqa: FBT001 - of two functions of one form
-    from queuey.web.credentials.bearer import Bearer, KeySet  # noqa: PLC0415 - an extra
-
-    return Bearer(trusted, _published(trusted, KeySet, ask=ask))
-
-
-def _browserid(trusted: Trusted, ask: bool) -> CredentialReader:  # noqa: FBT001 - as above
-    from queuey.web.credentials.browserid import BrowserId, SupportDocument  # noqa: PLC0415 - an extra
-
-    return BrowserId(trusted, _published(trusted, SupportDocument, ask=ask))
 
 
 def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, Published[T]]:

@@ -15,7 +15,7 @@ def make_gateway(application: App, settings: Settings) -> Gateway:
         threads=settings.threads,
         # With half as many for others there is still a quarter of the connections for everything else.
         waiters=min(settings.wait_slots, settings.connections // 2),
-        max_body=settings.facades.longest_body(max(settings.max_body, settings.max_batch_bytes)),
+        max_body=settings.longest_body(max(settings.max_body, settings.max_batch_bytes)),
         deadline=settings.deadline,
         memory=settings.memory,
         page_bytes=settings.page_bytes,

@@ -32,14 +32,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.service.workers import WorkerIdentity
-from queuey.settings import Settings, is_loopback, part
-from queuey.storage.opening import examiner, no_password, open_store
-from queuey.web.credentials.users import providers_of, readers_of
+from queuey.settings import Include, Settings, is_loopback, part
+from queuey.storage.opening import no_password, open_store
+from queuey.web.credentials.users import readers_of
 from queuey.web.gateway import logs
 from queuey.web.http import processes
 
@@ -62,8 +62,6 @@ _KEPT_VARIABLES = frozenset(
 
 
 Opener = Callable[[Settings], "App"]
-Include = Callable[[Any], None]
-"""Adds to a configuration of Pyramid's."""
 
 
 def open_service(settings: Settings, includes: Iterable[Include] = (), *, listens: bool = True) -> App:
@@ -80,18 +78,11 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
     """
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
-    from queuey.web.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
 
     readers = readers_of(settings.users) if settings.users else []
-    secret = deployment_secret(settings, os.environ) if "sqs" in settings.facades.prefixes() else b""
-    longest = settings.facades.longest_body(settings.max_body)
+    longest = settings.longest_body(settings.max_body)
     limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
-    if settings.console:
-        from queuey.web.console import console  # noqa: PLC0415 - only where it is served
-
-        providers = providers_of(settings.users, readers, os.environ)
-        examine = examiner(settings, whole=False)
-        includes = [*includes, console(examine, samples=True, users=settings.users, providers=providers)]
+    served = [include for room in settings.rooms if (include := room.include(settings, readers)) is not None]
     return make_app(
         open_store(settings),
         limits=limits,
@@ -99,10 +90,9 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         shown_backlogs=settings.metrics.patterns,
         readers=readers,
         private=frozenset(settings.users),
-        served=settings.facades,
-        secret=secret,
+        own_api=settings.alone is None,
         on_loopback=listens and is_loopback(settings.host),
-        includes=includes,
+        includes=[*served, *includes],
     )
 
 
@@ -125,15 +115,14 @@ def check_tls(settings: Settings) -> None:
 
 
 def check_users(settings: Settings) -> None:
-    """Makes the readers of users' credentials as the workers will, and the console's logins, but asks no issuer.
+    """Makes the readers of users' credentials as the workers will, and has rooms check theirs, but asks no issuer.
 
     Raises:
         SettingsError: A library is not installed, or a file of keys or a secret cannot be used.
     """
-    if settings.users:
-        readers = readers_of(settings.users, ask=False)
-        if settings.console:
-            providers_of(settings.users, readers, os.environ, ask=False)
+    readers = readers_of(settings.users, ask=False) if settings.users else []
+    for room in settings.rooms:
+        room.check(settings, readers)
 
 
 def listen(settings: Settings) -> list[socket.socket]:

@@ -109,7 +109,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     ]
     if app.publish_metrics:
         # Where a facade has all other paths, a queue may be called metrics.
-        path = "/metrics" if app.served.only is None else "/__metrics__"
+        path = "/metrics" if app.own_api else "/__metrics__"
         resources.append(("ops.metrics", path, views.metrics))
     for name, path, view in resources:
         config.add_resource(name, path + "{_:/?}", {"GET": view}, operation=True)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from queuey.cli.operations.serving import BAD_STORE, Start, with_facades
+from queuey.cli.operations.serving import Start, with_rooms
+from queuey.facades import FacadesRoom
+from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.messages import Acknowledgement
-from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, Settings
-from queuey.terminal.output import Failed
+from queuey.settings import Settings
+from queuey.terminal.output import BAD_STORE, Failed
 
 SYNCED = Acknowledgement("fsync", "on a disk")
 EARLY = Acknowledgement("memory", "in the memory of two nodes")
@@ -17,8 +19,8 @@ EARLY = Acknowledgement("memory", "in the memory of two nodes")
 
 def noted(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **fields: Any) -> str:  # noqa: ANN401
     """The notes of a start that serves facades."""
-    settings = Settings(host=host, facades=Facades(app="shop", **fields))
-    return "\n".join(with_facades(settings, Start("facts", ("first",), promise)).notes)
+    settings = Settings(host=host, rooms=(FacadesRoom(facades=Facades(app="shop", **fields)),))
+    return "\n".join(with_rooms(settings, Start("facts", ("first",), promise)).notes)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from queuey.web.gateway.registration import Registration, nodes_of_emodb
+from queuey.facades.emodb.registration import Registration, nodes_of_emodb
 from tests.acceptance.facades.calls import pair_of_ports, settings_file
 from tests.contract.samples import eventually
 from tests.qdo.contract.zookeeper import plain

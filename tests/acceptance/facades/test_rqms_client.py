@@ -14,11 +14,11 @@ import pytest
 
 from queuey.client import ClientError, Conflict, ConnectionLost, InvalidAnswer, InvalidArgument, RetryPolicy, Timing
 from queuey.client.rqms import PAUSE, Item, Queue
-from queuey.settings import Facades, RqmsFacade
+from queuey.facades.settings import Facades, RqmsFacade
 from queuey.storage.sqlite import open_store
-from queuey.web import make_app
 from queuey.web.parts import App
 from tests.acceptance.facades.calls import Facade
+from tests.facades.serving import facade_app
 from tests.in_process import InProcess
 from tests.servers.served import Served
 
@@ -52,7 +52,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
     """A service."""
     with contextlib.closing(open_store(tmp_path)) as store:
         store.create_application("queuey")
-        network = Network(make_app(store, served=Facades(rqms=RqmsFacade(prefix="/rqms"))))
+        network = Network(facade_app(store, Facades(rqms=RqmsFacade(prefix="/rqms"))))
         yield network
         network.end()
 

@@ -14,6 +14,7 @@ from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
 from queuey.settings.definitions import GROUPS, Consistency
+from queuey.settings.rooms import installed
 from queuey.storage import opening
 from queuey.storage.sqlite.options import SqliteOptions
 
@@ -266,8 +267,10 @@ def test_there_are_no_more_than_45() -> None:
 
 def test_every_setting_is_in_one_group() -> None:
     """Whatever can be set is shown, once."""
-    grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(field.encode_name for field in msgspec.structs.fields(settings.Settings))
+    parts: list[type[msgspec.Struct]] = [settings.Settings, *installed()]
+    fields = [field.encode_name for part in parts for field in msgspec.structs.fields(part)]
+    assert sorted([*(line.name for line in settings.table()), "rooms"]) == sorted(fields)
+    assert list(dict.fromkeys(line.group for line in settings.table())) == list(GROUPS)
 
 
 def test_every_setting_is_explained() -> None:

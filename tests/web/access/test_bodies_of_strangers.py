@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from queuey.console.resources import console
+from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.messages import QueueSpec
-from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.storage import Store
-from queuey.web import make_app
-from queuey.web.console import console
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
 from tests.web.gateway_calls import ALWAYS, Request, running
 
 ID = "0123456789ab11e88000000000000001"
@@ -51,7 +51,7 @@ def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
     store.create_queue("a", "q", QueueSpec(partitions=1))
     mq, rqms, sqs = MqFacade(prefix="/mq"), RqmsFacade(prefix="/rqms"), SqsFacade(prefix="/sqs")
     served = Facades(app="a", emodb=EmodbFacade(beside=True), mq=mq, rqms=rqms, sqs=sqs)
-    app = make_app(store, served=served, secret=b"x" * 32, includes=[console(list)])
+    app = facade_app(store, served, secret=b"x" * 32, includes=[console(list)])
     targets = set(_targets(app))
 
     async def ask_all(gateway: Gateway) -> set[str]:

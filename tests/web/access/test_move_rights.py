@@ -9,15 +9,15 @@ import pytest
 
 from queuey.access import VERBS
 from queuey.api.queues import Verb
+from queuey.facades.settings import Facades, SqsFacade
 from queuey.messages import Scope
-from queuey.settings import Facades, SqsFacade
 from queuey.storage import Store
-from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
-from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
 
 ARN = "arn:aws:sqs:eu-west-1:000000000000:"
 
@@ -45,7 +45,7 @@ def move(store: Store) -> Move:
     """A move of no message from ``source`` to ``target``."""
     store.create_application("queuey")
     store.add_key("queuey", digest_of(KEY))
-    app = make_app(store, served=Facades(sqs=SqsFacade(prefix="/sqs")), secret=DEPLOYMENT)
+    app = facade_app(store, Facades(sqs=SqsFacade(prefix="/sqs")), secret=DEPLOYMENT)
     owner, sqs = Caller(app, f"Application {KEY}"), Sqs(app, new_key(store, "queuey"), "/sqs")
     for name in ("source", "target"):
         owner.create(name)

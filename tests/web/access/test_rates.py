@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from queuey.access import Caller, Grant
-from queuey.settings import EmodbFacade, Facades, MqFacade, Rates, RqmsFacade, UserIssuer
+from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
+from queuey.settings import Rates, UserIssuer
 from queuey.settings.rates import OwnRates
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
@@ -18,6 +19,7 @@ from queuey.web.admission.rates import RateLimits
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply
 from tests.web.conftest import GUEST_KEY, KEY
@@ -182,7 +184,7 @@ def test_facades(store: Store, path: str, first: int, retry_after: str) -> None:
         headers = [("x-bv-api-key", "key")]
         return [await Request("GET", path, headers=headers).to(gateway) for _ in range(2)]
 
-    found, refused = limited(make_app(store, served=served), application=0.5, application_burst=1)(work)
+    found, refused = limited(facade_app(store, served), application=0.5, application_burst=1)(work)
     assert found.status == first
     assert (refused.status, refused.headers["Retry-After"]) == (503, retry_after)
     assert (refused.headers.get("X-BV-Exception", "").endswith("ServiceUnavailableException")) == ("queue" in path)

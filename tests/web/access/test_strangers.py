@@ -13,21 +13,22 @@ from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from queuey.settings import Facades, Rates, SqsFacade, UserIssuer
+from queuey.console.resources import console
+from queuey.facades.settings import Facades, SqsFacade
+from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store
-from queuey.web import make_app
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import Turn, stranger
-from queuey.web.console import console
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.gateway.asgi import Gateway
+from tests.console.conftest import examine
+from tests.facades.serving import facade_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.replacing import replace
 from tests.web.caller import Reply
 from tests.web.conftest import KEY
-from tests.web.console.conftest import examine
 from tests.web.gateway_calls import Request, running, until
-from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 
 LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": "application/x-amz-json-1.0"}
@@ -58,9 +59,9 @@ class Scene:
         self.store, self.issuer, self.later = store, issuer, 0.0
         own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys, queues={"inbox-{user}": ("read",)})
         served = Facades(sqs=SqsFacade(prefix="/sqs"))
-        self.app = make_app(
+        self.app = facade_app(
             store,
-            served=served,
+            served,
             secret=DEPLOYMENT,
             readers=patient_readers({"queuey": (own,)}),
             includes=[console(examine)],

@@ -1,6 +1,6 @@
 """The page of the API at ``/docs``: everything that the OpenAPI document says, under a policy that allows no script.
 
-On the machine itself it has one, for forms that send requests; ``tests/console/test_api_page.py`` uses them.
+On the machine itself it has one, for forms that send requests; ``tests/console/chromium/test_api_page.py`` uses them.
 """
 
 from __future__ import annotations

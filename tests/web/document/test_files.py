@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from queuey.console import static_files
+from queuey.console.resources import console
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.console import console, static_files
 from queuey.web.gateway.asgi import Gateway
+from tests.console.conftest import examine
 from tests.replacing import replace
-from tests.web.console.conftest import examine
 from tests.web.gateway_calls import Request, running
 
 PAGES = ["/docs", "/client/queuey.js", "/client/queuey.d.ts", "/console/login"]

@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queuey.errors import InvalidRequest, TooLarge
+from queuey.facades import rqms
+from queuey.facades.emodb import payloads
+from queuey.facades.emodb.errors import BadArgument, BadBody
 from queuey.messages import Queue
 from queuey.service import Limits
-from queuey.web.facades import rqms
-from queuey.web.facades.emodb import payloads
-from queuey.web.facades.emodb.errors import BadArgument, BadBody
 from queuey.web.json_values import MAX_DEPTH, check_value, list_decoder
 from queuey.web.requests import Request
 from queuey.web.v1.messages import read_batch

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from queuey.errors import WriteUndone
-from queuey.settings import EmodbFacade, Facades, MqFacade
+from queuey.facades.settings import EmodbFacade, Facades, MqFacade
 from queuey.storage import Store
-from queuey.web import make_app
+from tests.facades.serving import facade_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
 
 APPENDS = (Store.begin_append, Store.begin_append_once)
 
@@ -97,7 +97,7 @@ def test_facades(store: Store, between: InterposedStore, undoing: Callable[[int]
     """MQ and EmoDB repeat as well."""
     store.create_application("shop")
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), emodb=EmodbFacade(beside=True))
-    caller = Caller(make_app(between.store, served=served))
+    caller = Caller(facade_app(between.store, served))
     assert caller.send("GET", "/mq/q/messages").status == 204
     calls = undoing(1)
     assert caller.send("POST", "/mq/q/messages", b"x").status == 201
@@ -110,7 +110,7 @@ def test_facades(store: Store, between: InterposedStore, undoing: Callable[[int]
 def test_sqs(store: Store, between: InterposedStore, undoing: Callable[[int], list[str]], *, fifo: bool) -> None:
     """SQS repeats as well, also the first message of a group in a batch of a FIFO queue."""
     store.create_application("shop")
-    sqs = Sqs(make_app(between.store, served=Facades(only="sqs"), secret=DEPLOYMENT), new_key(store, "shop"))
+    sqs = Sqs(facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT), new_key(store, "shop"))
     url = sqs.create("q.fifo", FifoQueue="true", ContentBasedDeduplication="true") if fifo else sqs.create("q")
     calls = undoing(1)
     group = {"MessageGroupId": "g"} if fifo else {}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from queuey.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.credentials import users as makers
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.users import readers_of
 from queuey.web.parts import App
+from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.users.issuer import encoded
@@ -261,3 +265,20 @@ def test_a_document_that_cannot_be_used_stops_the_start(
     with pytest.raises(SettingsError, match=words) as caught:
         readers_of(users)
     assert ISSUER in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ([], "BrowserID need a part of Queuey that is not installed"),
+        (["no_browserid.reader:Reader"], r"BrowserID need a library that is not installed.*pip install.*PyBrowserID"),
+    ],
+)
+def test_what_has_to_be_installed(users: Mapping[str, tuple[UserIssuer, ...]], installed: list[str], said: str) -> None:
+    """A start without the reader, or without its library, says so."""
+    entries = [EntryPoint("BrowserID", place, makers.ENTRY_POINTS) for place in installed]
+    with (
+        replace_in(makers, entry_points, lambda **_: entries),
+        pytest.raises(SettingsError, match=re.compile(said, re.IGNORECASE)),
+    ):
+        readers_of(users)

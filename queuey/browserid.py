@@ -1,0 +1,225 @@
+"""Reads users' BrowserID assertions: ``BrowserID ASSERTION``, checked on this machine.
+
+PyBrowserID implements the protocol: which keys sign what, and which hosts may issue for a mail address. Two of its
+parts are replaced. It asks no server, because it would ask any that an assertion names: the issuers, their keys and the
+mail domains that they may speak for are settings. And OpenSSL checks the signatures. See docs/decisions/libraries.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from browserid.errors import ExpiredSignatureError
+from browserid.jwt import JWT, parse
+from browserid.verifiers.local import LocalVerifier
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from queuey.access import parse_principal
+from queuey.errors import InvalidAssertion, IssuerUnavailable
+from queuey.settings import UserIssuer
+from queuey.web.credentials import Identity
+from queuey.web.credentials.key_sets import Published
+from queuey.web.credentials.strict_json import read_object, read_part
+from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
+
+MAX_ASSERTION = 8192
+"""Max characters of an assertion."""
+MAX_BITS = 4096
+"""Max bits of a number in a key."""
+_ALGORITHMS: Mapping[str, tuple[hashes.HashAlgorithm, int]] = {
+    "DS128": (hashes.SHA1(), 20),  # noqa: S303 - as BrowserID has it
+    "DS256": (hashes.SHA256(), 32),
+    "RS64": (hashes.SHA256(), 0),
+    "RS128": (hashes.SHA256(), 0),
+    "RS256": (hashes.SHA256(), 0),
+}
+"""By name: the hash, and the bytes of each of the two numbers of a signature by DSA."""
+PublicKey = rsa.RSAPublicKey | dsa.DSAPublicKey
+
+
+def read_key(given: object) -> PublicKey:
+    """Reads a public key: its numbers are in base 16 for DSA (``DS``), in base 10 for RSA (``RS``).
+
+    Raises:
+        ValueError: It is none, of another kind, or of a size that is not in use.
+    """
+    if not isinstance(given, dict):
+        raise ValueError("it has no public key")  # noqa: TRY004 - of a document, not of an argument
+    if given.get("algorithm") == "RS":
+        n, e = (_number(given, name, 10) for name in ("n", "e"))
+        return rsa.RSAPublicNumbers(e, n).public_key()
+    if given.get("algorithm") != "DS":
+        raise ValueError("it has no public key of kind DS or RS")
+    p, q, g, y = (_number(given, name, 16) for name in ("p", "q", "g", "y"))
+    return dsa.DSAPublicNumbers(y, dsa.DSAParameterNumbers(p, q, g)).public_key()
+
+
+def _number(key: Mapping[str, Any], name: str, base: int) -> int:
+    text = key.get(name)
+    digits = _DIGITS[base]
+    if not isinstance(text, str) or digits.fullmatch(text) is None or int(text, base).bit_length() > MAX_BITS:
+        raise ValueError(f"the number {name} of its key is not one of at most {MAX_BITS} bits in base {base}")
+    return int(text, base)
+
+
+_DIGITS = {10: re.compile(r"[0-9]{1,1300}"), 16: re.compile(r"[0-9a-fA-F]{1,1100}")}
+
+
+class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
+    """A token whose signature OpenSSL checks: PyBrowserID's own arithmetic is in Python and takes 20 times as long."""
+
+    def check_signature(self, key_data: object) -> bool:
+        key = read_key(key_data)
+        digest, size = _ALGORITHMS[self.algorithm]
+        data = self.signed_data.encode("ascii")
+        try:
+            if isinstance(key, rsa.RSAPublicKey) and not size:
+                key.verify(self.signature, data, padding.PKCS1v15(), digest)
+            elif isinstance(key, dsa.DSAPublicKey) and len(self.signature) == 2 * size:
+                r, s = (int.from_bytes(part) for part in (self.signature[:size], self.signature[size:]))
+                key.verify(encode_dss_signature(r, s), data, digest)
+            else:
+                return False
+        except InvalidSignature:
+            return False
+        return True
+
+
+class _Verifier(LocalVerifier):  # type: ignore[misc] # PyBrowserID has no types
+    def parse_jwt(self, data: str) -> JWT:
+        found = parse(data)
+        return _Signed(found.algorithm, found.payload, found.signature, found.signed_data)
+
+
+class SupportDocument:
+    """An issuer's document about itself.
+
+    Args:
+        content: The document that BrowserID has at ``/.well-known/browserid``.
+
+    Raises:
+        ValueError: It is none, or its key cannot be used.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.key = read_object(content).get("public-key")
+        read_key(self.key)
+
+
+class _Trusted:
+    """Knows the issuers of the settings and no other: what PyBrowserID's manager of documents does, without asking.
+
+    Args:
+        trusted: Applications and the issuers that they trust, by the issuer's host.
+        documents: By the issuer's host.
+    """
+
+    def __init__(self, trusted: Mapping[str, Trusted], documents: Mapping[str, Published[SupportDocument]]) -> None:
+        self._trusted = trusted
+        self._documents = documents
+
+    def get_key(self, hostname: str) -> object:
+        return self._documents[hostname].get().key
+
+    def is_trusted_issuer(self, hostname: str, issuer: str, *_: object, **__: object) -> bool:
+        """Returns whether an application trusts an issuer with the mail addresses of a host."""
+        return any(hostname in _domains(each) for _, each in self._trusted.get(issuer, ()))
+
+
+class BrowserId:
+    """Reads assertions by the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
+
+    Args:
+        trusted: Applications and the issuers that they trust.
+        documents: Of each issuer, by its host.
+    """
+
+    scheme = "BrowserID"
+    document = SupportDocument
+    believed = 300.0
+
+    def __init__(self, trusted: Trusted, documents: Mapping[str, Published[SupportDocument]]) -> None:
+        self._trusted: dict[str, list[tuple[str, UserIssuer]]] = {}
+        for application, issuer in trusted:
+            self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
+        self._verifier = _Verifier(supportdocs=_Trusted(self._trusted, documents))
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Checks an assertion.
+
+        Raises:
+            InvalidAssertion: It is not accepted.
+            IssuerUnavailable: The issuer's key is not there.
+        """
+        if len(credential) > MAX_ASSERTION:
+            raise InvalidAssertion(f"The assertion is longer than {MAX_ASSERTION} characters.")
+        try:
+            certificate, assertion = map(_payload, credential.split("~"))
+            name = _user(certificate["principal"]["email"])
+            read_key(certificate["public-key"])
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise InvalidAssertion("This is no assertion with one certificate of a mail address.") from error
+        trusted = self._audience(certificate.get("iss"), assertion.get("aud"), name)
+        leeway = min(issuer.leeway for _, issuer in trusted)
+        expires = min(_check_times(claims, now, leeway) for claims in (certificate, assertion))
+        self._verify(credential, assertion["aud"], now - leeway)
+        return identity_of([User(application, issuer, name) for application, issuer in trusted], expires)
+
+    def _audience(self, name: object, audience: object, user: str) -> Trusted:
+        """Returns the applications for which an assertion is meant."""
+        trusted = self._trusted.get(name) if isinstance(name, str) else None
+        if trusted is None:
+            raise InvalidAssertion("The assertion's issuer is not trusted here.")
+        trusted = [each for each in trusted if audience in each[1].audiences]
+        if not trusted:
+            raise InvalidAssertion("The assertion is for another audience.")
+        found = [each for each in trusted if user.rpartition("@")[2] in _domains(each[1])]
+        if not found:
+            raise InvalidAssertion("The assertion's issuer is not trusted with this mail address.")
+        return found
+
+    def _verify(self, credential: str, audience: str, now: float) -> None:
+        try:
+            self._verifier.verify(credential, audience, now=int(now * 1000))
+        except IssuerUnavailable:
+            raise
+        except ExpiredSignatureError as error:
+            raise InvalidAssertion("The assertion has expired.") from error
+        except Exception as error:  # its parsing lets errors of any kind through
+            raise InvalidAssertion("The assertion's signatures are not valid.") from error
+
+
+def _payload(token: str) -> dict[str, Any]:
+    """Returns the claims of a certificate or an assertion; PyBrowserID checks the rest."""
+    header, payload, _ = token.split(".")
+    if read_part(header).get("alg") not in _ALGORITHMS:
+        raise ValueError("It is not signed with an algorithm of BrowserID.")
+    return read_part(payload)
+
+
+def _user(mail: object) -> str:
+    name = f"bid:{mail}"
+    if not isinstance(mail, str) or parse_principal(name).name != name:
+        raise ValueError("It has something beside a mail address.")
+    return name
+
+
+def _domains(issuer: UserIssuer) -> tuple[str, ...]:
+    return issuer.domains or (issuer.issuer,)
+
+
+def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
+    """Returns the expiry of a certificate or an assertion in seconds since 1970; tokens have milliseconds."""
+    times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
+    if "exp" not in times or not all(is_time(value, 1000) for value in times.values()):
+        raise InvalidAssertion("The assertion does not say when it ends, or its times are no milliseconds since 1970.")
+    if times["exp"] / 1000 + leeway <= now:
+        raise InvalidAssertion("The assertion has expired.")
+    if max(times.get("nbf", 0), times.get("iat", 0)) / 1000 > now + leeway:
+        raise InvalidAssertion("The assertion is not valid yet.")
+    return float(times["exp"] / 1000 + leeway)

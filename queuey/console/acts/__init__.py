@@ -1,0 +1,203 @@
+"""Views of acts: a page shows the plan and asks once, the form carries it out, the audit log records it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from hashlib import blake2b
+from urllib.parse import quote
+
+import msgspec
+
+from queuey.console import cookies, pages
+from queuey.console.acts.act import Act, Plan
+from queuey.console.acts.keys import IssueKey, RevokeKey
+from queuey.console.acts.messages import DeleteMessage, Redrive, ReleaseJob, SendMessage
+from queuey.console.acts.offsets import Rewind
+from queuey.console.acts.queues import CancelMove, ChangeOptions, DeleteQueue, MoveMessages, Purge
+from queuey.console.acts.schedules import (
+    AddSchedule,
+    ChangeSchedule,
+    OfSchedule,
+    PauseSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    RunSchedule,
+)
+from queuey.console.bounds import Bound
+from queuey.console.sessions import Ask, Asks, read_form
+from queuey.errors import (
+    Conflict,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    QueueyError,
+    StoreUnavailable,
+    TooManyRequests,
+)
+from queuey.service.operating.audit import Entry, Outcome, Sent
+from queuey.web.admission.rates import Rate
+from queuey.web.endpoint import Match
+from queuey.web.errors import NoSuchResource, status_of
+from queuey.web.requests import Request, read_query
+from queuey.web.responses import Response
+from queuey.web.v1.messages import format_place
+
+OF_QUEUES: tuple[Act, ...] = (
+    SendMessage(),
+    ChangeOptions(),
+    MoveMessages(),
+    Purge(),
+    DeleteQueue(),
+    DeleteMessage(),
+    ReleaseJob(),
+    Redrive(),
+    Rewind(),
+    CancelMove(),
+)
+OF_SCHEDULES: tuple[OfSchedule, ...] = (
+    RunSchedule(),
+    PauseSchedule(),
+    ResumeSchedule(),
+    ChangeSchedule(),
+    RemoveSchedule(),
+)
+OF_APPLICATIONS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *OF_SCHEDULES)
+OFFERED = ("send", "options", "move", "purge", "delete-queue")
+"""Acts that the page of a queue offers; all others are offered beside what they are about."""
+RATE = Rate(1, 30)
+"""Acts of one caller: thirty at once and one a second; each writes to the audit log."""
+MAX_NOTED = 600
+"""Max characters of a field in the audit log."""
+_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+class ActViews:
+    """Views of ``acts/{act}`` under a queue and of ``_acts/{act}`` under an application.
+
+    Args:
+        asks: Knows who asks.
+    """
+
+    def __init__(self, asks: Asks) -> None:
+        self._asks = asks
+        self._audit = asks.service.audit
+        self._bound = Bound(RATE, "acts of this caller")
+        self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
+
+    def show(self, request: Request, match: Match) -> Response:
+        """Shows the plan and asks."""
+        act = self._find(match)
+        ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
+        _admit(act, ask)
+        return self._page(act, ask)
+
+    def do(self, request: Request, match: Match) -> Response:
+        """Carries the act out, once for each form, and shows its entry in the audit log."""
+        act = self._find(match)
+        ask = self._asks.of(request, match, {})  # Nothing of a stranger's form is read.
+        fields = read_form(request, cookies.SESSION, act.longest)
+        form = fields.get("act_id", "")
+        if _ID.fullmatch(form) is None:
+            raise InvalidRequest({"act_id": "The form has no number of its own. Open the page again"})
+        who = ask.callers.holder(request)
+        named = sorted((name, text) for name, text in fields.items() if name in act.fields)
+        content = blake2b(
+            msgspec.msgpack.encode((act.name, who, sorted(match.items()), named)), digest_size=16
+        ).digest()
+        sent = self._audit.sent(ask.application, form)
+        if sent is not None and sent.content == content:
+            return pages.redirect(_address(ask.application, sent))
+        ask = msgspec.structs.replace(ask, given=fields)
+        _admit(act, ask)
+        try:
+            _check(act, ask, sent)
+            self._bound.take(who)
+            details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
+            entry, sent, is_first = self._audit.begin(
+                ask.application, form, content=content, act=act.name, who=who, queue=act.queue(ask), details=details
+            )
+        except (InvalidRequest, TooManyRequests) as error:
+            return self._page(act, ask, error)
+        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(ask.application, sent))
+
+    def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
+        """Carries out a recorded act and records the result."""
+
+        def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
+            ended = msgspec.structs.replace(entry, details={**entry.details, **details})
+            self._audit.end(ask.application, sent.entry, ended, outcome, text)
+
+        try:
+            deed = act.do(ask)
+        except QueueyError as error:
+            end("unknown" if getattr(error, "outcome", "none") == "unknown" else "failed", str(error))
+            if isinstance(error, InvalidRequest | NotFound | NotAllowed | Conflict | TooManyRequests):
+                return self._page(act, ask, error)
+            raise
+        unlogged = ""
+        try:
+            end("partly" if deed.partly else "done", deed.text, deed.details)
+        except StoreUnavailable as error:
+            unlogged = str(error)
+        if not deed.secret and not unlogged:
+            return pages.redirect(_address(ask.application, sent))
+        return ask.render("deed.html", act.title, deed=deed, unlogged=unlogged)
+
+    def _find(self, match: Match) -> Act:
+        act = self._acts.get(("queue" in match, match["act"]))
+        if act is None:
+            raise NoSuchResource("The resource could not be found.")
+        return act
+
+    def _page(self, act: Act, ask: Ask, error: QueueyError | None = None) -> Response:
+        """Shows the plan, and the errors of the form."""
+        wrong = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
+        try:
+            plan = act.plan(ask)
+        except InvalidRequest as mistake:
+            plan, error, wrong = Plan(), error or mistake, mistake.fields | wrong
+        except QueueyError:
+            if error is not None:
+                raise error from None
+            raise
+        subject = act.subject(ask)
+        # A link fills in nothing but what an act is about; what was typed stays.
+        given = ask.given if ask.request.method == "POST" or act.previews else {}
+        return ask.render(
+            "act.html",
+            f"{act.title}:" if subject else act.title,
+            subject,
+            status=200 if error is None else status_of(error),
+            act=act,
+            address=quote(ask.request.path, safe="/"),
+            plan=plan,
+            inputs=act.inputs(ask),
+            given=given,
+            hidden={name: text for name, text in ask.given.items() if name in act.fields} | dict(plan.hidden),
+            wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in wrong.items()},
+            back=act.begins_on(ask),
+            act_id=secrets.token_urlsafe(16),
+        )
+
+
+def _admit(act: Act, ask: Ask) -> None:
+    for action in act.needs:
+        if ask.name:
+            ask.enter(action)
+        else:
+            ask.patterns(action)
+
+
+def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
+    """Raises InvalidRequest unless a form was filled in, and was not sent before."""
+    if sent is not None:
+        raise InvalidRequest({"form": "It was sent before, with other contents. Look at it, and send it again"})
+    if act.types_name and ask.given.get("typed") != act.subject(ask):
+        raise InvalidRequest({"typed": "The name was not typed as it is"})
+
+
+def _address(application: str, sent: Sent) -> str:
+    """Returns the address of the entry that a form creates."""
+    return pages.link("a", application, "_audit", format_place(*sent.entry))

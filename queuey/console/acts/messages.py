@@ -1,0 +1,231 @@
+"""Acts on messages: send, delete, release, and send dead letters back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.console.acts.act import Act, Deed, Field, Plan
+from queuey.console.sessions import Ask
+from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
+from queuey.messages import MAX_TTL, Location
+from queuey.service import QueueAccess
+from queuey.service.operating.redriving import Found, Wanted
+from queuey.web.v1.messages import format_place, parse_place, read_batch
+
+MAX_BODY = 32 * 1024
+"""Max characters of a test message."""
+MAX_ENCODED = 12
+"""Max bytes of a character in a form: four, each percent-encoded."""
+SECONDS, PLAN_SECONDS = 5.0, 0.5
+"""For which dead letters are sent back, and counted before; then somebody has to say go on."""
+MAX_PREVIEWED = 2000
+"""Max dead letters that the plan reads."""
+MAX_LOOKING = 2
+"""Max callers whose dead letters a worker searches at the same time."""
+
+
+class SendMessage(Act):
+    name, title, needs = "send", "Send a message", ("send",)
+    noted = ("form", "message_key", "partition", "delay", "ttl")
+    fields = (*noted, "body", "headers")
+    longest = MAX_ENCODED * MAX_BODY + Act.longest
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        return (
+            Field("body", "Body", kind="text"),
+            Field("form", "The body is", "text", "choice", choices=(("text", "text"), ("json", "a JSON value"))),
+            Field("message_key", "Key", hint="Messages of one key go to one partition; ordered queues need one."),
+            Field("partition", "Partition", hint="Blank: the service chooses."),
+            Field("delay", "Delay", hint=f"Seconds, up to {MAX_TTL}."),
+            Field("ttl", "Time to live", hint="Seconds; blank: that of the queue."),
+            Field("headers", "Headers", kind="text", hint="One on a line: name: value"),
+        )
+
+    def plan(self, ask: Ask) -> Plan:
+        return Plan(about="Workers and readers get it as any other message.", button="Send it")
+
+    def do(self, ask: Ask) -> Deed:
+        access = ask.enter("send")
+        service = ask.service
+        batch = msgspec.json.encode({"messages": [item_of(ask)]})
+        (draft,) = read_batch(batch, service.limits, access.queue, ask.request)
+        posted = service.core.run(access.apply(partial(service.messages.post, drafts=[draft])))
+        place = format_place(*posted.locations[0])
+        return Deed(text=f"Stored message {place}.", details={"message": place})
+
+
+def item_of(ask: Ask) -> dict[str, Any]:
+    """Returns a message as an item of the API's batch."""
+    # A browser sends the ends of lines as two characters each.
+    body = ask.given.get("body", "").replace("\r\n", "\n")
+    if not 0 < len(body) <= MAX_BODY:
+        raise InvalidRequest({"body": f"Not 1 to {MAX_BODY} characters"})
+    item: dict[str, Any] = {"body": body}
+    if ask.get("form") == "json":
+        try:
+            msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest({"body": f"No JSON value: {error}"}) from None
+        item = {"body": msgspec.Raw(body.encode())}
+    item |= {name: text for name in ("message_key", "partition", "delay", "ttl") if (text := ask.get(name))}
+    lines = [line for line in ask.given.get("headers", "").splitlines() if line.strip()]
+    if lines:
+        pairs = (line.partition(":") for line in lines)
+        item["headers"] = {name.strip(): value.strip() for name, _, value in pairs}
+    return item
+
+
+class DeleteMessage(Act):
+    name, title, needs = "delete", "Delete a message", ("delete",)
+    fields = noted = ("message",)
+
+    def plan(self, ask: Ask) -> Plan:
+        number, position = _place(ask)
+        return Plan(
+            about=(
+                f"Message {ids.to_hex(position)} of partition {number} is deleted: no reader and no worker gets it "
+                "from then on. A worker that has it already is not stopped.\n"
+                "This cannot be undone."
+            ),
+            button="Delete it",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        place = _place(ask)
+        count = ask.service.messages.delete(ask.enter("delete"), [place])
+        return Deed(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
+
+
+class ReleaseJob(Act):
+    name, title, needs = "release", "Release a job", ("admin",)
+    fields = noted = ("message", "then")
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
+        return (Field("then", "Then", "again", "choice", choices=choices),)
+
+    def plan(self, ask: Ask) -> Plan:
+        number, position = _place(ask)
+        return Plan(
+            about=(
+                f"The claim of message {ids.to_hex(position)} of partition {number} ends. The worker that has it is "
+                "not stopped, and learns of it when it acknowledges or renews: then two may have worked at it."
+            ),
+            button="Release it",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        number, position = _place(ask)
+        retry = ask.get("then") != "dead"
+        claims, core = ask.service.claims, ask.service.core
+        receipt = ClaimReceipt(number, *position)
+        (settled,) = core.run(ask.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry)))
+        if settled.status is not ReceiptStatus.DONE:
+            return Deed(text="Nobody has this message, or it was done before, so nothing was released.")
+        return Deed(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
+
+
+class Redrive(Act):
+    name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
+    fields = noted = ("queue", "error", "shape", "reason", "message", "cursor")
+
+    def __init__(self) -> None:
+        self._turns = threading.BoundedSemaphore(MAX_LOOKING)
+
+    def plan(self, ask: Ask) -> Plan:
+        wanted, counts, looked = _wanted(ask), Counter[str](), 0
+        access, cursor, more = ask.enter("read"), ask.get("cursor"), True
+        until = time.monotonic() + PLAN_SECONDS
+        with self._turn():
+            while more and looked < MAX_PREVIEWED and time.monotonic() < until:
+                found = _find(ask, access, wanted, cursor)
+                counts.update(letter.queue for letter in found.letters)
+                looked, cursor, more = looked + found.looked, found.cursor, bool(found.cursor)
+        number = sum(counts.values())
+        beyond = " Those that lie behind them and were not looked at yet are meant, too." if more else ""
+        return Plan(
+            about=(
+                f"Dead letters that are meant, of {looked} messages in {ask.name}: {number}.{beyond}\n"
+                "Each is stored at the end of the partition that it came from, with a new id, and then removed here."
+            ),
+            head=("Queue", "Dead letters that came from there", "They"),
+            rows=[(name, count, _refusal(ask, name) or "go back") for name, count in sorted(counts.items())],
+            button="Send them back" if number or more else "",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        wanted, cursor = _wanted(ask), ask.get("cursor")
+        reading, way = ask.enter("read"), ask.enter("delete")
+        sent, left, before = Counter[str](), Counter[str](), 0
+        error: QueueyError | None = None
+        until = time.monotonic() + SECONDS
+        with self._turn():
+            while error is None:
+                found = _find(ask, reading, wanted, cursor)
+                if found.letters:
+                    done = ask.service.redriving.send_back(way, found.letters, partial(ask.enter, "send"))
+                    sent, left, before, error = sent + done.sent, left + done.left, before + done.before, done.error
+                cursor = found.cursor
+                if not cursor or time.monotonic() > until:
+                    break
+        parts = [f"Sent back {count} to {name}." for name, count in sorted(sent.items())] or ["Sent back none."]
+        parts += [f"{before} were sent back before, and are removed now."] if before else []
+        parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in left.most_common(5)]
+        parts += [f"Then it failed: {error}"] if error else ["Not all were looked at: go on."] if cursor else []
+        return Deed(text=" ".join(parts), partly=error is not None, details={"go_on": cursor} if cursor else {})
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._turns.acquire(blocking=False):
+            raise TooManyRequests(f"{MAX_LOOKING} others look through dead letters here now. Try again in a moment.")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+
+def _refusal(ask: Ask, name: str) -> str:
+    """Returns why dead letters of a queue cannot go back; empty: they can."""
+    try:
+        ask.enter("send", name)
+    except (NotAllowed, NotFound) as refusal:
+        return f"stay: {refusal}"
+    return ""
+
+
+def _find(ask: Ask, access: QueueAccess, wanted: Wanted, cursor: str) -> Found:
+    try:
+        return ask.service.redriving.find(access, wanted, cursor)
+    except ValueError as error:
+        raise InvalidRequest({"cursor": str(error)}) from None
+
+
+def _wanted(ask: Ask) -> Wanted:
+    # Texts of others: what they begin and end with counts, and blank is a text, too.
+    given = ask.given.get
+    place = _place(ask) if ask.get("message") else None
+    return Wanted(
+        reason=(given("queue", ""), given("error", ""), given("shape", "")) if ask.get("reason") else None, place=place
+    )
+
+
+def _place(ask: Ask) -> Location:
+    """Parses partition and id of a message.
+
+    Raises:
+        InvalidRequest: It is not named by partition and id.
+    """
+    number, position = parse_place(ask.get("message"))
+    if number is None:
+        raise InvalidRequest({"message": "Is no <partition>:<id>"})
+    return number, position

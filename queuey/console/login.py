@@ -1,0 +1,279 @@
+"""Views of logging in, with a key or at an OpenID provider, and out."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from queuey.console import cookies, pages
+from queuey.console.bounds import Bound
+from queuey.console.sessions import form_defect, read_fields, read_form
+from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
+from queuey.service.operating.sessions import TOKEN_BYTES, Sessions, UserLogin
+from queuey.storage import Applications
+from queuey.web.admission.rates import Rate
+from queuey.web.admission.scheduling import counted_as
+from queuey.web.authorization import Authorization
+from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
+from queuey.web.endpoint import Match
+from queuey.web.errors import NoSuchResource
+from queuey.web.requests import Request, parse_form, read_query
+from queuey.web.responses import Header, Response
+
+if TYPE_CHECKING:
+    from queuey.web.credentials.code_flow import Attempt, Provider
+
+ATTEMPTS = Rate(0.2, 20)
+"""Wrong keys of an address, and wrong codes of a browser, that are answered: twenty at once, then one in 5 s."""
+LOGINS = Rate(0.02, 20)
+"""Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
+EXCHANGES = Rate(5, 100)
+"""Codes that are exchanged with one provider, whoever comes with them."""
+WRONG_CODES = Rate(2.5, 50)
+"""Wrong codes of an address, whose browsers may be many people behind a proxy: half of what a provider is asked."""
+MAX_FOLLOWING = 500
+"""Max characters of the page after the login, which is part of the provider's address."""
+_ANSWER = frozenset({"code", "state", "iss", "error"})
+"""Fields of an answer that mean something here. Providers send more."""
+_AGAIN = "again"
+_FIELDS = frozenset({"next"})
+
+
+class LoginViews:
+    """Views of ``/console/login`` and ``/console/logout``.
+
+    Args:
+        applications: Have the keys.
+        sessions: Have who has logged in.
+        authorization: Knows who asks.
+        providers: At which users may log in.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        applications: Applications,
+        sessions: Sessions,
+        authorization: Authorization,
+        providers: Sequence[Provider] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keys = ApplicationKeys(applications)
+        self._providers = providers
+        self._sessions = sessions
+        self._authorization = authorization
+        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong keys", clock)
+        self._of_key = Bound(LOGINS, "logins of this key", clock)
+
+    async def form(self, request: Request, match: Match) -> Response:
+        following = read_query(request, _FIELDS).get("next", "")
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # Another site has led here, so the browser keeps its strict cookies to itself: a form made now would take
+            # the place of one that is open. A page of ours gets them.
+            return pages.render(
+                request, "back.html", "Logging in", refresh=pages.link("login", next=own_page(following))
+            )
+        return self.page(request, following)
+
+    def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
+        """Makes the form.
+
+        Args:
+            request: The one that is answered.
+            following: The page to go on to.
+            headers: Further headers.
+            status: Of the answer.
+            error: Why the last login has failed.
+        """
+        token = cookies.read(request, cookies.VISITOR) or secrets.token_urlsafe(TOKEN_BYTES)
+        return pages.render(
+            request,
+            "login.html",
+            "Log in",
+            cookies.put(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
+            *headers,
+            status=status,
+            providers=self._providers,
+            following=own_page(following),
+            token=cookies.form_token(token),
+            error=error,
+        )
+
+    def log_in(self, request: Request, match: Match) -> Response:
+        """Begins a session for the holder of a key and ends the browser's session before; blocks."""
+        fields = read_fields(request)
+        following = fields.get("next", "")
+        if defect := form_defect(request, cookies.VISITOR, fields):
+            if self.has_session(request):  # Another window has logged in.
+                return pages.redirect(own_page(following))
+            return self.page(request, following, status=403, error=f"{defect} Log in again.")
+        digest = digest_of(fields.get("key", "").strip())
+        try:
+            ends = self._end_of(digest)
+        except NotAuthenticated as error:
+            self._of_address.take(counted_as(request.address))
+            return self.page(request, following, status=403, error=str(error))
+        self._of_key.take(digest.hex())
+        return self.begin(request, digest, following, until=ends)
+
+    def begin(
+        self, request: Request, holder: bytes | UserLogin, following: str, *, until: float | None = None
+    ) -> Response:
+        """Begins a session in the place of the browser's session before, and goes on to a page; blocks.
+
+        Args:
+            request: The one that is answered.
+            holder: The user or key that has logged in.
+            following: The page.
+            until: Seconds since 1970 when the session ends at the latest; None: as usual.
+        """
+        token, session = self._sessions.begin(holder, until=until)
+        self._end(request)
+        return pages.redirect(
+            own_page(following),
+            cookies.put(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
+            cookies.drop(request, cookies.VISITOR),
+        )
+
+    def _end_of(self, digest: bytes) -> float | None:
+        """Returns when a key ends (seconds since 1970), None: never.
+
+        Raises:
+            NotAuthenticated: There is no such key, or it has ended.
+        """
+        expires = self._keys.find(digest).expires
+        if expires is not None and expires <= time.time():
+            raise NotAuthenticated("The key has expired.")
+        return expires
+
+    def log_out(self, request: Request, match: Match) -> Response:
+        """Ends the session; blocks."""
+        read_form(request, cookies.SESSION)
+        self._end(request)
+        return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
+
+    def has_session(self, request: Request) -> bool:
+        with suppress(NotAuthenticated):
+            return not self._authorization.caller(request).anonymous
+        return False
+
+    def _end(self, request: Request) -> None:
+        """Ends the session of a request's cookie, if there is one."""
+        token = cookies.read(request, cookies.SESSION)
+        if token is not None:
+            self._sessions.end(token)
+            self._authorization.forget(request)
+
+
+class ProviderViews:
+    """Views of ``/console/login/{provider}`` and ``/console/login/{provider}/back``.
+
+    Args:
+        login: Shows the form, and begins sessions.
+        providers: At which users may log in.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, login: LoginViews, providers: Sequence[Provider], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._login = login
+        self._providers = {provider.tag: provider for provider in providers}
+        self._of_browser = Bound(ATTEMPTS, "logins of this browser that have failed", clock)
+        self._of_address = Bound(WRONG_CODES, "logins of this address that have failed", clock)
+        self._of_provider = Bound(EXCHANGES, "logins at this provider", clock)
+        self._of_user = Bound(LOGINS, "logins of this user", clock)
+
+    async def go(self, request: Request, match: Match) -> Response:
+        """Sends the browser to the provider."""
+        return await request.in_pool(partial(self._go, request, self._find(match)))
+
+    async def come_back(self, request: Request, match: Match) -> Response:
+        """Logs in the user whom the provider sends back."""
+        provider = self._find(match)
+        answer = parse_form(request.query, "query")
+        given = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
+        if _AGAIN not in answer:
+            # A browser that another site has sent here keeps its strict cookies to itself. A page of ours gets them.
+            address = pages.link("login", provider.tag, "back", **given, again=1)
+            return pages.render(request, "back.html", "Logging in", refresh=address)
+        return await request.in_pool(partial(self._come_back, request, provider, given))
+
+    def _find(self, match: Match) -> Provider:
+        provider = self._providers.get(match["provider"])
+        if provider is None:
+            raise NoSuchResource("There is no login by such a provider.")
+        return provider
+
+    def _go(self, request: Request, provider: Provider) -> Response:
+        following = own_page(read_query(request, _FIELDS).get("next", ""))
+        visitor = cookies.read(request, cookies.VISITOR)
+        if visitor is None:  # A link of another site, or an old page.
+            return self._login.page(request, following)
+        kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
+        try:
+            return pages.redirect(provider.address(provider.begin(visitor, kept), _back(request, provider)))
+        except IssuerUnavailable as error:
+            return self._failed(request, following, error)
+
+    def _come_back(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
+        visitor = cookies.read(request, cookies.VISITOR)
+        attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
+        if attempt is None:
+            if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
+                return pages.redirect(pages.ROOT)
+            text = "This login was not begun by this browser, or it has taken more than an hour. Log in again."
+            return self._login.page(request, "", status=403, error=text)
+        try:
+            return self._log_in(request, provider, attempt, answer)
+        except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
+            return self._failed(request, attempt.following, error)
+
+    def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
+        browser, address = cookies.read(request, cookies.VISITOR) or "", counted_as(request.address)
+        self._of_browser.check(browser)
+        self._of_address.check(address)
+        self._of_provider.take(provider.tag)
+        try:
+            user = provider.finish(attempt, answer, _back(request, provider))
+            self._of_user.take(user.users[0][1])
+        except (InvalidToken, TooManyRequests):
+            self._of_browser.take(browser)
+            self._of_address.take(address)
+            raise
+        return self._login.begin(request, user, attempt.following)
+
+    def _failed(
+        self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
+    ) -> Response:
+        if isinstance(error, InvalidToken):
+            return self._login.page(request, following, status=403, error=str(error))
+        status = 429 if isinstance(error, TooManyRequests) else 503
+        wait = ("Retry-After", str(math.ceil(error.retry_after)))
+        return self._login.page(request, following, wait, status=status, error=str(error))
+
+
+def own_page(address: str) -> str:
+    """Returns an address if it is one of the console's pages, else the first page.
+
+    Example:
+        >>> own_page("/console/a/shop?from=x"), own_page("//example.org/"), own_page("/console/../v1")
+        ('/console/a/shop?from=x', '/console', '/console')
+    """
+    path = address.partition("?")[0]
+    plain = address.isascii() and address.isprintable() and not {"\\", " ", "#"} & set(address)
+    inside = path in {pages.ROOT, f"{pages.ROOT}/health"} or path.startswith(f"{pages.ROOT}/a/")
+    # Browsers resolve ".." also where it is percent-encoded.
+    stays = not {".", ".."} & set(unquote(path).split("/"))
+    return address if plain and inside and stays else pages.ROOT
+
+
+def _back(request: Request, provider: Provider) -> str:
+    """Returns the redirect address: one for each provider, which is registered there."""
+    return cookies.origin_of(request) + pages.link("login", provider.tag, "back")

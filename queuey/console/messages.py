@@ -1,0 +1,246 @@
+"""Views of messages: lists and scans, which consume nothing, and one message with its explanation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.console import bodies, pages
+from queuey.console.sessions import Ask
+from queuey.deadletters import stored_dead_letter
+from queuey.messages import Message, Meta
+from queuey.partitions import by_key
+from queuey.service import QueueAccess, parse_bound
+from queuey.service.browsing import Found, Wanted
+from queuey.time_parsing import point
+from queuey.web import validators
+from queuey.web.responses import Response
+from queuey.web.v1.messages import MessageNotFound, format_place, parse_place
+from queuey.web.validators import Errors
+
+PAGE_SIZE = 50
+"""Max messages on a page."""
+SCAN_SIZE = 500
+"""Max messages that one request of a scan reads."""
+MAX_UNASKED = 100_000
+"""Max messages that a scan reads before it asks whether to continue."""
+MAX_TEXT = 200
+"""Max characters of the text to search for."""
+MAX_PARTITIONS = 16
+"""Max partitions read together unless one is chosen."""
+FIELDS = frozenset(
+    {"partition", "since", "cursor", "key", "header", "value", "text", "id", "scanned", "matched", "delayed"}
+)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for a list of messages.
+
+    Attributes:
+        wanted: Which messages.
+        partition: Where; 0: in all partitions.
+        since: The time or id to begin at, as it was typed.
+        begin: Where this page begins: a time, an id or a cursor; blank: with the newest message.
+        scanned: Messages that pages before this one have looked at.
+        matched: Messages that they have shown.
+        delayed: Those that are not due yet, the next one first; else those that are, newest first.
+    """
+
+    wanted: Wanted
+    partition: int
+    since: str
+    begin: str
+    scanned: int
+    matched: int
+    delayed: bool
+
+
+def show_list(ask: Ask) -> Response:
+    """Shows messages, newest first, or the next ones of a scan. Consumes nothing."""
+    access, given = ask.enter("read"), ask.given
+    if given.get("id"):
+        place = _place(given["id"], given.get("partition", ""))
+        return pages.redirect(pages.link("a", ask.application, ask.name, "messages", place))
+    asked = _asked(given, access)
+    found = ask.service.browsing.scan(
+        access,
+        asked.wanted,
+        partitions=(asked.partition,) if asked.partition else None,
+        since=asked.begin,
+        limit=PAGE_SIZE if asked.wanted.anything else SCAN_SIZE,
+        upcoming=asked.delayed,
+    )
+    return ask.render(
+        "rows.html" if pages.is_part(ask.request) else "messages.html",
+        "Messages of",
+        ask.name,
+        queue=access.queue,
+        asked=asked,
+        rows=[_row(message) for message in found.messages],
+        scanned=asked.scanned + found.scanned,
+        matched=asked.matched + len(found.messages),
+        reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
+        following=_following(access, asked, found),
+        everywhere=_address(access, asked, partition=0),
+        others=_address(access, replace(asked, delayed=not asked.delayed), partition=asked.partition),
+        newest=_address(access, asked, partition=asked.partition) if _is_newest(asked) else None,
+        goes_on=not asked.wanted.anything and not _is_pause(asked, found),
+    )
+
+
+def show(ask: Ask) -> Response:
+    """Shows a message, and why it is readable or claimable, or not."""
+    access = ask.enter("read")
+    partition, position = parse_place(ask.match["place"])
+    message = _fetch(ask, access, partition, position)
+    number = message.partition if message else partition
+    return ask.render(
+        "message.html",
+        f"Message {ids.to_hex(position)}",
+        status=200 if message else 404,
+        id=ids.to_hex(position),
+        sent=ids.ticks_to_seconds(position[0]),
+        message=message,
+        meta=(message.meta if message else None) or Meta(),
+        expires=ids.ticks_to_seconds(message.expires) if message else None,
+        body=bodies.shown(message.body) if message else None,
+        reasons=ask.service.explaining.explain(access, position, partition).reasons,
+        rights=ask.rights(),
+        is_dead=message is not None and stored_dead_letter(message, ask.name) is not None,
+        number=number,
+        neighbours=(None, None) if number is None else ask.service.browsing.neighbours(access, number, position),
+    )
+
+
+def download(ask: Ask) -> Response:
+    """Sends the body of a message as a file. No browser opens it: it is untrusted."""
+    message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
+    if message is None:
+        raise MessageNotFound(ask.match["place"])
+    return Response(
+        200,
+        message.body.encode() if isinstance(message.body, str) else message.body,
+        ("Content-Type", "application/octet-stream"),
+        ("Content-Disposition", f'attachment; filename="message-{message.id}.bin"'),
+        ("Content-Security-Policy", "default-src 'none'; sandbox"),
+        *pages.HEADERS,
+    )
+
+
+def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
+    """Returns a message; if several partitions have the id, that of the first."""
+    step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
+    numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
+    for at in range(0, len(numbers), step):
+        some = [(number, position) for number in numbers[at : at + step]]
+        found = ask.service.messages.fetch(access, some, charted=False)
+        if found:
+            return found[0]
+    return None
+
+
+def _place(text: str, partition: str) -> str:
+    """Parses the typed id of a message, and its partition if there is one."""
+    text = text.strip()
+    chosen = partition.strip() not in {"", "0"} and ":" not in text
+    number, position = parse_place(f"{partition.strip()}:{text}" if chosen else text)
+    return ids.to_hex(position) if number is None else format_place(number, position)
+
+
+def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
+    """Parses the request.
+
+    Raises:
+        InvalidRequest: A field cannot be.
+    """
+    errors = Errors()
+    queue = access.queue
+    partition = errors.take("partition", validators.integer, given.get("partition"), 0, queue.partitions)
+    counts = [errors.take(name, validators.integer, given.get(name), 0, 1 << 53) for name in ("scanned", "matched")]
+    texts = {name: given.get(name, "").strip() for name in ("text", "header", "value", "key")}
+    errors.update({name: f"Longer than {MAX_TEXT} characters" for name, text in texts.items() if len(text) > MAX_TEXT})
+    since = given.get("since", "").strip()
+    begin = errors.take("cursor", _cursor, given.get("cursor")) or errors.take("since", _point, since) or ""
+    errors.check()
+    key = texts.pop("key")
+    if partition is None:
+        partition = 0 if queue.partitions <= MAX_PARTITIONS else 1
+    if key:
+        partition = by_key(key, queue.partitions)
+    # Only some queues keep the key with the message; elsewhere it chooses the partition alone.
+    wanted = Wanted(**texts, key=key if queue.keeps_keys else "")
+    return Asked(
+        wanted=wanted,
+        partition=partition,
+        since=since,
+        begin=begin,
+        scanned=counts[0] or 0,
+        matched=counts[1] or 0,
+        delayed=bool(given.get("delayed")),
+    )
+
+
+def _cursor(value: object) -> str:
+    text = validators.text(value)
+    try:
+        parse_bound(text)
+    except ValueError as error:
+        raise validators.BadField(str(error)) from None
+    return text
+
+
+def _point(value: object) -> str:
+    try:
+        return point(validators.text(value), time.time())
+    except ValueError as error:
+        raise validators.BadField(str(error)) from None
+
+
+def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
+    """Returns the address of the next page; None: this is the last one."""
+    if not found.cursor:
+        return None
+    return _address(
+        access,
+        asked,
+        partition=asked.partition,
+        cursor=found.cursor,
+        scanned=asked.scanned + found.scanned,
+        matched=asked.matched + len(found.messages),
+    )
+
+
+def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
+    queue, wanted = access.queue, msgspec.structs.asdict(asked.wanted)
+    fields |= wanted | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
+    return pages.link("a", queue.application, queue.name, "messages", **fields)
+
+
+def _is_newest(asked: Asked) -> bool:
+    """Returns whether reloading the list shows new messages."""
+    return asked.wanted.anything and not asked.begin and not asked.delayed
+
+
+def _is_pause(asked: Asked, found: Found) -> bool:
+    """Returns whether a scan has read or shown so many messages that the reader has to continue it."""
+    scanned, matched = asked.scanned + found.scanned, asked.matched + len(found.messages)
+    return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE_SIZE != asked.matched // PAGE_SIZE
+
+
+def _row(message: Message) -> dict[str, Any]:
+    meta = message.meta or Meta()
+    return {
+        "place": f"{message.partition}:{message.id}",
+        "id": message.id,
+        "partition": message.partition,
+        "sent": ids.ticks_to_seconds(message.ticks),
+        "kind": "JSON" if meta.json else "bytes" if isinstance(message.body, bytes) else "text",
+        "headers": len(meta.headers),
+        "key": meta.key or "",
+        "preview": bodies.preview(message),
+    }

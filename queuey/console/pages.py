@@ -1,0 +1,172 @@
+"""Rendering of pages: templates that escape everything, under a policy that allows our scripts only."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
+
+from queuey.access import USERS_OF, Caller, application_of_owner
+from queuey.console import cookies, static_files
+from queuey.messages import OPERATORS
+from queuey.time_parsing import length
+from queuey.web.requests import Request
+from queuey.web.responses import Header, Response
+
+ROOT = "/console"
+HTML: Header = ("Content-Type", "text/html; charset=utf-8")
+HEADERS: tuple[Header, ...] = (
+    ("X-Content-Type-Options", "nosniff"),
+    # Without any referrer a browser would say of our own forms that they come from nowhere: Origin: null.
+    ("Referrer-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+"""Of every answer but those of files."""
+SEE_OTHER = 303
+
+
+def policy(nonce: str) -> str:
+    """Returns the Content-Security-Policy of a page: only scripts and styles that its own elements name."""
+    own = f"'nonce-{nonce}'"
+    return (
+        f"default-src 'none'; script-src {own}; style-src {own}; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+def link(*parts: object, **query: object) -> str:
+    """Returns the address of a page.
+
+    Args:
+        parts: Of its path, below the root.
+        query: Its fields; those that are None or blank are left out.
+
+    Example:
+        >>> link("a", "shop", "a/b?", since="x y", key="")
+        '/console/a/shop/a%2Fb%3F?since=x+y'
+    """
+    path = "/".join((ROOT, *(quote(str(part), safe="") for part in parts)))
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def is_part(request: Request) -> bool:
+    return "hx-request" in request.headers
+
+
+def label(caller: Caller) -> str:
+    """Names the caller's key or user."""
+    if caller.tenant.startswith(USERS_OF):
+        application, _, user = min(caller.names).partition(" ")
+        return f"{user} of {application}"
+    application = application_of_owner(caller.tenant)
+    return "operator's key" if application == OPERATORS else f"key of {application}"
+
+
+def render(
+    request: Request,
+    template: str,
+    title: str,
+    *headers: Header,
+    of: str = "",
+    status: int = 200,
+    caller: Caller | None = None,
+    **values: object,
+) -> Response:
+    """Makes a page; for a script what its template has, without the frame around it.
+
+    Args:
+        request: The one that is answered.
+        template: What the page has.
+        title: Of the page.
+        headers: Further headers.
+        of: A name behind the title, as somebody has given it.
+        status: Of the answer.
+        caller: Who has logged in; None: nobody, or that is not known.
+        values: For the template.
+    """
+    nonce, part = secrets.token_urlsafe(16), is_part(request)
+    token = cookies.read(request, cookies.SESSION) if caller is not None else None
+    values |= {
+        "template": template,
+        "title": title,
+        "of": of,
+        "nonce": nonce,
+        "who": None if caller is None else label(caller),
+        "form_token": None if token is None else cookies.form_token(token),
+        "part": part,
+    }
+    html = _environment().get_template(template if part else "base.html").render(values)
+    content = html.encode("utf-8", "replace")
+    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *HEADERS, *headers)
+
+
+def redirect(address: str, *headers: Header) -> Response:
+    return Response(SEE_OTHER, b"", ("Location", address), *HEADERS, *headers)
+
+
+def _sources() -> dict[str, str]:
+    loader, environment = PackageLoader("queuey.console"), Environment(autoescape=True)
+    return {name: loader.get_source(environment, name)[0] for name in loader.list_templates()}
+
+
+_TEMPLATES = _sources()
+"""Read at the start: an installation beside a running service replaces them."""
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=DictLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Callable[..., Any]] = {
+        "moment": moment,
+        "bytes": size,
+        "seconds": length,
+        "thousands": "{:,}".format,
+    }
+    environment.filters.update(filters)
+    environment.globals.update(link=link, file=static_files.address)
+    macros = environment.get_template("macros.html").make_module()
+    environment.globals.update({name: getattr(macros, name) for name in ("table", "next_page", "codes")})
+    return environment
+
+
+def moment(seconds: float | None) -> str:
+    """Returns an instant, given in seconds since 1970, as people read it.
+
+    Example:
+        >>> moment(1.5)
+        '1970-01-01 00:00:01 UTC'
+    """
+    if not seconds:
+        return "never"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s since 1970"
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes as people read it.
+
+    Example:
+        >>> size(1536), size(12)
+        ('1.5 KiB', '12 bytes')
+    """
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,172 @@
+"""The console's resources, and its protocol: cookies for credentials, and errors as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from queuey.access import Caller
+from queuey.console import audit, cookies, lists, messages, pages, queue, schedules, static_files
+from queuey.console.acts import ActViews
+from queuey.console.charts import ChartView, start_sampling
+from queuey.console.health import Examine, HealthView
+from queuey.console.login import LoginViews, ProviderViews, own_page
+from queuey.console.sessions import Asks, SessionCallers
+from queuey.errors import NotAuthenticated
+from queuey.service import Service
+from queuey.service.browsing.history import History
+from queuey.settings import Include, Users
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Handler, View
+from queuey.web.parts import App
+from queuey.web.requests import Request, wants_events
+from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
+from queuey.web.v1.schedules.saving import ScheduleSaver
+
+if TYPE_CHECKING:
+    from queuey.web.credentials.code_flow import Provider
+
+APP = "/console/a/{app}"
+QUEUE = APP + "/{queue:[^/_][^/]*}"
+Resource = tuple[str, str, dict[str, View | Handler]]
+MAX_FOLLOWING = 2000
+"""Max characters of the address after the login. Proxies refuse longer request lines."""
+
+
+def resources(
+    service: Service,
+    authorization: Authorization,
+    examine: Examine,
+    history: History,
+    callers: SessionCallers,
+    providers: Sequence[Provider] = (),
+) -> list[Resource]:
+    """Returns name, pattern and views of every page."""
+    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization))
+    view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
+    doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
+    login = LoginViews(service.store, service.sessions, authorization, providers)
+    logins = ProviderViews(login, providers)
+    return [
+        ("console.applications", "/console{_:/?}", {"GET": view(lists.show_applications, lists.FIELDS)}),
+        ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
+        ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
+        ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
+        ("console.logout", "/console/logout", {"POST": login.log_out}),
+        ("console.health", "/console/health", {"GET": View(HealthView(asks, examine).show)}),
+        ("console.static", static_files.ROUTE, {"GET": static_files.show}),
+        ("console.keys", APP + "/_keys", {"GET": view(audit.show_keys)}),
+        ("console.audit", APP + "/_audit", {"GET": view(audit.show_log, audit.FIELDS)}),
+        ("console.entry", APP + "/_audit/{place}", {"GET": view(audit.show_entry)}),
+        ("console.schedules", APP + "/_schedules", {"GET": view(schedules.show_list, schedules.FIELDS)}),
+        ("console.schedule", APP + "/_schedules/{schedule}", {"GET": view(schedules.show)}),
+        ("console.application_act", APP + "/_acts/{act}", doing),
+        ("console.queue_act", QUEUE + "/acts/{act}", doing),
+        ("console.queues", APP, {"GET": view(lists.show_queues, lists.FIELDS)}),
+        ("console.failures", APP + "/_failures", {"GET": view(lists.show_failures, lists.FIELDS, page=True)}),
+        ("console.queue", QUEUE, {"GET": view(queue.show)}),
+        ("console.part", QUEUE + "/parts/{part}", {"GET": view(queue.show_part, queue.FIELDS, page=True)}),
+        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True)}),
+        ("console.messages", QUEUE + "/messages", {"GET": view(messages.show_list, messages.FIELDS, page=True)}),
+        ("console.message", QUEUE + "/messages/{place}", {"GET": view(messages.show, page=True)}),
+        ("console.body", QUEUE + "/messages/{place}/body", {"GET": view(messages.download, page=True)}),
+    ]
+
+
+def console(
+    examine: Examine, *, samples: bool = False, users: Users | None = None, providers: Sequence[Provider] = ()
+) -> Include:
+    """Returns the include of the console.
+
+    Args:
+        examine: Examines the store as ``queuey doctor`` does; blocks.
+        samples: Have a thread count the messages of queues that are used, for their charts.
+        users: The setting.
+        providers: At which users may log in.
+    """
+
+    def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+        app: App = config.registry.app
+        service, authorization = app.service, app.authorization
+        callers = SessionCallers(service.store, service.sessions, users or {})
+        app.authenticate.add(callers)
+        app.facades.append(Console(callers))
+        history = History(service.workers)
+        service.metrics.heard = history.note
+        if samples:
+            start_sampling(service, history)
+        for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
+            config.add_resource(name, pattern, views)
+
+    return includeme
+
+
+class Console:
+    """See :class:`~queuey.web.requests.Protocol`.
+
+    Args:
+        callers: Make a credential of a session's token.
+    """
+
+    def __init__(self, callers: SessionCallers) -> None:
+        self._callers = callers
+
+    def admit(self, request: Request) -> bool:
+        """Gives a request for a page the credential of its session, and no other."""
+        path = request.path
+        if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
+            return False
+        request.facade = self
+        request.headers.pop("authorization", None)
+        token = cookies.read(request, cookies.SESSION)
+        if token is not None:
+            request.headers["authorization"] = self._callers.header(token)
+        return True
+
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        """Answers with a page, or in plain text to a stream; who has not logged in is asked to."""
+        if isinstance(error, NotAuthenticated):
+            return self._to_login(request)
+        headers: tuple[Header, ...] = ()
+        if status in {429, 503}:
+            headers = (("Retry-After", str(getattr(error, "retry_after", 1))),)
+        if wants_events(request):
+            return Response(status, text.encode(), TEXT, *pages.HEADERS, *headers)
+        title = STATUS_LINES[status]
+        if pages.is_part(request) and request.path.endswith("/messages"):
+            # It takes the place of a table's last row, which says how far a scan is and leads on.
+            address = f"{quote(request.path, safe='/')}?{request.query}"
+            return pages.render(request, "error_row.html", title, *headers, status=status, text=text, address=address)
+        return pages.render(request, "error.html", title, *headers, status=status, text=text)
+
+    def _to_login(self, request: Request) -> Response:
+        if pages.is_part(request):
+            # A script that gets a redirect follows it, and would put the form into the page.
+            return Response(401, b"", ("HX-Redirect", _login(_shown(request))), *pages.HEADERS)
+        path = quote(request.path, safe="/")
+        wanted = f"{path}?{request.query}" if request.query else path
+        # A browser that follows a link of another site keeps its strict cookie to itself: the session may be valid.
+        sent = cookies.read(request, cookies.SESSION) is not None
+        dropped = (cookies.drop(request, cookies.SESSION),) if sent else ()
+        return pages.redirect(_login(wanted if request.method == "GET" else pages.ROOT), *dropped)
+
+    def application_of(self, caller: Caller, /) -> str:
+        """Requests of a session count for the application of its key, whatever queue they show."""
+        return ""
+
+
+def _login(following: str) -> str:
+    """Returns the address of the login form that leads to a page."""
+    if following == pages.ROOT or len(following) > MAX_FOLLOWING:
+        following = ""
+    return pages.link("login", next=following)
+
+
+def _shown(request: Request) -> str:
+    """Returns the address of the page whose script sends the request."""
+    try:
+        address = urlsplit(request.headers.get("hx-current-url", ""))
+    except ValueError:
+        return pages.ROOT
+    return own_page(f"{address.path}?{address.query}" if address.query else address.path)

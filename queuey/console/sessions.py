@@ -1,0 +1,266 @@
+"""Callers of pages: the credential behind a session, rendering for a caller, and the checks of forms."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from queuey.access import Caller, matches
+from queuey.api.queues import Action
+from queuey.console import cookies, pages
+from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
+from queuey.messages import Key, Queue
+from queuey.service import QueueAccess, Service
+from queuey.service.operating.sessions import Session, Sessions, UserLogin
+from queuey.settings import Users
+from queuey.storage import Applications
+from queuey.web.authorization import Authorization
+from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.credentials.user_identity import identity_of_login
+from queuey.web.endpoint import Match, View
+from queuey.web.requests import Request, parse_form, read_body, read_query
+from queuey.web.responses import Response
+from queuey.web.v1.schedules.saving import ScheduleSaver
+
+MAX_FORM = 8 * 1024
+"""Max bytes of a form; the longest field is a key or an address."""
+MAX_FIELD = 1000
+"""Max characters of a field that :meth:`Ask.get` returns."""
+
+
+class SessionCallers:
+    """Reads the credentials of sessions. See :class:`~queuey.web.credentials.CredentialReader`.
+
+    They are made of cookies in this process; a header that a caller sends has no such credential.
+    """
+
+    scheme = "Session"
+    believed = ApplicationKeys.believed
+
+    def __init__(self, applications: Applications, sessions: Sessions, users: Users) -> None:
+        self._applications = applications
+        self._keys = ApplicationKeys(applications)
+        self._sessions = sessions
+        self._users = users
+        self._mark = secrets.token_hex(8)
+
+    def header(self, token: str) -> str:
+        """Returns an Authorization header with the rights of a session's key or user."""
+        return f"{self.scheme} {self._mark}{token}"
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds the key of a session, which may have been revoked since, or what its user may do now."""
+        mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
+        if not secrets.compare_digest(mark.encode(), self._mark.encode()):
+            raise NotAuthenticated("Invalid credential: only the console makes those of this scheme.")
+        session = self._sessions.find(token)
+        if isinstance(session.holder, UserLogin):
+            return identity_of_login(self._users, session.holder, session.expires)
+        identity = self._keys.find(session.holder)
+        expires = session.expires if identity.expires is None else min(session.expires, identity.expires)
+        return msgspec.structs.replace(identity, expires=expires)
+
+    def holder(self, request: Request) -> str:
+        """Names the holder of a session."""
+        holder = self._session(request).holder
+        if isinstance(holder, UserLogin):
+            return holder.users[0][1]
+        key = self._key(holder)
+        return f"key {key.id} of {key.application}{f' ({key.note})' if key.note else ''}"
+
+    def rights_end(self, request: Request) -> float | None:
+        """Returns when the rights of a session's key or user end, in seconds since 1970; None: never.
+
+        Those of a user are known for as long as the session.
+        """
+        session = self._session(request)
+        return session.expires if isinstance(session.holder, UserLogin) else self._key(session.holder).expires
+
+    def _session(self, request: Request) -> Session:
+        return self._sessions.find(cookies.read(request, cookies.SESSION) or "")
+
+    def _key(self, digest: bytes) -> Key:
+        key = self._applications.find_key(digest)
+        if key is None:
+            raise NotAuthenticated("The key of this session was revoked.")
+        return key
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a caller who has logged in.
+
+    Attributes:
+        match: The parts of the path.
+        given: The fields of the address or of a form.
+    """
+
+    service: Service
+    authorization: Authorization
+    callers: SessionCallers
+    schedules: ScheduleSaver
+    request: Request
+    match: Match
+    caller: Caller
+    given: Mapping[str, str]
+
+    @property
+    def application(self) -> str:
+        return self.match["app"]
+
+    @property
+    def name(self) -> str:
+        """Name of the queue; empty: the request is about the application."""
+        return self.match.get("queue", "")
+
+    def queue(self, name: str = "") -> Queue:
+        """Returns the queue, or another one of the application.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return self.authorization.find(self.request, self._where(name))
+
+    def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
+        """Authorizes the caller for the queue, or for another one of the application.
+
+        Raises:
+            NotFound: There is none.
+            NotAllowed: The caller may not do this.
+        """
+        return self.authorization.enter(self.request, self._where(name), action, dead_letter=dead_letter)
+
+    def _where(self, name: str) -> Match:
+        return {"app": self.application, "queue": name or self.name}
+
+    def rights(self, name: str = "") -> list[Action]:
+        """Returns the caller's rights with the queue, or with another one of the application."""
+        return self.authorization.rights(self.request, self.application, name or self.name)
+
+    def may(self, action: Action, name: str) -> bool:
+        """Returns whether the caller has a right with queues of a name."""
+        return any(matches(pattern, name) for pattern in self.caller.patterns(self.application, action))
+
+    def patterns(self, action: Action) -> Sequence[str]:
+        """Returns the queues of the application with which the caller may do something.
+
+        Raises:
+            ApplicationNotFound: There is none of that name.
+            NotAllowed: There is no such queue.
+        """
+        return self.authorization.patterns(self.request, self.application, action)
+
+    def matching(self, action: Action) -> Callable[[str], bool]:
+        """Returns a test of queue names by the caller's rights. Raises as patterns."""
+        return self.authorization.matching(self.request, self.application, action)
+
+    def get(self, name: str) -> str:
+        """Returns a field, stripped.
+
+        Raises:
+            InvalidRequest: It is too long.
+        """
+        text = self.given.get(name, "").strip()
+        if len(text) > MAX_FIELD:
+            raise InvalidRequest({name: f"Longer than {MAX_FIELD} characters"})
+        return text
+
+    def render(self, template: str, title: str, of: str = "", *, status: int = 200, **values: object) -> Response:
+        values = {"application": self.match.get("app", ""), "name": self.name} | values
+        return pages.render(self.request, template, title, of=of, status=status, caller=self.caller, **values)
+
+
+class Asks(NamedTuple):
+    service: Service
+    authorization: Authorization
+    callers: SessionCallers
+    schedules: ScheduleSaver
+
+    def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
+        """Returns the caller with the request.
+
+        Raises:
+            NotAuthenticated: Nobody has logged in, or the session has ended.
+        """
+        caller = self.authorization.caller(request)
+        if caller.anonymous:
+            raise NoCredential("Log in to see this page.")
+        service, authorization, callers, schedules = self
+        return Ask(
+            service=service,
+            authorization=authorization,
+            callers=callers,
+            schedules=schedules,
+            request=request,
+            match=match,
+            caller=caller,
+            given=given,
+        )
+
+    def view(
+        self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
+    ) -> View:
+        """Returns a view whose address may have the given fields."""
+
+        def show(request: Request, match: Match) -> Response:
+            return answer(self.of(request, match, read_query(request, fields)))
+
+        return View(show, asks=bool(fields), page=page)
+
+
+def read_form(request: Request, cookie: str, most: int = MAX_FORM) -> dict[str, str]:
+    """Returns the fields of a form that a page of ours has sent.
+
+    Args:
+        request: A POST.
+        cookie: The name of the cookie that the form is bound to.
+        most: Bytes that it may have.
+
+    Raises:
+        NotAllowed: It is not certain that one of our pages has sent it.
+        InvalidRequest: It is no form, or too long.
+    """
+    fields = read_fields(request, most)
+    if defect := form_defect(request, cookie, fields):
+        raise NotAllowed(f"{defect} Open the page again.")
+    return fields
+
+
+def read_fields(request: Request, most: int = MAX_FORM) -> dict[str, str]:
+    """Returns the fields of a form, whose token is still to be checked.
+
+    Raises:
+        NotAllowed: A page of another site has sent it.
+        InvalidRequest: It is no form, or too long.
+    """
+    if not _is_of_this_site(request):
+        raise NotAllowed(
+            "The form was sent by a page of another site. If there is a proxy in front of the service, have it pass "
+            "the header Host on unchanged."
+        )
+    return parse_form(read_body(request, most).decode("latin-1"), "body")
+
+
+def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
+    """Returns why a form does not belong to a cookie; empty: it does."""
+    token = cookies.read(request, cookie)
+    if token is None:
+        return (
+            "The browser did not send the cookie of this form: it is an hour old, or cookies are off, or the console "
+            "is reached over http from another machine and needs https."
+        )
+    if not hmac.compare_digest(cookies.form_token(token).encode(), fields.get("form_token", "").encode()):
+        return "The form belongs to another session."
+    return ""
+
+
+def _is_of_this_site(request: Request) -> bool:
+    """Returns whether a page of this host sent the request, by the browser; a proxy may change port and scheme."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    return origin is None or cookies.name_of(origin.partition("://")[2]) == cookies.host_of(request)

@@ -1,0 +1,61 @@
+"""Facades: protocols of other systems, spoken so that their clients work unchanged.
+
+A facade translates. It has no queue logic of its own: it calls the use cases that version 1 of the API calls, with the
+same authorization, and its queues are ordinary queues of an application. :mod:`.facade` has what all of them share.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated
+
+from msgspec import Meta
+
+from queuey.facades.settings import Facades
+from queuey.messages import Acknowledgement
+from queuey.settings import Include, Room, Settings
+from queuey.settings.rooms import Applications
+
+
+class FacadesRoom(Room, frozen=True, kw_only=True):
+    group = "Clients of other systems"
+
+    facades: Annotated[
+        Facades,
+        Meta(description="The protocols of other systems that the service speaks.", extra={"default": "none"}),
+    ] = Facades()
+
+    @property
+    def alone(self) -> str | None:
+        return None if self.facades.only is None else "facades.only"
+
+    def longest_body(self, otherwise: int) -> int:
+        return self.facades.longest_body(otherwise)
+
+    def mistakes(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for mistake in self.facades.mistakes():
+            yield f"Setting facades has {mistake}.", ("facades",)
+
+    def prepare(self, settings: Settings, applications: Applications) -> None:
+        from queuey.facades import start  # noqa: PLC0415 - only where a service starts
+
+        start.prepare(self.facades, settings.store, applications)
+
+    def notes(self, settings: Settings, promise: Acknowledgement | None) -> list[str]:
+        from queuey.facades import start  # noqa: PLC0415 - as above
+
+        return start.notes(self.facades, settings, promise)
+
+    def beside(self, settings: Settings, address: tuple[str, int]) -> AbstractContextManager[Callable[[], object]]:
+        from queuey.facades import start  # noqa: PLC0415 - as above
+
+        return start.beside(self.facades, settings, address)
+
+    def include(self, settings: Settings, readers: Sequence[object]) -> Include:
+        from queuey.facades.protocols import facades  # noqa: PLC0415 - not in the parent process
+        from queuey.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
+
+        secret = deployment_secret(self.facades.sqs, settings, os.environ) if "sqs" in self.facades.prefixes() else b""
+        return facades(self.facades, secret)

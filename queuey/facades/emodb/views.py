@@ -1,0 +1,340 @@
+"""The facade of EmoDB's queue service: plain queues under ``/queue/1``, dedup queues under ``/dedupq/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from queuey.access import matches
+from queuey.api.claims import MAX_COUNTED
+from queuey.api.queues import Action
+from queuey.claims import ClaimReceipt
+from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
+from queuey.facades.emodb import errors, moves, payloads
+from queuey.facades.emodb.message_ids import MessageIds
+from queuey.facades.emodb.names import LONGEST_QUEUE, Kind, is_of, queue_name
+from queuey.facades.emodb.open_claims import OpenClaims, count_claims
+from queuey.facades.emodb.parameters import check_partitioned, read_count_limit, read_limit, read_ttl
+from queuey.facades.facade import Facade, Resource, Setup
+from queuey.messages import Message, Queue, QueueSpec
+from queuey.service import Draft, QueueAccess
+from queuey.service.reading import SHORT_BYTES
+from queuey.web.endpoint import Match, View
+from queuey.web.requests import Request, parse_form
+from queuey.web.responses import JSON, Response, body_of, json_response
+
+PARTITIONS = 8
+DEFAULT_TTL = 14 * 86_400
+"""Default time to live of messages, in seconds."""
+MAX_IDS = 1000
+"""Max ids acknowledged or renewed in one call of the use case."""
+KINDS: dict[str, Kind] = {"queue": "plain", "dedupq": "dedup"}
+BASE = "/{base:queue|dedupq}/1"
+QUEUE = BASE + "/{queue:[^/]+}"
+OWN = tuple(f"/{base}/1/" for base in KINDS)
+
+SUCCESS = b'{"success":true}'
+NONE = b"[]"
+ZERO = b"0"
+
+
+class EmodbFacade(Facade):
+    """Every call of the queue service. A queue that is not there is as one that is empty.
+
+    Attributes:
+        open_claims: Bounds the claims of each queue.
+    """
+
+    longest_name = LONGEST_QUEUE
+
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
+        self._limits = self._service.limits
+        self._messages = self._service.messages
+        self._claims = self._service.claims
+        self._moves = self._service.moves
+        self.open_claims = OpenClaims(self._claims)
+
+    def resources(self) -> list[Resource]:
+        return [
+            Resource("emodb.ping", "/ping", {"GET": _pong}),
+            Resource("emodb.batches", f"{BASE}/_sendbatch", {"POST": self.send_batches}),
+            Resource("emodb.moves", f"{BASE}/_move", {"POST": self.move}),
+            Resource("emodb.move", f"{BASE}/_move/{{reference}}", {"GET": self.show_move}),
+            Resource("emodb.send", f"{QUEUE}/send", {"POST": self.send}),
+            Resource("emodb.batch", f"{QUEUE}/sendbatch", {"POST": self.send_batch}),
+            Resource("emodb.poll", f"{QUEUE}/poll", {"GET": View(self.poll, asks=True, reads=True)}),
+            Resource("emodb.peek", f"{QUEUE}/peek", {"GET": View(self.peek, asks=True, page=True)}),
+            Resource("emodb.ack", f"{QUEUE}/ack", {"POST": self.acknowledge}),
+            Resource("emodb.renew", f"{QUEUE}/renew", {"POST": self.renew}),
+            Resource("emodb.size", f"{QUEUE}/size", {"GET": self.size}),
+            Resource("emodb.uncached_size", f"{QUEUE}/uncached_size", {"GET": self.size}),
+            Resource("emodb.claimcount", f"{QUEUE}/claimcount", {"GET": self.count_claims}),
+            Resource("emodb.unclaimall", f"{QUEUE}/unclaimall", {"POST": self.unclaim_all}),
+            Resource("emodb.queue", QUEUE, {"DELETE": self.purge}),
+        ]
+
+    def sign(self, request: Request) -> None:
+        key = request.headers.get("x-bv-api-key")
+        if key is None and "APIKey=" in request.query:
+            key = parse_form(request.query, "query").get("APIKey")
+        request.headers.pop("authorization", None)
+        if key and ";" not in key:
+            request.headers["authorization"] = f"Application {key}"
+
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        return errors.emodb_error(error, status, text)
+
+    def owns(self, path: str) -> bool:
+        return f"{path}/".startswith((*OWN, "/ping/"))
+
+    def where(self, match: Match) -> Match:
+        return {"app": self.application, "queue": queue_name(match["queue"], KINDS[match["base"]])}
+
+    def spec_of(self, match: Match) -> QueueSpec:
+        return QueueSpec(partitions=PARTITIONS, ttl=DEFAULT_TTL, kind=KINDS[match["base"]])
+
+    # Who may do what
+
+    def _find(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
+        """Authorizes the caller for a queue; None: it does not exist, and the caller could use it if it did.
+
+        Raises:
+            NotAuthenticated, NotAllowed: The caller may not do this.
+            BadArgument: No queue can have this name.
+        """
+        self._require_key(request)
+        where = self.where(match)
+        try:
+            return self._authorization.enter(request, where, action)
+        except QueueNotFound:
+            if not any(matches(each, where["queue"]) for each in self._patterns(request, action)):
+                raise NotAllowed("The credential is limited to other queues.") from None
+            return None
+
+    async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
+        """Does the same for a coroutine."""
+        if "authorization" in request.headers:
+            with suppress(errors.BadArgument, QueueNotFound):
+                return await self._authorization.admit(request, self.where(match), action)
+        return await request.in_pool(partial(self._find, request, match, action))
+
+    def _patterns(self, request: Request, action: Action) -> Sequence[str]:
+        return self._authorization.patterns(request, self.application, action)
+
+    def _require_key(self, request: Request) -> None:
+        """Makes sure that the caller has a key.
+
+        Raises:
+            NotAuthenticated, NotAllowed: It has none.
+        """
+        if self._authorization.caller(request).anonymous:
+            raise NotAllowed(anonymous=True)
+
+    # Sending
+
+    async def send(self, request: Request, match: Match) -> Response:
+        """Stores a message; creates the queue if needed."""
+        await self._admit(request, match, "send")
+        draft = await request.read(partial(payloads.read_message, request, self._limits))
+        return await self._send(request, match, [draft])
+
+    async def send_batch(self, request: Request, match: Match) -> Response:
+        await self._admit(request, match, "send")
+        drafts = await request.read(partial(payloads.read_batch, request, self._limits))
+        return await self._send(request, match, drafts)
+
+    async def send_batches(self, request: Request, match: Match) -> Response:
+        """Stores messages in several queues, if the caller may send to all of them."""
+
+        def read() -> dict[str, list[Draft]]:
+            self._require_key(request)
+            batches = payloads.read_batches(request, self._limits)
+            for name in batches:
+                try:
+                    self._find(request, {**match, "queue": name}, "send")
+                except NotAllowed:
+                    raise errors.RefusedQueue(name) from None
+            return batches
+
+        batches = await request.in_pool(read)
+        for name, drafts in batches.items():
+            await self._send(request, {**match, "queue": name}, drafts)
+        return _json(SUCCESS)
+
+    async def _send(self, request: Request, match: Match, drafts: Sequence[Draft]) -> Response:
+        for at in range(0, len(drafts), self._limits.max_batch):
+            some = drafts[at : at + self._limits.max_batch]
+            await self.apply(request, match, "send", partial(self._messages.post, drafts=some))
+        return _json(SUCCESS)
+
+    # Claims
+
+    async def poll(self, request: Request, match: Match) -> Response:
+        access = await self._admit(request, match, "work")
+        query = _read_query(request)
+        ttl, limit = read_ttl(query), read_limit(query)
+        if access is None:
+            return _json(NONE)
+        if ttl and not self.open_claims.has_room(access.queue.qid):
+            with suppress(QueueNotFound):
+                if await request.in_pool(partial(self.open_claims.is_full, access)):
+                    return _json(NONE)
+
+        async def poll(queue: Queue) -> Response:
+            claimed = await self._claims.claim(queue, limit=limit, ttl=ttl, max_bytes=SHORT_BYTES, gather=True)
+            self.open_claims.add(queue.qid, sum(each.expires > 0 for each in claimed))
+            return _shown(queue, [each.message for each in claimed])
+
+        await request.reserve(SHORT_BYTES)
+        with suppress(QueueNotFound, TooManyClaims):
+            return await access.apply(poll)
+        return _json(NONE)
+
+    def peek(self, request: Request, match: Match) -> Response:
+        """Returns messages, claimed or not."""
+        access = self._find(request, match, "work")
+        limit = read_limit(_read_query(request))
+        return _or(NONE, access, lambda way: _shown(way.queue, self._claims.peek(way, limit)))
+
+    async def acknowledge(self, request: Request, match: Match) -> Response:
+        """Acknowledges messages, whichever caller has claimed them."""
+        access = await self._admit(request, match, "work")
+        _read_query(request)
+        return await self._settle(request, match, access, self._claims.acknowledge)
+
+    async def renew(self, request: Request, match: Match) -> Response:
+        """Makes claims last longer, or ends them (``ttl=0``)."""
+        access = await self._admit(request, match, "work")
+        ttl = read_ttl(_read_query(request))
+        return await self._settle(request, match, access, partial(self._claims.renew, ttl=ttl))
+
+    async def _settle(
+        self,
+        request: Request,
+        match: Match,
+        access: QueueAccess | None,
+        settle: Callable[[Queue, Sequence[ClaimReceipt]], Coroutine[Any, Any, object]],
+    ) -> Response:
+        texts = await request.read(partial(payloads.read_ids, request, self._limits))
+        ids = MessageIds(self.where(match)["queue"])
+
+        async def settle_all(queue: Queue) -> None:
+            receipts = await request.read(partial(ids.read, texts, queue.partitions))
+            for at in range(0, len(receipts), MAX_IDS):
+                await settle(queue, receipts[at : at + MAX_IDS])
+
+        if access is None:
+            ids.read(texts, 0)
+        else:
+            with suppress(QueueNotFound):
+                await access.apply(settle_all)
+        return _json(SUCCESS)
+
+    # Whole queues
+
+    def size(self, request: Request, match: Match) -> Response:
+        access = self._find(request, match, "measure")
+        limit = read_count_limit(_read_query(request), MAX_COUNTED)
+        return _or(ZERO, access, lambda way: json_response(self._claims.size(way, limit).size))
+
+    def count_claims(self, request: Request, match: Match) -> Response:
+        access = self._find(request, match, "measure")
+        _read_query(request)
+        return _or(ZERO, access, lambda way: json_response(count_claims(self._claims, way)))
+
+    async def unclaim_all(self, request: Request, match: Match) -> Response:
+        access = await self._admit(request, match, "work")
+        _read_query(request)
+        if access is not None:
+            with suppress(QueueNotFound):
+                await access.apply(self._claims.release_all)
+        return _json(SUCCESS)
+
+    def purge(self, request: Request, match: Match) -> Response:
+        """Removes all messages: the caller may have to do with them what it could do one by one."""
+        self._find(request, match, "work")
+        access = self._find(request, match, "delete")
+        _read_query(request)
+
+        def call(way: QueueAccess) -> Response:
+            self._service.queues.purge(way)
+            return _json(SUCCESS)
+
+        return _or(SUCCESS, access, call)
+
+    # Moves
+
+    async def move(self, request: Request, match: Match) -> Response:
+        source, target = await request.in_pool(partial(self._check_move, request, match))
+
+        async def begin(_target: Queue) -> Response:
+            way = await self._authorization.admit(request, self.where(source), "delete")
+            to = await self._authorization.admit(request, self.where(target), "send")
+            move = await request.in_pool(partial(self._moves.begin, way, to))
+            return json_response({"id": moves.reference_of(move.id)})
+
+        return await self.apply(request, target, "send", begin)
+
+    def _check_move(self, request: Request, match: Match) -> tuple[Match, Match]:
+        """Returns the source of a move, which is made if it is not there, and its target; the caller may use both."""
+        self._require_key(request)
+        query = _read_query(request)
+        given = [query.get(name) for name in ("from", "to")]
+        for name, value in zip(("from", "to"), given, strict=True):
+            if not value:
+                raise errors.BadArgument(f"Missing required parameter: {name}")
+        source, target = ({**match, "queue": name or ""} for name in given)
+        self._find(request, source, "work")
+        found = self._find(request, source, "delete")
+        self._find(request, target, "send")
+        if given[0] == given[1]:
+            raise errors.BadArgument("cannot move queue to itself")
+        if found is None:
+            self.make_for(source)
+        return source, target
+
+    def show_move(self, request: Request, match: Match) -> Response:
+        """Shows the status of a move to every caller of the application."""
+        if not any(self._may(request, action) for action in ("measure", "send", "delete")):
+            raise NotAllowed
+        move = moves.move_of(match["reference"])
+        if move is not None:
+            with suppress(MoveNotFound):
+                found = self._moves.show(self.application, move, partial(is_of, kind=KINDS[match["base"]]))
+                return json_response(moves.shown_move(found))
+        raise MoveNotFound(match["reference"])
+
+    def _may(self, request: Request, action: Action) -> bool:
+        try:
+            return bool(self._patterns(request, action))
+        except NotAllowed:
+            return False
+
+
+async def _pong(_request: Request, _match: Match) -> Response:
+    return Response(200, b"pong", errors.TEXT)
+
+
+def _read_query(request: Request) -> dict[str, str]:
+    """Reads the query. Unknown fields mean nothing, as in the original."""
+    query = parse_form(request.query, "query")
+    check_partitioned(query)
+    return query
+
+
+def _json(body: bytes) -> Response:
+    return Response(200, body, JSON)
+
+
+def _or(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]) -> Response:
+    if access is not None:
+        with suppress(QueueNotFound):
+            return call(access)
+    return _json(otherwise)
+
+
+def _shown(queue: Queue, messages: Sequence[Message]) -> Response:
+    return Response(200, body_of(payloads.write_messages(messages, MessageIds(queue.name))), JSON)

@@ -1,0 +1,139 @@
+"""The facade of SoftLayer MQ: queues of bytes, fetched one by one, known by an id for life."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import partial
+
+from queuey import ids
+from queuey.claims import ClaimReceipt
+from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
+from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
+from queuey.facades.settings import MAX_FACADE_BODY
+from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
+from queuey.service import Draft
+from queuey.service.reading import SHORT_BYTES
+from queuey.web.endpoint import Match, View
+from queuey.web.errors import NoSuchResource
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import TEXT, Header, Response, text_response
+from queuey.web.v1.messages import text_or_bytes
+from queuey.web.v1.post_keys import REPLAYED, read_key
+
+RETRY_AFTER: Header = ("Retry-After", "10")
+"""Constant fields of the original's answers."""
+_ID = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})(?:-([1-9][0-9]{0,2}))?")
+_ANY_ID = "[a-z0-9-]+"
+
+
+class MqFacade(OpenFacade):
+    spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
+
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
+        self._redelivery = setup.settings.mq.redelivery
+        self._messages = self._service.messages
+        self._claims = self._service.claims
+        self._queues = self._service.queues
+
+    def resources(self) -> list[Resource]:
+        queue = "/{queue:[^/]+}"
+        return [
+            Resource(
+                "mq.messages",
+                f"{queue}/messages",
+                {"GET": View(self.fetch, asks=True, reads=True), "POST": self.post},
+            ),
+            Resource("mq.message", f"{queue}/messages/{{id:{_ANY_ID}}}", {"DELETE": self.delete}),
+            Resource("mq.queue", queue, {"GET": self.show, "PUT": self.create, "DELETE": self.drop}),
+        ]
+
+    def sign(self, request: Request) -> None:
+        super().sign(request)
+        request.headers.pop("content-encoding", None)
+
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        if status in {429, 500, 503}:
+            return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
+        if isinstance(error, NotAllowed):
+            return text_response(f"{text}\n", 403)
+        return text_response(f"{text}\n", 400 if isinstance(error, InvalidRequest) else 404)
+
+    def refuse(self, reason: str) -> NoSuchResource:
+        return NoSuchResource(f"No queue has this name: {reason}.")
+
+    # Queues
+
+    async def show(self, request: Request, match: Match) -> Response:
+        """Answers 200 if the queue exists."""
+        await self._authorization.admit(request, self.where(match), "measure")
+        return Response(200, b"")
+
+    def create(self, request: Request, match: Match) -> Response:
+        self.make(request, match)
+        return Response(201, b"")
+
+    def drop(self, request: Request, match: Match) -> Response:
+        where = self.where(match)
+        with suppress(QueueNotFound):
+            self._queues.delete(self._authorization.enter(request, where, "admin"))
+        return Response(200, b"")
+
+    # Messages
+
+    async def post(self, request: Request, match: Match) -> Response:
+        """Stores a message; a queue is made that is not there."""
+        self.where(match)
+        draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
+        named = request.headers.get("idempotency-key")
+        post = partial(self._messages.post, drafts=[draft], key=None if named is None else read_key(named))
+        return _posted(await self.apply(request, match, "send", post))
+
+    async def fetch(self, request: Request, match: Match) -> Response:
+        """Claims a message; 204 if there is none."""
+        claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
+        try:
+            access = await self._authorization.admit(request, self.where(match), "work")
+            await request.reserve(SHORT_BYTES)
+            claimed = await access.apply(claim)
+        except QueueNotFound:
+            claimed = []
+        return _sent(claimed[0].message) if claimed else Response(204, b"")
+
+    async def delete(self, request: Request, match: Match) -> Response:
+        """Acknowledges a message, whichever caller has fetched it, and whether it is there or not."""
+        where, receipt = self.where(match), _receipt(match["id"])
+
+        async def acknowledge(queue: Queue) -> None:
+            if receipt is not None and receipt.partition <= queue.partitions:
+                await self._claims.acknowledge(queue, [receipt])
+
+        with suppress(QueueNotFound):
+            await (await self._authorization.admit(request, where, "work")).apply(acknowledge)
+        return Response(202, b"")
+
+
+def _receipt(text: str) -> ClaimReceipt | None:
+    """Reads the id of a message; None: no message has this one."""
+    match = _ID.fullmatch(text)
+    return None if match is None else ClaimReceipt(int(match[2] or 1), *ids.parse_id(match[1]))
+
+
+def _posted(result: PostResult) -> Response:
+    [location] = result.locations
+    named: Header = ("X-Message-Id", message_id(location))
+    return Response(201, b"", named, REPLAYED) if result.replayed else Response(201, b"", named)
+
+
+def _sent(message: Message) -> Response:
+    """Answers with a body as it was posted; browsers must not interpret what others have written."""
+    text = isinstance(message.body, str)
+    kind: Header = TEXT if text else ("Content-Type", "application/octet-stream")
+    return Response(
+        200,
+        message.body.encode() if isinstance(message.body, str) else message.body,
+        kind,
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Message-Id", message_id((message.partition, message.position))),
+    )

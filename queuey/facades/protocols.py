@@ -1,0 +1,56 @@
+"""Which protocols there are, and the include that serves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.errors import SettingsError
+from queuey.extras import install_command
+from queuey.facades.callers import FacadeCallers, SignedCallers
+from queuey.facades.emodb.views import EmodbFacade
+from queuey.facades.facade import Facade, Setup
+from queuey.facades.mq import MqFacade
+from queuey.facades.rqms import RqmsFacade
+from queuey.facades.settings import Facades
+from queuey.settings import Include
+from queuey.web.parts import App
+
+KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
+"""Those that need nothing but the service."""
+
+
+def kind_of(name: str) -> type[Facade]:
+    """Returns what serves a protocol.
+
+    Raises:
+        SettingsError: A library is not installed.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    try:
+        from queuey.facades.sqs.views import SqsFacade  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        text = f"The facade sqs needs a library that is not installed ({error}). Install it: {install_command('sqs')}"
+        raise SettingsError(text) from error
+    return SqsFacade
+
+
+def facades(settings: Facades, secret: bytes = b"") -> Include:
+    """Returns the include of the facades that are to be served.
+
+    Args:
+        settings: Which ones, and how.
+        secret: From which the secrets of access keys follow; see :mod:`.sqs.access_keys`.
+    """
+
+    def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+        app: App = config.registry.app
+        setup = Setup(app, settings, secret, FacadeCallers(), SignedCallers(app.service.store))
+        app.authenticate.add(setup.callers)
+        app.authenticate.add(setup.signed)
+        for name, prefix in settings.prefixes().items():
+            facade = kind_of(name)(setup, prefix)
+            facade.include(config)
+            app.facades.append(facade)
+
+    return includeme

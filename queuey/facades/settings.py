@@ -1,0 +1,148 @@
+"""The table ``facades``: which protocols of other systems the service speaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_FACADE_BODY = 4 * 1024 * 1024
+"""Max bytes of a message of MQ or RQMS and of a request of SQS; ``max_body`` does not lower it."""
+OPEN = ("mq", "rqms")
+"""Facades without credentials."""
+WITH_PREFIX = (*OPEN, "sqs")
+"""Facades that lie under a path of their own."""
+
+_OWN = ("/v1/", "/docs/", "/metrics/", "/console/")
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
+_SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
+_CLUSTER = re.compile(r"[^\s/]*")
+_HOSTS = re.compile(r"[^/:,]*")
+_PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
+Prefix = Annotated[
+    str | None,
+    Meta(
+        description="Path of the facade beside the service's own API, such as `/mq`; unset: not served.",
+    ),
+]
+
+
+class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    prefix: Prefix = None
+    redelivery: Annotated[
+        float,
+        Meta(
+            description="Seconds until a message that was fetched and not deleted is delivered again.",
+            ge=1,
+            le=43_200,
+        ),
+    ] = 10.0
+    unsynced: Annotated[
+        bool,
+        Meta(
+            description="Serve on a store that answers before a message is on disk (fsync). `off`: do not start on it."
+        ),
+    ] = False
+
+
+class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    beside: Annotated[
+        bool,
+        Meta(description="Serve it under `/queue/1` and `/dedupq/1` beside the service's own API."),
+    ] = False
+    zookeeper: Annotated[
+        str | None,
+        Meta(description="ZooKeeper servers to register in, such as `zk1:2181,zk2:2181/emodb`; unset: none."),
+    ] = None
+    cluster: Annotated[
+        str,
+        Meta(description="Cluster that the Java clients look for: the first part of the registered names."),
+    ] = "local_default"
+    address: Annotated[
+        str | None,
+        Meta(description="Host and port to register, such as `queues.example.com:8080`; unset: the listening address."),
+    ] = None
+
+
+class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    prefix: Prefix = None
+
+
+class SqsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    prefix: Prefix = None
+    secret: Annotated[
+        str | None,
+        Meta(description="Place of the secret for access keys: `env:NAME` (a variable) or `file:PATH` (first line)."),
+    ] = None
+
+
+class Facades(msgspec.Struct, frozen=True, kw_only=True):
+    only: Annotated[
+        Literal["emodb", "mq", "rqms", "sqs"] | None,
+        Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
+    ] = None
+    app: Annotated[
+        str,
+        Meta(
+            description="The application whose queues the facades serve. `queuey serve --app` sets it.",
+            min_length=1,
+            max_length=50,
+        ),
+    ] = "queuey"
+    hosts: Annotated[
+        str | None,
+        Meta(description="Host names by which clients of MQ and RQMS reach the service, separated by spaces."),
+    ] = None
+    emodb: Annotated[
+        EmodbFacade,
+        Meta(description="Only in a file: the facade of [EmoDB](compat/emodb.md).", extra={"default": "none"}),
+    ] = EmodbFacade()
+    mq: Annotated[
+        MqFacade,
+        Meta(description="Only in a file: the facade of [SoftLayer MQ](compat/mq.md).", extra={"default": "none"}),
+    ] = MqFacade()
+    rqms: Annotated[
+        RqmsFacade,
+        Meta(description="Only in a file: the facade of [RQMS](compat/rqms.md).", extra={"default": "none"}),
+    ] = RqmsFacade()
+    sqs: Annotated[
+        SqsFacade,
+        Meta(description="Only in a file: the facade of [Amazon SQS](compat/sqs.md).", extra={"default": "none"}),
+    ] = SqsFacade()
+
+    def prefixes(self) -> dict[str, str]:
+        """Returns the path prefix of each facade that is served."""
+        if self.only is not None:
+            return {self.only: ""}
+        fixed = {"emodb": ""} if self.emodb.beside else {}
+        return fixed | {name: prefix for name in WITH_PREFIX if (prefix := getattr(self, name).prefix)}
+
+    def longest_body(self, otherwise: int) -> int:
+        """Returns the longest body in bytes that the service accepts; ``otherwise``: without facades."""
+        return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(WITH_PREFIX) else otherwise
+
+    def mistakes(self) -> Iterator[str]:
+        """Yields conflicts between fields that are valid by themselves."""
+        for name, pattern, like in (
+            ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
+            ("cluster", _CLUSTER, "without white space and /"),
+            ("address", _ADDRESS, "a host and a port such as queues.example.com:8080"),
+        ):
+            value = getattr(self.emodb, name)
+            if value is not None and pattern.fullmatch(value) is None:
+                yield f"emodb.{name} {value!r}, which has to be {like}"
+        if self.sqs.secret is not None and not re.fullmatch("env:[A-Za-z_][A-Za-z0-9_]*|file:.+", self.sqs.secret):
+            yield "sqs.secret, which has to be env:NAME or file:PATH: the name of the secret, not the secret"
+        if self.hosts is not None and _HOSTS.fullmatch(self.hosts) is None:
+            yield f"hosts {self.hosts!r}, which has to be names without ports, separated by spaces"
+        paths = {name: path for name, path in self.prefixes().items() if name in WITH_PREFIX and self.only is None}
+        for name, path in paths.items():
+            if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
+                yield f"{name}.prefix {path}, which is no path of its own such as /{name}"
+        for (name, path), (other, inner) in permutations(paths.items(), 2):
+            if f"{inner}/".startswith(f"{path}/"):
+                yield f"{other}.prefix {inner}, which lies in the path of {name}"

@@ -1,0 +1,344 @@
+"""Attributes of a queue in SQS, some of which are options of ours, and its tags."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey.api.claims import Backlog
+from queuey.facades.sqs.errors import SqsError, invalid
+from queuey.messages import Queue, QueueSpec
+
+ACCOUNT = "000000000000"
+"""The account in URLs and ARNs. The access key decides whose queues a request means."""
+RETENTION = 345_600
+MAX_MESSAGE = 1_048_576
+"""Max bytes of a message with its attributes, and of a batch."""
+MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
+"""Seconds, of a queue and of a request."""
+NO_PERMISSIONS = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
+MOST_TAGS = 50
+MAX_SOURCES = 10
+"""Max queues in a RedriveAllowPolicy."""
+MAX_NAME = 80
+"""Max characters of a queue's name."""
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]{12}:([A-Za-z0-9._-]{1,85})")
+
+
+class RedriveAllowPolicy(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    """Which queues may have a queue for their dead letters."""
+
+    redrive_permission: Literal["allowAll", "denyAll", "byQueue"]
+    source_queue_arns: tuple[str, ...] = ()
+
+    def permits(self, name: str) -> bool:
+        if self.redrive_permission == "byQueue":
+            return name in [queue_of_arn(arn) for arn in self.source_queue_arns]
+        return self.redrive_permission == "allowAll"
+
+
+class RedrivePolicy(msgspec.Struct, rename="camel"):
+    """Where a queue's dead letters go, and after how many deliveries."""
+
+    dead_letter_target_arn: str
+    max_receive_count: int | str = 10
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Content of a queue's field ``facade``.
+
+    Attributes:
+        visibility, delay, wait: Seconds, where a request does not say.
+        size: Bytes of the longest message.
+        modified: Seconds since 1970 when attributes were last set; 0: never.
+        redrive_allow: Which queues may have it for their dead letters; None: all.
+        by_content: Messages of a FIFO queue without a deduplication id have the hash of their body.
+        scope, limit: What DeduplicationScope and FifoThroughputLimit were set to.
+        tags: By key.
+    """
+
+    visibility: int = 30
+    delay: int = 0
+    wait: int = 0
+    size: int = MAX_MESSAGE
+    modified: int = 0
+    redrive_allow: RedriveAllowPolicy | None = None
+    by_content: bool = False
+    scope: str = ""
+    limit: str = ""
+    tags: dict[str, str] = {}
+
+
+NOTHING = Kept()
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Kept).decode
+
+
+def kept_of(queue: Queue) -> Kept:
+    """Returns what is kept with a queue; defaults, if it was made by another protocol."""
+    return _decode(queue.facade) if queue.facade else NOTHING
+
+
+def keeping(kept: Kept) -> QueueSpec:
+    return QueueSpec(facade=_encode(kept).decode())
+
+
+def is_fifo(queue: Queue) -> bool:
+    return queue.kind == "ordered"
+
+
+def check_name(name: str, *, fifo: bool) -> None:
+    """Refuses the name of a new queue that SQS, or this service, cannot have."""
+    plain = name.removesuffix(".fifo") if fifo else name
+    if len(name) > MAX_NAME or not _NAME.fullmatch(plain) or (fifo and plain == name):
+        kind = "a FIFO queue: it ends with .fifo" if fifo else "a queue"
+        raise invalid("QueueName", name, f"Can be 1 to 80 letters, digits, - and _ for {kind}.")
+    if name[0] == "_":
+        raise invalid("QueueName", name, "Names that begin with _ are kept for this service.")
+
+
+def arn_of(name: str, region: str) -> str:
+    return f"arn:aws:sqs:{region}:{ACCOUNT}:{name}"
+
+
+def queue_of_arn(arn: str) -> str:
+    """Returns the name of an ARN's queue; blank: it is no ARN of a queue."""
+    match = _ARN.fullmatch(arn)
+    return "" if match is None else match[1]
+
+
+# Setting
+
+
+class Changes(msgspec.Struct):
+    """Effects of setting attributes: options of the queue, the field ``facade``, and what is reset."""
+
+    options: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
+    clear: list[str] = []
+
+    def spec(self, before: Kept) -> QueueSpec:
+        """Returns the change of a row that has kept ``before``."""
+        return replace(keeping(replace(before, **self.kept)), **self.options)
+
+
+def _number(name: str, text: str, least: int, most: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise bad_value(name, f"not {least} to {most}")
+    return int(text)
+
+
+_NUMBERS = {
+    "VisibilityTimeout": ("visibility", 0, MAX_VISIBILITY),
+    "DelaySeconds": ("delay", 0, MAX_DELAY),
+    "ReceiveMessageWaitTimeSeconds": ("wait", 0, MAX_WAIT),
+    "MaximumMessageSize": ("size", 1024, MAX_MESSAGE),
+}
+_WORDS = {
+    "DeduplicationScope": ("scope", ("messageGroup", "queue")),
+    "FifoThroughputLimit": ("limit", ("perQueue", "perMessageGroupId")),
+}
+_REFUSED = {
+    "Policy": NO_PERMISSIONS,
+    "KmsMasterKeyId": "messages are not encrypted by the service: encrypt the disk, or the messages",
+    "KmsDataKeyReusePeriodSeconds": "messages are not encrypted by the service",
+}
+
+
+def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
+    """Reads attributes that are to be set.
+
+    Raises:
+        SqsError: There is no such attribute, or it cannot have this value.
+    """
+    changes = Changes(kept={"modified": int(time.time())})
+    for name, text in given.items():
+        read = _READ.get(name) or (_READ_OF_FIFO.get(name) if fifo else None)
+        if read is None:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
+        read(name, text, changes)
+    return changes
+
+
+def _read_number(name: str, text: str, changes: Changes) -> None:
+    field, least, most = _NUMBERS[name]
+    changes.kept[field] = _number(name, text, least, most)
+
+
+def _read_retention(name: str, text: str, changes: Changes) -> None:
+    changes.options["ttl"] = _number(name, text, 60, 1_209_600)
+
+
+def _read_allow(name: str, text: str, changes: Changes) -> None:
+    policy: RedriveAllowPolicy | None = _json(name, text, RedriveAllowPolicy) if text else None
+    arns = () if policy is None else policy.source_queue_arns
+    if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
+        raise bad_value(name, f"sourceQueueArns are ARNs of at most {MAX_SOURCES} queues")
+    changes.kept["redrive_allow"] = policy
+
+
+def _read_word(name: str, text: str, changes: Changes) -> None:
+    field, words = _WORDS[name]
+    if text not in words:
+        raise bad_value(name, f"it is one of {', '.join(words)}")
+    changes.kept[field] = text
+
+
+def _read_by_content(name: str, text: str, changes: Changes) -> None:
+    changes.kept["by_content"] = _boolean(name, text)
+
+
+def _read_kind(name: str, text: str, _changes: Changes) -> None:
+    if not _boolean(name, text):
+        raise bad_value(name, "modifying queue type is not supported")
+
+
+def _read_nothing(name: str, text: str, _changes: Changes) -> None:
+    _boolean(name, text)
+
+
+def _refuse(name: str, text: str, _changes: Changes) -> None:
+    if text:
+        raise bad_value(name, _REFUSED[name])
+
+
+def _read_redrive(name: str, text: str, changes: Changes) -> None:
+    if not text:
+        changes.clear += ["dead_letter", "max_deliveries"]
+        return
+    policy = _json(name, text, RedrivePolicy)
+    target = queue_of_arn(policy.dead_letter_target_arn)
+    if not target:
+        raise bad_value(name, "deadLetterTargetArn is no ARN of a queue")
+    changes.options["dead_letter"] = target
+    changes.options["max_deliveries"] = _number("maxReceiveCount", str(policy.max_receive_count), 1, 1000)
+
+
+def _json(name: str, text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - one of that kind
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise bad_value(name, str(error)) from None
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise bad_value(name, "it is true or false")
+    return text.lower() == "true"
+
+
+def bad_value(name: str, why: str) -> SqsError:
+    return SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}: {why}.")
+
+
+_READ: dict[str, Callable[[str, str, Changes], None]] = {
+    **dict.fromkeys(_NUMBERS, _read_number),
+    **dict.fromkeys(_REFUSED, _refuse),
+    "MessageRetentionPeriod": _read_retention,
+    "RedrivePolicy": _read_redrive,
+    "RedriveAllowPolicy": _read_allow,
+    "SqsManagedSseEnabled": _read_nothing,
+}
+"""How each attribute is read that can be set."""
+_READ_OF_FIFO: dict[str, Callable[[str, str, Changes], None]] = {
+    **dict.fromkeys(_WORDS, _read_word),
+    "FifoQueue": _read_kind,
+    "ContentBasedDeduplication": _read_by_content,
+}
+"""Those of FIFO queues alone."""
+
+
+# Showing
+
+
+_SHOWN: dict[str, Callable[[Queue, Kept, str], str | None]] = {
+    "VisibilityTimeout": lambda _queue, kept, _region: str(kept.visibility),
+    "MaximumMessageSize": lambda _queue, kept, _region: str(kept.size),
+    "MessageRetentionPeriod": lambda queue, _kept, _region: None if queue.ttl is None else str(queue.ttl),
+    "DelaySeconds": lambda _queue, kept, _region: str(kept.delay),
+    "ReceiveMessageWaitTimeSeconds": lambda _queue, kept, _region: str(kept.wait),
+    "CreatedTimestamp": lambda queue, _kept, _region: str(int(queue.created)),
+    "LastModifiedTimestamp": lambda queue, kept, _region: str(kept.modified or int(queue.created)),
+    "QueueArn": lambda queue, _kept, region: arn_of(queue.name, region),
+    "SqsManagedSseEnabled": lambda _queue, _kept, _region: "false",
+    "RedrivePolicy": lambda queue, _kept, region: _redrive(queue, region),
+    "RedriveAllowPolicy": lambda _queue, kept, _region: (
+        None if kept.redrive_allow is None else _encode(kept.redrive_allow).decode()
+    ),
+    "FifoQueue": lambda queue, _kept, _region: "true" if is_fifo(queue) else None,
+    "ContentBasedDeduplication": lambda queue, kept, _region: _word(queue, str(kept.by_content).lower()),
+    "DeduplicationScope": lambda queue, kept, _region: _word(queue, kept.scope or "queue"),
+    "FifoThroughputLimit": lambda queue, kept, _region: _word(queue, kept.limit or "perQueue"),
+}
+COUNTS: dict[str, Callable[[Backlog, int], int]] = {
+    "ApproximateNumberOfMessages": lambda backlog, resting: max(0, backlog.waiting - resting),
+    "ApproximateNumberOfMessagesNotVisible": lambda backlog, resting: backlog.claimed + resting,
+    "ApproximateNumberOfMessagesDelayed": lambda backlog, _resting: backlog.delayed,
+}
+"""Attributes that are counted, of the backlog and the messages that a delay after their release keeps."""
+
+
+def _redrive(queue: Queue, region: str) -> str | None:
+    if not queue.dead_letter or not queue.max_deliveries:
+        return None
+    policy = {"deadLetterTargetArn": arn_of(queue.dead_letter, region), "maxReceiveCount": queue.max_deliveries}
+    return _encode(policy).decode()
+
+
+def _word(queue: Queue, text: str) -> str | None:
+    return text if is_fifo(queue) else None
+
+
+def wanted_attributes(names: Iterable[str]) -> list[str]:
+    """Returns which attributes are asked for.
+
+    Raises:
+        SqsError: There is none of a name.
+    """
+    wanted = list(dict.fromkeys(names))
+    if "All" in wanted:
+        return [*_SHOWN, *COUNTS]
+    for name in wanted:
+        if name not in _SHOWN and name not in COUNTS and name not in _REFUSED:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
+    return wanted
+
+
+def shown(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
+    """Returns attributes that are not counted, those of some names that the queue has."""
+    kept = kept_of(queue)
+    found = {name: _SHOWN[name](queue, kept, region) for name in names if name in _SHOWN}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
+    kept = kept_of(queue)
+
+    def differs(name: str) -> bool:
+        changes = read_changes({name: given[name]}, fifo=is_fifo(queue))
+        del changes.kept["modified"]
+        return any(getattr(queue, field) != value for field, value in changes.options.items()) or any(
+            getattr(kept, field) != value for field, value in changes.kept.items()
+        )
+
+    return [name for name in given if differs(name)]
+
+
+def tagged(kept: Kept, tags: Mapping[str, str]) -> Kept:
+    """Returns what is kept with a queue after it got further tags.
+
+    Raises:
+        SqsError: They are too many, or too long.
+    """
+    together = {**kept.tags, **tags}
+    if len(together) > MOST_TAGS:
+        raise invalid("Tags", len(together), f"A queue has at most {MOST_TAGS} tags.")
+    if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in together.items()):  # noqa: PLR2004
+        raise invalid("Tags", "", "A key has 1 to 128 characters, a value at most 256.")
+    return replace(kept, tags=together)

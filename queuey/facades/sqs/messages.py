@@ -1,0 +1,304 @@
+"""Messages as SQS has them: attributes, digests, ids, and the sizes and characters that they may have."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from hashlib import md5
+from struct import pack
+from typing import Any
+
+import msgspec
+
+from queuey import deadletters, ids
+from queuey.facades.facade import message_id
+from queuey.facades.sqs.attributes import arn_of
+from queuey.facades.sqs.errors import SqsError, invalid
+from queuey.facades.sqs.protocols import NO_XML
+from queuey.facades.sqs.requests import AttributeValue, Sent
+from queuey.messages import Message, Meta, Queue, body_bytes
+from queuey.service import ClaimDelivery, Draft
+from queuey.web.v1.claims import mark_of
+
+HEADER = "sqs-attributes"
+"""The header of a message that has what SQS keeps with it."""
+MOST_ATTRIBUTES = 10
+_EVERY = frozenset({"All", "ALL", "*"})
+"""Names that stand for all attributes; Celery's transport sends the second one."""
+_ID = re.compile(r"[!-~]{1,128}")
+_ATTRIBUTE = re.compile(r"[A-Za-z0-9_\-.]{1,256}")
+_TYPE = re.compile(r"(String|Number|Binary)(\.[\x21-\x7e ]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_LONGEST_TYPE = 256
+MAX_TRACE = 1024
+"""Max characters of X-Ray's trace header."""
+
+
+class Beside(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Fields stored beside a message.
+
+    Attributes:
+        attributes: By name.
+        trace: The system attribute AWSTraceHeader.
+        sent: Milliseconds since 1970 when a delayed message was sent, whose id has the time when it is due.
+        group: Of a message in a standard queue; in a FIFO queue it is the message's key.
+        deduplication: Of a message in a FIFO queue.
+    """
+
+    attributes: dict[str, AttributeValue] = {}
+    trace: AttributeValue | None = None
+    sent: int = 0
+    group: str = ""
+    deduplication: str = ""
+
+
+_NOTHING = Beside()
+_decode = msgspec.json.Decoder(Beside).decode
+
+
+def draft_of(
+    given: Sent, delay: int, now: float, most: int, traced: str, *, fifo: bool, deduplication: str = ""
+) -> Draft:
+    """Returns a message that is to be sent.
+
+    Args:
+        given: As the request has it.
+        delay: Seconds, of the request or of the queue.
+        now: Seconds since 1970.
+        most: Bytes that it may have.
+        traced: The trace header of the request, which is that of a message without one; blank: none.
+        fifo: The queue keeps the order of its groups.
+        deduplication: The id of the message there.
+
+    Raises:
+        SqsError: It is none that SQS takes.
+    """
+    size = size_of(given)
+    if not given.message_body:
+        raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
+    if size > most:
+        raise invalid("MessageBody", f"of {size} bytes", f"Message must be shorter than {most} bytes.")
+    if NO_XML.search(given.message_body) is not None:
+        raise SqsError(
+            "InvalidMessageContents", "The message has characters outside of #x9, #xA, #xD, #x20 to #xD7FF and so on."
+        )
+    _check_attributes(given.message_attributes)
+    trace = _trace_of(given.message_system_attributes, traced)
+    group = given.message_group_id or ""
+    sent = round(now * 1000) if delay else 0
+    beside = Beside(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
+    meta = None if beside == _NOTHING else Meta(headers=((HEADER, _header(beside)),))
+    return Draft(given.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
+
+
+def _trace_of(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
+    """Returns the trace header of a message. It does not count for the message's size, so it has a limit of its own."""
+    trace = attributes.get("AWSTraceHeader")
+    if trace is None and 0 < len(traced) <= MAX_TRACE:
+        trace = AttributeValue(data_type="String", string_value=traced)
+    elif trace is not None:
+        _check_value("AWSTraceHeader", trace)
+    if attributes.keys() - {"AWSTraceHeader"} or (
+        trace is not None and (trace.data_type != "String" or len(trace.string_value or "") > MAX_TRACE)
+    ):
+        reason = f"Only AWSTraceHeader can be sent, of type String and at most {MAX_TRACE} characters."
+        raise invalid("MessageSystemAttributes", "", reason)
+    return trace
+
+
+def check_id(name: str, text: str) -> None:
+    """Refuses a group or a deduplication id that SQS does not take."""
+    if not _ID.fullmatch(text):
+        raise invalid(
+            name, text, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        )
+
+
+def _header(beside: Beside) -> str:
+    """Writes what is kept with a message in ASCII, as headers of dead letters have to be."""
+    return json.dumps(msgspec.to_builtins(beside), separators=(",", ":"))
+
+
+def size_of(given: Sent) -> int:
+    """Returns the bytes of a message: of its body, and of names, types and values of its attributes."""
+    size = body_bytes(given.message_body)
+    for name, value in given.message_attributes.items():
+        size += len(name) + len(value.data_type) + body_bytes(value.string_value or "")
+        binary = value.binary_value or ""
+        size += 3 * len(binary) // 4 - binary[-2:].count("=")
+    return size
+
+
+def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
+    if len(attributes) > MOST_ATTRIBUTES:
+        raise invalid("MessageAttributes", len(attributes), f"At most {MOST_ATTRIBUTES} per message.")
+    for name, value in attributes.items():
+        if not _ATTRIBUTE.fullmatch(name) or name[0] == "." or name[-1] == "." or ".." in name:
+            raise invalid("MessageAttributes.Name", name, "Letters, digits, _ - and single inner dots, at most 256.")
+        if name.lower().startswith(("aws.", "amazon.")):
+            raise invalid("MessageAttributes.Name", name, "Names with AWS. or Amazon. are reserved.")
+        _check_value(name, value)
+
+
+def _check_value(name: str, value: AttributeValue) -> None:
+    kind = _TYPE.fullmatch(value.data_type)
+    if kind is None or len(value.data_type) > _LONGEST_TYPE:
+        raise invalid(name, value.data_type, "The type is String, Number or Binary, with an own label or without.")
+    text = value.binary_value if kind[1] == "Binary" else value.string_value
+    other = value.string_value if kind[1] == "Binary" else value.binary_value
+    if not text or other is not None:
+        raise invalid(name, "", f"It needs a value of type {kind[1]}, not empty, and no other one.")
+    if kind[1] == "Binary":
+        _bytes_of(name, text)
+    elif NO_XML.search(text) is not None:
+        raise invalid(name, text, "It has characters that a message cannot have.")
+    elif kind[1] == "Number" and not _NUMBER.fullmatch(text):
+        raise invalid(name, text, "Can't cast the value of message (user) attribute to a number.")
+
+
+def _bytes_of(name: str, text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise invalid(name, text, "Not base64.") from None
+
+
+# Digests
+
+
+def md5_of(text: str | bytes) -> str:
+    """Returns the digest that clients verify."""
+    return md5(text.encode() if isinstance(text, str) else text, usedforsecurity=False).hexdigest()
+
+
+def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
+    """Returns the digest of attributes as SQS defines it; None: there are none.
+
+    It is that of the names in order, each with its type and its value, every part behind its length.
+    """
+    if not attributes:
+        return None
+    parts: list[bytes] = []
+    for name in sorted(attributes):
+        value = attributes[name]
+        binary = value.data_type.startswith("Binary")
+        content = b64decode(value.binary_value or "") if binary else (value.string_value or "").encode()
+        parts += [_part(name.encode()), _part(value.data_type.encode()), b"\x02" if binary else b"\x01", _part(content)]
+    return md5_of(b"".join(parts))
+
+
+def _part(content: bytes) -> bytes:
+    return pack(">I", len(content)) + content
+
+
+def sequence_number(position: ids.Position) -> str:
+    """Returns the sequence number of a message in a FIFO queue: its id, as a number of 128 bits."""
+    ticks, low = position
+    return str(ticks << 64 | (low - ids.LOW_MIN))
+
+
+def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(given.message_body)}
+    # Most messages have nothing else, and a batch has ten.
+    if given.message_attributes:
+        found["MD5OfMessageAttributes"] = md5_of_attributes(given.message_attributes)
+    if given.message_system_attributes:
+        found["MD5OfMessageSystemAttributes"] = md5_of_attributes(given.message_system_attributes)
+    if fifo:
+        found["SequenceNumber"] = sequence_number(location[1])
+    return found
+
+
+# Receiving
+
+
+def received(
+    one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
+) -> dict[str, Any]:
+    """Returns a message as it is answered.
+
+    Args:
+        one: The delivery.
+        queue: Where the message is.
+        region: The client's.
+        now: Seconds since 1970.
+        system: System attributes that are asked for.
+        names: Attributes that are asked for.
+    """
+    message = one.message
+    beside = _beside(message)
+    text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
+    chosen = {name: value for name, value in beside.attributes.items() if _is_wanted(name, names)}
+    source, location = _sent_to(message, queue)
+    attributes = _system(one, beside, queue, (source, location[1]), region, now, system) if system else {}
+    found = {
+        "MessageId": message_id(location),
+        "ReceiptHandle": f"{one.receipt}-{mark_of(queue.qid)}",
+        "MD5OfBody": md5_of(text),
+        "Body": text,
+        "Attributes": attributes,
+        "MD5OfMessageAttributes": md5_of_attributes(chosen),
+        "MessageAttributes": {name: msgspec.to_builtins(value) for name, value in chosen.items()},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _beside(message: Message) -> Beside:
+    for name, value in () if message.meta is None else message.meta.headers:
+        if name == HEADER:
+            try:
+                return _decode(value)
+            except msgspec.DecodeError:
+                return _NOTHING  # Another protocol has posted a header of this name.
+    return _NOTHING
+
+
+def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Position]]:
+    """Returns where a message was sent: a dead letter has the id and the time that it had in its first queue.
+
+    Returns:
+        The queue, blank if it is this one, and the place there.
+    """
+    source, partition, name = deadletters.origin_of(message.meta)
+    # One that was moved back is no dead letter any more.
+    if source and source != queue.name:
+        with suppress(ValueError):
+            return source, (int(partition or ""), ids.parse_id(name or ""))
+    return "", (message.partition, message.position)
+
+
+def _is_wanted(name: str, names: Iterable[str]) -> bool:
+    return any(each in _EVERY or each == name or (each.endswith(".*") and name.startswith(each[:-2])) for each in names)
+
+
+def _system(
+    one: ClaimDelivery,
+    beside: Beside,
+    queue: Queue,
+    origin: tuple[str, ids.Position],
+    region: str,
+    now: float,
+    wanted: Collection[str],
+) -> dict[str, str]:
+    message = one.message
+    source, (ticks, _) = origin
+    sent = beside.sent or ids.ticks_to_seconds(ticks) * 1000
+    key = None if message.meta is None else message.meta.key
+    # When a message was first received nobody knows any more at a later delivery.
+    first = now * 1000 if one.deliveries == 1 else sent
+    found = {
+        "SenderId": queue.application,
+        "SentTimestamp": str(round(sent)),
+        "ApproximateReceiveCount": str(one.deliveries),
+        "ApproximateFirstReceiveTimestamp": str(round(first)),
+        "AWSTraceHeader": beside.trace and beside.trace.string_value,
+        "DeadLetterQueueSourceArn": arn_of(source, region) if source else None,
+        "MessageGroupId": key or beside.group,
+        "MessageDeduplicationId": beside.deduplication,
+        "SequenceNumber": sequence_number(message.position) if key else None,
+    }
+    every = not _EVERY.isdisjoint(wanted)
+    return {name: value for name, value in found.items() if value and (every or name in wanted)}

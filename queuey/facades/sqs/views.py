@@ -1,0 +1,125 @@
+"""The facade of Amazon SQS: one view, which finds out who asks for which action."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import getrandbits
+from time import time
+
+import msgspec
+
+from queuey.access import Caller, application_of_owner
+from queuey.errors import SettingsError
+from queuey.facades.facade import Facade, Resource, Setup, as_uuid
+from queuey.facades.settings import MAX_FACADE_BODY
+from queuey.facades.sqs import access_keys, signatures
+from queuey.facades.sqs.asked import Asked, Result
+from queuey.facades.sqs.errors import SqsError, as_sqs
+from queuey.facades.sqs.message_actions import MessageActions
+from queuey.facades.sqs.protocols import answer, error_answer, read_call
+from queuey.facades.sqs.queue_actions import QueueActions
+from queuey.facades.sqs.signatures import Signature
+from queuey.web.endpoint import Match, View
+from queuey.web.errors import NoSuchResource
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import Response
+
+
+class _Known(msgspec.Struct):
+    """What is known of a request before its view runs."""
+
+    signature: Signature
+
+
+class SqsFacade(Facade):
+    def __init__(self, setup: Setup, prefix: str) -> None:
+        super().__init__(setup, prefix)
+        if not setup.secret:
+            raise SettingsError("The facade of SQS needs a secret, from which those of its access keys follow.")
+        self._callers = setup.signed
+        self._secret = setup.secret
+        messages = MessageActions(self._service, self._authorization)
+        queues = QueueActions(self._service, self._authorization)
+        self._actions: dict[str, Callable[[Asked], Awaitable[Result]]] = {
+            "SendMessage": messages.send,
+            "SendMessageBatch": messages.send_batch,
+            "ReceiveMessage": messages.receive,
+            "DeleteMessage": messages.delete,
+            "DeleteMessageBatch": messages.delete_batch,
+            "ChangeMessageVisibility": messages.change,
+            "ChangeMessageVisibilityBatch": messages.change_batch,
+        }
+        self._blocking: dict[str, Callable[[Asked], Result]] = {
+            "AddPermission": queues.permission,
+            "CancelMessageMoveTask": queues.cancel_move,
+            "CreateQueue": queues.create,
+            "DeleteQueue": queues.delete,
+            "GetQueueAttributes": queues.get_attributes,
+            "GetQueueUrl": queues.url,
+            "ListDeadLetterSourceQueues": queues.sources,
+            "ListMessageMoveTasks": queues.moves,
+            "ListQueues": queues.list_queues,
+            "ListQueueTags": queues.tags,
+            "PurgeQueue": queues.purge,
+            "RemovePermission": queues.permission,
+            "SetQueueAttributes": queues.set_attributes,
+            "StartMessageMoveTask": queues.start_move,
+            "TagQueue": queues.tag,
+            "UntagQueue": queues.untag,
+        }
+
+    def resources(self) -> list[Resource]:
+        view = View(self.answer, asks=True, reads=True)
+        views = {"GET": view, "POST": view}
+        return [
+            Resource("sqs", "{_:/?}" if self._prefix else "/", views),
+            Resource("sqs.queue", "/{account:[^/]+}/{queue:[^/]+}{rest:/?}", views),
+        ]
+
+    def sign(self, request: Request) -> None:
+        try:
+            signature = signatures.read_signature(request)
+        except SqsError as error:
+            request.headers.pop("authorization", None)
+            request.refused = error
+        else:
+            request.known = _Known(signature)
+            request.verify = self._verify
+            request.headers["authorization"] = self._callers.header(access_keys.digest_of(signature.access_key))
+
+    def _verify(self, request: Request) -> None:
+        signature: Signature = request.known.signature  # type: ignore[attr-defined] # see sign
+        secret = access_keys.secret_of(self._secret, signature.access_key)
+        signatures.verify(signature, request, read_body(request, MAX_FACADE_BODY), secret, time())
+        request.verify = None
+
+    def application_of(self, caller: Caller) -> str:
+        return application_of_owner(caller.tenant)
+
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        return error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
+
+    async def answer(self, request: Request, match: Match) -> Response:
+        asked = await self._asked(request, match)
+        name = asked.call.action
+        if (action := self._actions.get(name)) is not None:
+            result = await action(asked)
+        elif (blocking := self._blocking.get(name)) is not None:
+            result = await request.in_pool(partial(blocking, asked))
+        else:
+            raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
+        # An id for logs, without a call of the system, which takes 10 microseconds.
+        return answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
+
+    async def _asked(self, request: Request, match: Match) -> Asked:
+        """Returns what a request asks for, once it is certain who has signed it."""
+        caller = await self._authorization.identify(request)
+        known = request.known
+        if not isinstance(known, _Known):  # It is none of this facade: paths that begin with "/__" are the service's.
+            raise NoSuchResource("The resource could not be found.")
+        if request.verify is not None:
+            request.verify(request)
+        call = await request.read(partial(read_call, request, request.body or b""))
+        application, queue = application_of_owner(caller.tenant), match.get("queue", "")
+        return Asked(request, call, application, known.signature.region, self._prefix, queue)

@@ -1,0 +1,79 @@
+"""The service without its rooms: the console, the facades and BrowserID are gone, folder and entry point."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection
+from importlib.metadata import distribution
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+import pytest
+
+import queuey
+from queuey.storage import sqlite
+from tests.servers.served import Served, environment
+
+PACKAGE = Path(queuey.__file__).parent
+ROOMS = {"queuey.rooms": ("console", "facades"), "queuey.credentials": ("BrowserID",)}
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables for a Python that finds a Queuey without rooms first, and nothing in the current directory."""
+    site = tmp_path_factory.mktemp("site")
+    ignored = ignore_patterns("__pycache__", "browserid.py", "console", "facades")
+    copytree(PACKAGE, site / "queuey", ignore=ignored)
+    installed = distribution("queuey-store")
+    kept = [entry for entry in installed.entry_points if entry.name not in ROOMS.get(entry.group, ())]
+    assert len(installed.entry_points) - len(kept) == 3
+    metadata = site / f"queuey_store-{installed.version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: queuey-store\nVersion: {installed.version}\n")
+    lines = [f"[{entry.group}]\n{entry.name} = {entry.value}\n" for entry in kept if entry.group in ROOMS]
+    (metadata / "entry_points.txt").write_text("".join(lines))
+    return {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+
+
+def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
+    """It starts, stores a message and gives it back; its pages are there, and the console is an address like others."""
+    with Served(tmp_path, variables=variables) as served:
+        with served.client() as client:
+            queue = client.create_queue().name
+            client.send(queue, "text")
+            assert [message.body for message in client.read(queue, wait=5.0).messages] == ["text"]
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        found = {}
+        for path in ("/docs", "/v1/openapi.json", "/metrics", "/__heartbeat__", "/console", "/console/login"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            found[path] = answer.status
+            answer.read()
+        connection.close()
+    assert found == dict.fromkeys(found, 404) | dict.fromkeys(
+        ("/docs", "/v1/openapi.json", "/metrics", "/__heartbeat__"), 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "--facade", "mq"), "Unknown setting facades"),
+        (("serve", "--console", "on"), "No such option: --console"),
+        (("app", "key-add", "queuey", "--sqs"), "of SQS, whose facade is not installed"),
+    ],
+)
+def test_it_says_what_is_missing(
+    tmp_path: Path, variables: dict[str, str], arguments: tuple[str, ...], said: str
+) -> None:
+    """Settings and options of rooms are not known, and access keys need the facade of SQS."""
+    with closing(sqlite.open_store(tmp_path)) as store:
+        store.create_application("queuey")
+    command = [sys.executable, "-m", "queuey", *arguments, "--data", str(tmp_path)]
+    ended = subprocess.run(
+        command, env=environment(**variables), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode
+    assert said in ended.stderr

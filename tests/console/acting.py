@@ -1,0 +1,37 @@
+"""Acts at the console as a user does them: open the page, fill in the form, send it, read what was done."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from tests.console.browser import Browser
+from tests.console.test_pages import text_of
+from tests.web.gateway_calls import Reply
+
+Q = "/console/a/queuey/q"
+
+
+def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply:
+    """Opens the page of an act, fills in the form and sends it."""
+    return browser.post(address, form(browser, address, query) | fields)
+
+
+def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
+    """Returns the fields of the form of an act as they are at first."""
+    reply = browser.get(address, query=query)
+    assert reply.status == 200, reply.text
+    sent = reply.text[reply.text.index('method="post" action="/console/a') :]
+    found = dict(re.findall(r'<input (?:type="hidden" )?name="([^"]*)" value="([^"]*)"', sent))
+    found |= dict.fromkeys(re.findall(r'<textarea name="([^"]*)"', sent), "")
+    found |= {
+        name: chosen[0] if (chosen := re.findall(r'<option value="([^"]*)" selected', options)) else ""
+        for name, options in re.findall(r'<select name="([^"]*)">(.*?)</select>', sent, re.DOTALL)
+    }
+    return {name: unescape(value) for name, value in found.items()}
+
+
+def said(browser: Browser, reply: Reply) -> str:
+    """Returns the text of the page that says what was done."""
+    assert reply.status == 303, reply.text
+    return text_of(browser.get(reply.headers["Location"]).text)

@@ -1,0 +1,91 @@
+"""Acts of the console in Chromium, from the page where each is offered. tests/console has all acts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from playwright.sync_api import Browser, Page, StorageState, expect
+
+from queuey.client import Client
+from tests.console.chromium.seeing import Watched
+from tests.console.chromium.test_chromium import APPLICATION, PAYLOADS
+
+QUEUE = f"a/{APPLICATION}"
+
+
+@pytest.fixture(scope="module")
+def watched(chromium: Browser, session: StorageState, url: str) -> Iterator[Watched]:
+    """One window for all acts, whose user has logged in: a window costs more than a page."""
+    with closing(chromium.new_context(storage_state=session)) as context:
+        yield Watched(context.new_page(), url)
+
+
+@pytest.fixture
+def page(watched: Watched) -> Iterator[Page]:
+    """The window, in which nothing may go wrong."""
+    watched.troubles.clear()
+    yield watched.page
+    assert watched.troubles == []
+
+
+def done(page: Page) -> str:
+    """Returns what the page of a finished act says."""
+    expect(page.get_by_role("heading", level=1)).to_have_text("Done")
+    return page.get_by_role("status").inner_text()
+
+
+def fill(page: Page, **fields: str) -> None:
+    """Fills in fields by their names."""
+    for name, text in fields.items():
+        page.locator(f"form.act [name={name}]").fill(text)
+
+
+def open_queue(watched: Watched, client: Client, name: str, **options: int) -> Page:
+    """Opens the page of a new queue."""
+    client.create_queue(name, **options)  # type: ignore[arg-type]
+    watched.open(f"{QUEUE}/{name}")
+    return watched.page
+
+
+@pytest.mark.parametrize(
+    "payload", [*PAYLOADS[:2], *(pytest.param(payload, marks=pytest.mark.slow) for payload in PAYLOADS[2:])]
+)
+def test_send_and_delete(page: Page, watched: Watched, client: Client, payload: str) -> None:
+    """A message is sent, found, and deleted; whatever was typed is shown as text."""
+    name = f"sent{PAYLOADS.index(payload)}"
+    open_queue(watched, client, name).get_by_role("link", name="Send a message").click()
+    fill(page, body=f"{payload}\nline 2", headers=f"x: {payload}", partition="7")
+    page.get_by_role("button", name="Send it").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was done. partition: 7 is greater")
+    expect(page.locator("[name=body]")).to_have_value(f"{payload}\nline 2")
+    fill(page, partition="", message_key=payload)
+    page.get_by_role("button", name="Send it").click()
+    assert "Stored message 1:" in done(page)
+    expect(page.locator("dd", has_text=payload)).to_be_visible()
+    page.locator("dd a code").click()
+    expect(page.locator("pre")).to_have_text(f"{payload}\nline 2")
+    page.get_by_role("link", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Delete it").click()
+    assert done(page) == "Deleted the message."
+
+
+def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) -> None:
+    """The browser wants the name, and the service the right one."""
+    open_queue(watched, client, "emptied")
+    client.send_many("emptied", ["x"] * 3)
+    page.get_by_role("link", name="Purge the queue").click()
+    page.get_by_role("button", name="Purge the queue").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Purge the queue: emptied")
+    fill(page, typed="another")
+    page.get_by_role("button", name="Purge the queue").click()
+    expect(page.get_by_role("alert")).to_contain_text("The name was not typed as it is")
+    fill(page, typed="emptied")
+    page.get_by_role("button", name="Purge the queue").click()
+    assert done(page) == "Removed all messages, about 3."
+    page.get_by_role("link", name="emptied").first.click()
+    page.get_by_role("link", name="Delete the queue").click()
+    fill(page, typed="emptied")
+    page.get_by_role("button", name="Delete the queue").click()
+    assert done(page) == "Deleted queue emptied."

@@ -1,0 +1,112 @@
+"""The console of a real service on Cassandra, with two workers: jobs, dead letters and the audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import cast
+
+import pytest
+import requests
+
+from queuey.client import Client, Outgoing
+from queuey.web.parts import App
+from tests.acceptance.sqs.conftest import command
+from tests.console.acting import act, said
+from tests.console.browser import Browser
+from tests.contract.samples import eventually
+from tests.servers import keyspaces
+from tests.servers.plugin import Cassandra
+from tests.servers.served import Served
+from tests.web.gateway_calls import Reply
+
+A = "/console/a/queuey"
+
+
+class HttpBrowser(Browser):
+    """A browser that asks a service over HTTP."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(cast("App", None), f"localhost:{port}")
+
+    def _send(self, method: str, path: str, body: bytes, query: str, headers: dict[str, str]) -> Reply:
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        reply = requests.request(
+            method,
+            f"http://{self.host}{path}",
+            params=query,
+            data=body,
+            headers={**({"cookie": cookie} if cookie else {}), **headers},
+            allow_redirects=False,
+            timeout=60,
+        )
+        for header in reply.raw.headers.getlist("set-cookie"):
+            self._keep(header)
+        return Reply(reply.status_code, list(reply.headers.items()), reply.content)
+
+
+@pytest.fixture(scope="module")
+def service(cassandra: Cassandra, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """The port of the service and the key of its application. It must log nothing that looks like a defect."""
+    store = ["--store", keyspaces.make(cassandra)]
+    command("app", "create", "queuey", *store)
+    key = json.loads(command("app", "key-add", "queuey", "--json", *store))["secret"]
+    with Served(tmp_path_factory.mktemp("console"), ["--console", "on", "--workers", "2", *store]) as served:
+        yield served.port, key
+        assert "Traceback" not in served.output
+
+
+@pytest.fixture(scope="module")
+def client(service: tuple[int, str]) -> Iterator[Client]:
+    """A client of the service."""
+    port, key = service
+    with closing(Client(f"http://127.0.0.1:{port}", key=key, application="queuey")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser(service: tuple[int, str]) -> Browser:
+    """A browser whose user has logged in."""
+    port, key = service
+    browser = HttpBrowser(port)
+    assert browser.log_in(key).status == 303
+    return browser
+
+
+def test_jobs(browser: Browser, client: Client) -> None:
+    """A job that one worker of the service has given out is released at whichever worker is asked."""
+    client.create_queue("jobs")
+    client.send("jobs", "work")
+    jobs = client.job_queue("jobs")
+    for job in jobs.claim():
+        message = job.message
+        query = f"message={message.partition}:{message.id}"
+        assert "another worker gets it" in said(browser, act(browser, f"{A}/jobs/acts/release", query))
+        again = next(jobs.claim())
+        assert (again.message.id, again.deliveries) == (message.id, 2)
+        again.ack()
+        break
+
+
+def test_dead_letters(browser: Browser, client: Client) -> None:
+    """Dead letters go back, each once."""
+    for name in ("failed", "failed.dead"):
+        client.create_queue(name, partitions=2)
+    said_of = {"queue": "failed", "id": "0" * 32, "attempts": "3", "error": "E", "at": "2026-01-01T00:00:00.000Z"}
+    for partition in (1, 2):
+        headers = {f"queuey-dead-{name}": text for name, text in (said_of | {"partition": str(partition)}).items()}
+        client.send_many("failed.dead", [Outgoing("x", headers=headers, partition=partition)] * 3)
+    address = f"{A}/failed.dead/acts/redrive"
+    assert eventually(lambda: "of 6 messages in failed.dead: 6." in browser.get(address, query="error=E").text)
+    assert "Sent back 6 to failed." in said(browser, act(browser, address, "error=E"))
+    assert eventually(lambda: client.info("failed").count == 6)
+    assert client.info("failed.dead").count == 0
+
+
+def test_the_audit_log(browser: Browser, client: Client) -> None:
+    """All that was done stands in the log, once it is certain; it is there for a restarted service, too."""
+    client.create_queue("logged")
+    reply = act(browser, f"{A}/logged/acts/send", body="x")
+    assert "Stored message" in said(browser, reply)
+    assert eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)

@@ -1,0 +1,361 @@
+"""The console in Chromium: what operators do, with hostile texts in all they see, on small screens, by the keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, StorageState, expect
+
+from queuey.client import Client, Outgoing
+from queuey.console import cookies
+from tests.console.chromium.seeing import COLORS, Watched, accessibility
+from tests.servers.served import Served
+
+PAYLOADS = [
+    "<script>alert(1)<\\script>",
+    '"><img src=x onerror=alert(1)>',
+    "' autofocus onfocus=alert(1) x='",
+    '<a hx-get="x" hx-trigger="load" hx-on:htmx-load="alert(1)">y',
+    "{{alert(1)}}",
+]
+APPLICATION = "queuey"
+
+
+@pytest.fixture(scope="module")
+def filled(client: Client, served: Served) -> Iterator[Client]:
+    """Queues with messages, jobs, groups and dead letters, and another application."""
+    with served.command("app", "create", "another", "--data", str(served.data)) as command:
+        assert command.wait(60) == 0
+    client.create_queue("orders", partitions=2, max_deliveries=3)
+    client.create_queue("orders.dead")
+    client.send_many("orders", [Outgoing(json={"number": number}) for number in range(60)])
+    client.send("orders", b"\x00\x01\xfe", partition=1)
+    client.create_queue("later")
+    client.send("later", "x", delay=86_400)
+    client.create_queue("claimed")
+    client.send("claimed", "x")
+    jobs = client.job_queue("claimed").claim(ttl=3600)
+    next(jobs)
+    client.create_queue("failed.dead")
+    client.schedules.put("nightly", queue="later", message=PAYLOADS[0], cron="0 3 * * *", timezone="Europe/Berlin")
+    client.schedules.run("nightly")
+    said = {"queue": "orders", "partition": "1", "id": "0" * 32, "attempts": "1", "error": "Timeout", "text": "late"}
+    dead = {f"queuey-dead-{name}": text for name, text in said.items()}
+    client.send("failed.dead", "x", headers=dead | {"queuey-dead-at": "2026-01-01T00:00:00.000Z"})
+    yield client
+    jobs.close()
+
+
+def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) -> None:
+    """An operator finds a queue, sees how it is, looks at a message, downloads it, and logs out."""
+    page = watched.page
+    watched.log_in(str(served.profile.key))
+    page.get_by_role("link", name=APPLICATION, exact=True).click()
+    page.get_by_label("Names that begin with").fill("ord")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.get_by_text("61 messages")).to_be_visible()
+    expect(page.get_by_text("Wait to be claimed")).to_be_visible()
+    expect(page.get_by_text("No group has recorded an offset.")).to_be_visible()
+    expect(page.get_by_text("No dead letters.")).to_be_visible()
+    page.get_by_role("link", name="Messages", exact=True).click()
+    expect(page.locator("tbody tr:not(.more)")).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("tbody tr:not(.more)")).to_have_count(61)
+    page.locator("tbody code").first.click()
+    expect(page.get_by_text("00000000  00 01 fe")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert Path(download.value.path()).read_bytes() == b"\x00\x01\xfe"
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    page.goto(f"{watched.url}/a/{APPLICATION}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+
+
+def test_the_cookie(page: Page) -> None:
+    """No script sees the cookie, and no other site sends it."""
+    [cookie] = [one for one in page.context.cookies() if one["name"] == cookies.SESSION]
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert page.evaluate("document.cookie") == ""
+
+
+def test_a_session_that_ends_leads_to_the_form(page: Page, watched: Watched, filled: Client) -> None:
+    """When a session has ended, what a script asks for leads to the form."""
+    watched.open(f"a/{APPLICATION}/orders/messages")
+    page.context.clear_cookies()
+    page.get_by_role("link", name="Next page").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    expect(page.locator("[name=next]")).to_have_value(f"/console/a/{APPLICATION}/orders/messages")
+
+
+def test_a_link_of_another_site(page: Page, watched: Watched, filled: Client) -> None:
+    """A link of another site shows the form, from where a user with a session goes on."""
+    address = f"{watched.url}/a/{APPLICATION}/orders/messages"
+    page.route(
+        "http://other.example/",
+        lambda route: route.fulfill(body=f'<a href="{address}">x</a>', content_type="text/html"),
+    )
+    page.goto("http://other.example/")
+    page.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    page.get_by_role("link", name="go on").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    assert page.url == address
+
+
+def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched: Watched, tmp_path: Path) -> None:
+    """A page of another origin gets the console into no frame, and its forms are refused."""
+    evil = tmp_path / "evil.html"
+    form = f'<form method="post" action="{watched.url}/logout"><button>x</button></form>'
+    evil.write_text(f'<iframe src="{watched.url}"></iframe>{form}')
+    with closing(page.context.new_page().context) as _:
+        other = page.context.pages[-1]
+        other.goto(evil.as_uri())
+        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Applications") < 0
+        other.get_by_role("button").click()
+        expect(other.get_by_text("another site")).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Applications")
+
+
+def test_the_policy_stops_foreign_scripts(page: Page, watched: Watched) -> None:
+    """A script that somehow got into a page does not run."""
+    page.evaluate(
+        "() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s);"
+        " document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = 1\">') }"
+    )
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.ran") is None
+    assert watched.troubles
+    watched.troubles.clear()
+
+
+@pytest.mark.parametrize(
+    "payload", [*PAYLOADS[:3], *(pytest.param(payload, marks=pytest.mark.slow) for payload in PAYLOADS[3:])]
+)
+def test_hostile_texts(watched: Watched, page: Page, client: Client, payload: str) -> None:
+    """Whatever is in names, bodies, keys and headers is shown as text and runs nothing."""
+    name = payload[:50]
+    client.create_queue(name, kind="ordered")
+    client.create_queue(f"{name[:45]}.dead")
+    client.send(name, payload, key=payload, headers={"x": payload})
+    client.send(name, payload.encode(), key=payload)
+    place = f"a/{APPLICATION}/{quote(name, safe='')}"
+    for address in (f"a/{APPLICATION}", place, f"{place}/messages", f"{place}/messages?text={quote(payload)}"):
+        watched.open(address)
+        assert page.evaluate("document.querySelectorAll('img, svg, iframe, [onerror], [onfocus]').length") == 0
+    expect(page.locator("tbody")).to_contain_text(payload)
+    page.locator("tbody code").last.click()
+    expect(page.locator("dd", has_text=payload).first).to_be_visible()
+    expect(page.locator("pre")).to_have_text(payload)
+
+
+def test_a_scan_shows_how_far_it_is_and_stops(page: Page, watched: Watched, client: Client) -> None:
+    """A scan goes on by itself, says how far it is, stops when told to, and goes on again."""
+    client.create_queue("long")
+    client.send_many("long", ["hay"] * 12_000)
+    client.send("long", "hay and a needle")
+
+    def slowly(route: Route) -> None:
+        page.wait_for_timeout(150)
+        route.continue_()
+
+    page.route("**/messages?*cursor*", slowly)
+    watched.open(f"a/{APPLICATION}/long/messages?text=nowhere")
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"0 found, [1-9][\d,]+ looked at, back to .* UTC"))
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    said = page.get_by_role("status").inner_text()
+    page.wait_for_timeout(500)
+    assert page.get_by_role("status").inner_text() == said
+    page.get_by_role("link", name="Go on").click()
+    expect(page.get_by_role("status")).to_contain_text("12,001 looked at")
+    expect(page.get_by_role("status")).to_contain_text("this is the end")
+
+
+ADDRESSES = [
+    "",
+    f"a/{APPLICATION}",
+    f"a/{APPLICATION}/orders",
+    f"a/{APPLICATION}/orders/parts/backlog",
+    f"a/{APPLICATION}/claimed",
+    f"a/{APPLICATION}/orders/messages",
+    f"a/{APPLICATION}/orders/messages?text=number",
+    f"a/{APPLICATION}/orders/acts/send",
+    f"a/{APPLICATION}/orders/acts/purge",
+    f"a/{APPLICATION}/_acts/key-add",
+    f"a/{APPLICATION}/_audit",
+    f"a/{APPLICATION}/_keys",
+    f"a/{APPLICATION}/later/messages?delayed=on",
+    f"a/{APPLICATION}/_failures",
+    f"a/{APPLICATION}/_schedules",
+    f"a/{APPLICATION}/_schedules/nightly",
+    f"a/{APPLICATION}/_acts/schedule-add",
+    f"a/{APPLICATION}/nothing",
+    "a/another",
+    "health",
+]
+
+
+@pytest.fixture(scope="module")
+def narrow(chromium: Browser, session: StorageState, filled: Client, url: str) -> Iterator[Watched]:
+    """A small window, whose user has logged in: for all pages, because a window costs more than a page."""
+    with closing(chromium.new_context(viewport={"width": 375, "height": 700}, storage_state=session)) as context:
+        yield Watched(context.new_page(), url)
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "message", "login"])
+def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> None:
+    """No page is wider than 375 pixels, and axe-core finds nothing in it at AA, in light and in dark."""
+    page = narrow.page
+    page.emulate_media(color_scheme="light")
+    narrow.troubles.clear()
+    narrow.open(f"a/{APPLICATION}/orders/messages" if address == "message" else address)
+    if address == "message":
+        page.locator("tbody code").first.click()
+        expect(page.locator("pre")).to_be_visible()
+    if address.endswith("/orders"):
+        expect(page.locator("[data-live] canvas")).to_have_count(2)
+    if address.endswith("/claimed"):
+        expect(page.get_by_role("region", name="Jobs under way")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert accessibility(page, axe) == []
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    assert accessibility(page, axe, COLORS) == []
+    assert narrow.troubles == []
+
+
+def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
+    """All that a mouse reaches the keyboard reaches, and one sees where one is."""
+    watched.open(f"a/{APPLICATION}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the contents")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Names that begin with")).to_be_focused()
+    page.keyboard.type("orders")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("prefix=orders"))
+    reached = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent.trim()"))
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert page.evaluate(f"document.activeElement === document.body || {outline} !== 'none'")
+    assert {"orders", "Log out", "Health", "Show"} <= reached
+
+
+def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, client: Client) -> None:
+    """The number of messages follows the stream, and the list of messages tells of new ones, which a link shows."""
+    client.create_queue("growing")
+    client.send("growing", "first")
+    watched.open(f"a/{APPLICATION}/growing")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+    client.send_many("growing", ["x"] * 1233)
+    expect(page.locator(".figures")).to_contain_text("1,234 messages", timeout=60_000)
+    watched.open(f"a/{APPLICATION}/growing/messages")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+    expect(page.get_by_role("status").filter(has_text="new messages")).to_be_hidden()
+    client.send("growing", "the newest")
+    page.get_by_role("link", name="show them").click(timeout=60_000)
+    expect(page.locator("tbody tr").first).to_contain_text("the newest")
+
+
+def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, client: Client) -> None:
+    """The list of queues is there at once, and gets its numbers by itself; an error leaves it as it is."""
+    client.create_queue("counted-1")
+    client.send_many("counted-1", ["x"] * 1500)
+    address = f"a/{APPLICATION}?prefix=counted"
+    row = page.get_by_role("row", name="counted-1")
+    watched.open(address)
+    expect(row).to_contain_text("1,500")
+    page.get_by_role("link", name="counted-1").focus()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/*depth=on*", hold)
+    with page.expect_request("**/*depth=on*"):
+        page.goto(f"{watched.url}/{address}")
+    page.get_by_role("link", name="counted-1").focus()
+    expect(row).not_to_contain_text("1,500")
+    held[0].continue_()
+    expect(row).to_contain_text("1,500")
+    expect(page.get_by_role("link", name="counted-1")).to_be_focused()
+    page.unroute_all()
+    page.route("**/*depth=on*", lambda route: route.fulfill(status=503, body="<p>busy</p>", content_type="text/html"))
+    page.goto(f"{watched.url}/{address}")
+    expect(page.get_by_text("busy")).to_be_visible()
+    expect(row).to_be_visible()
+
+
+def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, client: Client) -> None:
+    """A tab that was opened in the background asks for no stream until one looks at it."""
+    client.create_queue("unseen")
+    page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen})")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/live") else None)
+    watched.open(f"a/{APPLICATION}/unseen")
+    page.wait_for_timeout(300)
+    assert asked == []
+    page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+
+
+def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -> None:
+    """When the stream is refused or ends the page says so, and the charts go on when it can be had again."""
+    client.create_queue("stopped")
+    bye = "event: bye\ndata: {}\n\n"
+    answers = iter([{"status": 503, "body": "busy"}, {"body": bye, "content_type": "text/event-stream"}])
+
+    def answer(route: Route) -> None:
+        given = next(answers, None)
+        route.continue_() if given is None else route.fulfill(**given)  # type: ignore[arg-type]
+
+    page.route("**/live", answer)
+    watched.open(f"a/{APPLICATION}/stopped")
+    expect(page.get_by_text("The charts have stopped.")).to_be_visible()
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "ended")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+    expect(page.get_by_text("The charts have stopped.")).to_be_hidden()
+    assert next(answers, None) is None
+
+
+def test_charts_have_their_times_in_utc(chromium: Browser, session: StorageState, client: Client, url: str) -> None:
+    """Wherever one is, the axis of a chart has the hours that tables have."""
+    client.create_queue("abroad")
+    abroad = chromium.new_context(timezone_id="Asia/Kolkata", storage_state=session)
+    with closing(abroad) as context:
+        page = context.new_page()
+        page.add_init_script(
+            "{ const fill = CanvasRenderingContext2D.prototype.fillText; window.drawn = [];"
+            " CanvasRenderingContext2D.prototype.fillText = function (text, ...rest)"
+            " { window.drawn.push(text); return fill.call(this, text, ...rest); } }"
+        )
+        Watched(page, url).open(f"a/{APPLICATION}/abroad")
+        expect(page.locator("[data-live] canvas")).to_have_count(2)
+        page.wait_for_function("window.drawn.some(text => /^\\d\\d:\\d\\d$/.test(text))")
+        drawn = {text[:2] for text in page.evaluate("window.drawn") if re.fullmatch(r"\d\d:\d[05]", text)}
+        now = datetime.now(UTC)
+        assert drawn <= {f"{(now - timedelta(hours=back)).hour:02d}" for back in (0, 1)}
+        expect(page.get_by_text("times in UTC").first).to_be_visible()
+
+
+def test_a_step_that_fails_can_be_tried_again(page: Page, watched: Watched, client: Client) -> None:
+    """After an error the scan's row has a link that does the step which failed."""
+    client.create_queue("failing")
+    client.send_many("failing", ["hay"] * 1200)
+    watched.open(f"a/{APPLICATION}/failing/messages")
+    page.route("**/messages?*cursor*", lambda route: route.continue_(url=f"{route.request.url}&partition=99"))
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("tbody > tr.more").get_by_role("alert")).to_be_visible()
+    expect(page.locator("tbody > p")).to_have_count(0)
+    expect(page.get_by_role("link", name="Try again")).to_be_visible()

@@ -1,0 +1,121 @@
+"""Hostile texts in every name, body, key and header: no page has them other than as text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from urllib.parse import urlencode
+
+import pytest
+
+from queuey.console import pages
+from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
+from tests.console.browser import Browser
+from tests.console.conftest import logged_in
+
+PAYLOADS = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' autofocus onfocus=alert(1) x='",
+    "</textarea></title></pre><svg onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{7*7}}{% raw %}",
+    "\u202ereversed & \u0000 \ufffd",
+]
+ELEMENTS = re.compile(
+    "html|head|meta|title|link|script|body|a|header|nav|form|span|input|button|main|ol|li|h[123]|p|b|ul|section|div|table|"
+    "thead|tbody|tr|th|td|dl|dt|dd|bdi|code|pre|small|label|noscript|details|summary"
+)
+ATTRIBUTES = re.compile(
+    "lang|charset|name|content|rel|href|nonce|type|src|defer|class|id|tabindex|aria-label|aria-labelledby|method|action|"
+    "value|role|scope|for|maxlength|required|autocomplete|autofocus|size|inputmode|title|hidden|download|colspan|"
+    "data-(first|scan|stop|live|ended|depth|fresh)|hx-(get|trigger|swap|swap-oob|target)"
+)
+
+
+class Strict(HTMLParser):
+    """Fails at any element or attribute that no template has, and at any address elsewhere."""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Checks an element."""
+        assert ELEMENTS.fullmatch(tag), tag
+        for name, value in attrs:
+            assert ATTRIBUTES.fullmatch(name), (tag, name)
+            if name in {"href", "src", "action", "hx-get", "data-live"}:
+                assert (value or "").startswith(("/console", "#main")), (tag, value)
+
+
+@pytest.fixture(params=PAYLOADS)
+def payload(request: pytest.FixtureRequest) -> str:
+    """A hostile text."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def place(store: Store, payload: str, app: App) -> str:
+    """The address of a queue in which everything is hostile, as far as it may be."""
+    name = payload.replace("/", "\\").replace("\u0000", "")[:50]
+    queue, _ = store.create_queue("queuey", name, QueueSpec(kind="ordered", dead_letter=f"d{name}"[:50]))
+    letters, _ = store.create_queue("queuey", f"d{name}"[:50], QueueSpec())
+    said = {"queue": "q", "partition": "1", "id": "0" * 32, "attempts": "1", "error": payload, "text": payload}
+    dead = tuple((f"queuey-dead-{key}", value) for key, value in said.items())
+    dead += (("queuey-dead-at", "2026-01-01T00:00:00.000Z"),)
+    store.append(letters, [NewMessage(payload, 1, 60, Meta(headers=dead))])
+    hostile = Meta(payload, ((payload, payload),), json=False, key=payload)
+    store.append(queue, [NewMessage(payload, 1, 60, hostile), NewMessage(payload.encode(), 1, 60, hostile)])
+    store.set_offsets(queue, payload, [OffsetChange(1, (1, 1))])
+    return pages.link("a", "queuey", name)
+
+
+def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
+    """No page has an element, attribute or address that no template has."""
+    paths = [place, f"{place}/messages", pages.link("a", "queuey"), pages.link("a", "queuey", "_failures")]
+    paths += [f"{place}/parts/{part}" for part in ("explanation", "size", "backlog", "groups", "moves", "dead")]
+    html = browser.get(f"{place}/messages").text
+    paths += [html.partition(f'href="{place}/messages/')[2].partition('"')[0]]
+    paths[-1] = f"{place}/messages/{paths[-1]}"
+    for path in paths:
+        for reply in (browser.get(path), browser.part(path)):
+            assert reply.status == 200, (path, reply)
+            Strict().feed(reply.text)
+    for reply in (browser.get(paths[2], query="depth=on"), browser.part(paths[2], query="depth=on")):
+        Strict().feed(reply.text)
+
+
+def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) -> None:
+    """What was typed into a field stands in it again, as text."""
+    for path, fields in (
+        ("/console", {"prefix": payload}),
+        ("/console/a/queuey", {"prefix": payload}),
+        ("/console/a/queuey/_failures", {"start": payload}),
+        (f"{place}/messages", {"text": payload, "header": payload, "value": payload, "key": payload}),
+        (f"{place}/messages", {"since": payload}),
+        (f"{place}/messages", {"delayed": payload}),
+        (f"{place}/messages", {"id": payload, "cursor": payload}),
+        ("/console/login", {"next": payload}),
+        ("/console/nothing", {payload: payload}),
+    ):
+        Strict().feed(browser.get(path, query=urlencode(fields)).text)
+        Strict().feed(browser.part(path, query=urlencode(fields)).text)
+
+
+def test_hostile_paths(browser: Browser, payload: str) -> None:
+    """A path of hostile names is an error page like any other."""
+    for path in (
+        pages.link("a", payload),
+        pages.link("a", payload, payload),
+        pages.link("a", "queuey", payload, payload),
+    ):
+        Strict().feed(browser.get(path).text)
+
+
+def test_hostile_applications(store: Store, app: App, payload: str) -> None:
+    """An application may have any name that the store takes."""
+    store.create_application(payload)
+    store.add_key(payload, digest_of("8" * 64))
+    browser = logged_in(app, "8" * 64)
+    Strict().feed(browser.get("/console").text)

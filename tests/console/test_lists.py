@@ -1,0 +1,169 @@
+"""The lists of the console: how much is in queues, what a key may do that sees no list, and what has failed."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from html import unescape
+
+from queuey.access import parse_scope
+from queuey.console import lists
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.parts import App
+from tests.console.browser import Browser
+from tests.console.conftest import logged_in
+from tests.console.test_pages import bury, text_of
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+
+SEND_KEY = "4" * 64
+NONE = "\N{EN DASH}"
+
+
+def depths(browser: Browser, query: str = "") -> dict[str, tuple[str, str]]:
+    """Returns what the list of queues says of the messages of each, as a script gets it: how many, and the oldest."""
+    page = browser.part("/console/a/queuey", query=f"depth=on&{query}").text
+    assert 'hx-swap-oob="true"' in page
+    cells = r'<bdi>([^<]*)</bdi></a></td><td class="number">([^<]*)</td><td>([^<]*)</td>'
+    return {name: (count, oldest) for name, count, oldest in re.findall(cells, page)}
+
+
+def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
+    """The list has how many messages each queue has, and the oldest, as a part or by a link; a page does not wait."""
+    owner.create("empty")
+    owner.create("full", partitions=3)
+    for partition in "123":
+        owner.post("full", "x", X_Partition=partition)
+    page = browser.get("/console/a/queuey").text
+    [link] = re.findall(r'<p hx-get="[^"]*" hx-trigger="load"><a href="([^"]*)">Show how many', page)
+    assert "hx-swap-oob" not in page
+    found = depths(browser)
+    assert found["empty"] == ("0", NONE)
+    assert found["full"][0] == "3"
+    assert re.fullmatch(r"\d{4}-.* UTC", found["full"][1])
+    assert depths(browser, "prefix=em") == {"empty": ("0", NONE)}
+    whole = browser.get("/console/a/queuey", query=unescape(link).partition("?")[2]).text
+    assert "hx-swap-oob" not in whole
+    assert "<h1>" in whole
+    assert found["full"][1] in whole
+    assert "not counted" not in whole
+
+
+def test_queues_of_principals_are_not_counted(browser: Browser, owner: Caller) -> None:
+    """A queue whose principals keep the key out is in the list, without its messages."""
+    owner.create("q", principals="app:guest")
+    assert depths(browser) == {"q": (NONE, NONE)}
+
+
+def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
+    """A page counts so many partitions and for so long, and says of how many queues the messages are not counted."""
+    for name, partitions in (("a", 2), ("b", 4), ("c", 1)):
+        owner.create(name, partitions=partitions)
+    with replace_in(lists, lists.MAX_PARTITIONS, 3):
+        assert {name for name, (count, _) in depths(browser).items() if count == "0"} == {"a", "c"}
+        assert "Of 1 queues they were not counted" in browser.get("/console/a/queuey", query="depth=on").text
+    with replace_in(lists, lists.LOOKING_SECONDS, -1.0):
+        assert "Of 3 queues they were not counted" in browser.part("/console/a/queuey", query="depth=on").text
+
+
+def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: Browser) -> None:
+    """A key that sees no list learns what it may do, and opens queues by their names; these say which right lacks."""
+    store.add_key("queuey", digest_of(SEND_KEY), scope=parse_scope(["send"], ["in-*", "orders"]))
+    owner.create("orders")
+    owner.create("other")
+    owner.post("orders", "secret")
+    sender = logged_in(app, SEND_KEY)
+    page = sender.get("/console/a/queuey")
+    assert page.status == 200
+    assert "send: queues that match in-* , orders" in text_of(page.text)
+    assert "the credential allows send" in page.text
+    assert "other" not in re.findall(r"<bdi>([^<]*)</bdi>", page.text)
+    reply = sender.get("/console/a/queuey", query="queue=orders")
+    assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey/orders")
+    assert sender.get("/console/a/queuey", query="queue=a%2Fb").headers["Location"] == "/console/a/queuey/a%2Fb"
+    page = sender.get("/console/a/queuey/orders")
+    assert page.status == 200
+    assert "You may do here: send." in text_of(page.text)
+    assert "the credential allows send" in page.text
+    assert "secret" not in page.text
+    assert re.findall(r'class="button" href="([^"]*)"', page.text) == ["/console/a/queuey/orders/acts/send"]
+    assert sender.get("/console/a/queuey/orders/acts/send").status == 200
+    for path in ("other", "orders/messages", "orders/parts/size", "_failures"):
+        assert sender.get(f"/console/a/queuey/{path}").status == 403
+    assert "the credential allows send" in sender.get("/console/a/queuey/orders/messages").text
+
+
+def test_an_application_of_others(browser: Browser, store: Store) -> None:
+    """A key of another application sees no list, but opens queues that name it, or are public, by their names."""
+    store.create_queue("guest", "open", QueueSpec(type="public"))
+    page = browser.get("/console/a/guest")
+    assert page.status == 403
+    assert "open</bdi>" not in page.text
+    assert browser.get("/console/a/guest", query="queue=open").headers["Location"] == "/console/a/guest/open"
+    assert browser.get("/console/a/guest/open").status == 200
+
+
+def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
+    """Dead letters are grouped by their reasons over all queues that hold some, with links to each and its latest."""
+    owner.create("q")
+    owner.create("special", dead_letter="graveyard")
+    for name in ("a.dead", "b.dead", "graveyard", "plain"):
+        owner.create(name)
+    for number in range(3):
+        bury(owner, "Timeout", f"gave up after {number} s", into="a.dead")
+    bury(owner, "Timeout", "gave up after 9 s", into="graveyard")
+    bury(owner, "KeyError", "'name'", into="b.dead")
+    owner.post("b.dead", "no dead letter")
+    page = browser.get("/console/a/queuey/_failures").text
+    rows = re.findall(
+        r'<td class="number">(\d+)</td><td><bdi>([^<]*)</bdi></td><td class="preview"><bdi>([^<]*)<', page
+    )
+    assert [(count, error) for count, error, _ in rows] == [("4", "Timeout"), ("1", "KeyError")]
+    assert rows[0][2] == "gave up after &lt;n&gt; s"
+    text = text_of(page)
+    for words in (
+        "3 in a.dead , from q :",
+        "1 in graveyard , from q :",
+        "b.dead : 2 messages, 1 of them say no reason",
+    ):
+        assert words in text
+    for address in re.findall(r'href="(/console/a/queuey/[^"]*messages/[^"]*)"', page):
+        assert browser.get(unescape(address)).status == 200
+    assert 'rel="next"' not in page
+    assert "plain" not in text
+
+
+def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Browser, owner: Caller) -> None:
+    """A page looks into so many queues and says where it ends; what a key may not read it says, too."""
+    owner.create("orders-1", dead_letter="orders-lost")
+    for name in ("a.dead", "b.dead", "c", "d.dead", "orders-lost", "z"):
+        owner.create(name)
+    owner.create("e", dead_letter="e.lost")
+    bury(owner, "Timeout", "late", into="orders-lost")
+
+    def walked(by: Browser, **changes: float) -> list[str]:
+        found: list[str] = []
+        query: str | None = ""
+        with ExitStack() as stack:
+            for name, value in changes.items():
+                stack.enter_context(replace_in(lists, getattr(lists, name), value))
+            while query is not None:
+                page = by.get("/console/a/queuey/_failures", query=query).text
+                found += re.findall(r'<li><a href="[^"]*"><bdi>([^<]*)</bdi></a>:', page)
+                following = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', page)
+                query = None if following is None else unescape(following[1])
+        return found
+
+    expected = ["a.dead", "b.dead", "d.dead", "e.lost", "orders-lost"]
+    assert walked(browser) == expected
+    for size in (1, 2, 3):
+        assert walked(browser, MAX_SAMPLED=size) == expected
+        assert walked(browser, MAX_SEARCHED=size) == expected
+    assert walked(browser, LOOKING_SECONDS=-1.0) == expected
+    assert walked(limited) == ["orders-lost"]
+    assert "There is no such queue" in browser.get("/console/a/queuey/_failures").text
+    refused = measuring.get("/console/a/queuey/_failures")
+    assert refused.status == 403
+    assert "This needs read; the credential allows measure." in refused.text

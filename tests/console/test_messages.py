@@ -1,0 +1,317 @@
+"""Messages in the console: lists, scans, single messages and downloads, which consume nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.console import bodies, messages
+from queuey.messages import Message, Meta, NewMessage, QueueSpec
+from queuey.service.browsing import Wanted
+from queuey.storage import Store
+from tests.console.browser import Browser
+from tests.console.test_pages import text_of
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+
+LIST = "/console/a/queuey/q/messages"
+
+
+def previews(html: str) -> list[str]:
+    """Returns the bodies in a list."""
+    return [unescape(body) for body in re.findall(r"<span class=\"kind\">\w+</span> <bdi>([^<]*)</bdi>", html)]
+
+
+def following(html: str) -> str | None:
+    """Returns the query of the next page."""
+    found = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', html)
+    return None if found is None else unescape(found[1])
+
+
+def walk(browser: Browser, query: str = "") -> list[str]:
+    """Returns the bodies of all pages of a list, or of all steps of a scan."""
+    html = browser.get(LIST, query=query).text
+    found = previews(html)
+    while (query_of_next := following(html)) is not None:
+        html = browser.part(LIST, query=query_of_next).text
+        found += previews(html)
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_pages_are_newest_first(browser: Browser, owner: Caller, partitions: int) -> None:
+    """Every message is on one of the pages, once, the newest first, and stays where it is."""
+    owner.create("q", partitions=partitions)
+    sent = [str(number) for number in range(130)]
+    for some in (sent[:50], sent[50:100], sent[100:]):
+        owner.batch("q", *({"body": body, "partition": int(body) % partitions + 1} for body in some))
+    assert walk(browser) == sent[::-1]
+    assert walk(browser) == sent[::-1]
+    assert len(owner.claim("q", limit=1)) == 1
+
+
+def test_one_partition(browser: Browser, owner: Caller) -> None:
+    """A list may be of one partition; one that the queue does not have is an error."""
+    owner.create("q", partitions=2)
+    owner.post("q", "first", X_Partition="1")
+    owner.post("q", "second", X_Partition="2")
+    assert walk(browser, "partition=2") == ["second"]
+    assert browser.get(LIST, query="partition=3").status == 400
+    assert browser.get(LIST, query="partition=x").status == 400
+
+
+def test_since_a_time_or_an_id(browser: Browser, owner: Caller) -> None:
+    """A list begins at a time or at a message; what is neither is an error."""
+    owner.create("q")
+    ids = [owner.post("q", body)["key"] for body in ("a", "b", "c")]
+    assert walk(browser, f"since={ids[1]}") == ["b", "a"]
+    assert walk(browser, "since=1970-01-02") == []
+    assert walk(browser, "since=now") == ["c", "b", "a"]
+    assert walk(browser, "since=-1h") == []
+    for wrong in ("yesterday", "-1x", "1:2", "9999-12-31T23:59-05:00", "%2B" + "9" * 400 + "w"):
+        assert browser.get(LIST, query=f"since={wrong}").status == 400
+    assert browser.get(LIST, query="cursor=nonsense").status == 400
+
+
+def test_scans(browser: Browser, owner: Caller) -> None:
+    """Text, headers and keys are looked for step by step; each step says how far it is."""
+    owner.create("q", kind="ordered")
+    for number in range(40):
+        key, headers = f"k{number % 4}", {"X-Header-colour": "green" if number % 2 else "red"}
+        owner("POST", "q", f"Body {number}", headers=headers | {"X-Message-Key": key})
+    with replace_in(messages, messages.SCAN_SIZE, 7):
+        assert walk(browser, "text=body+3") == [
+            "Body 39",
+            *(f"Body {number}" for number in range(38, 29, -1)),
+            "Body 3",
+        ]
+        assert len(walk(browser, "header=Colour")) == 40
+        assert len(walk(browser, "header=colour&value=gree")) == 20
+        assert len(walk(browser, "value=red")) == 20
+        assert walk(browser, "key=k1&text=5") == ["Body 25", "Body 5"]
+        page = browser.get(LIST, query="text=nowhere").text
+        assert "0 found, 7 looked at" in text_of(page)
+        assert "data-stop" in page
+        last = browser.part(LIST, query=(following(page) or "").replace("scanned=7", "scanned=33")).text
+        assert "40 looked at" in text_of(last)
+    assert "this is the end" in text_of(browser.get(LIST, query="text=nowhere").text)
+
+
+def test_a_scan_pauses(browser: Browser, owner: Caller) -> None:
+    """After so many messages, or so many that match, a scan waits until somebody says go on."""
+    owner.create("q")
+    owner.batch("q", *({"body": "x"} for _ in range(40)))
+    with replace_in(messages, messages.SCAN_SIZE, 10):
+        assert "data-scan" in browser.get(LIST, query="text=y").text
+        with replace_in(messages, messages.MAX_UNASKED, 10):
+            page = browser.get(LIST, query="text=y").text
+            assert "data-scan" not in page
+            assert "Go on" in page
+        with replace_in(messages, messages.PAGE_SIZE, 10):
+            assert "data-scan" not in browser.get(LIST, query="text=x").text
+
+
+def test_many_partitions(browser: Browser, owner: Caller) -> None:
+    """Of many partitions the first is listed, and the page says so; all together have short addresses."""
+    owner.create("q", partitions=200)
+    sent = [str(number) for number in range(400)]
+    for begin in range(0, 400, 50):
+        items = ({"body": body, "partition": int(body) % 200 + 1} for body in sent[begin : begin + 50])
+        assert owner.batch("q", *items).status == 201
+    page = browser.get(LIST).text
+    assert "Partition 1 of 200 only." in text_of(page)
+    assert "this is the end of partition 1." in text_of(page)
+    [everywhere] = re.findall(r'<a href="[^"?]*\?([^"]*)">Look in all partitions', page)
+    html = browser.get(LIST, query=everywhere).text
+    assert "only." not in text_of(html)
+    assert len(following(html) or "") < 200
+    assert walk(browser, everywhere) == sent[::-1]
+    with replace_in(messages, messages.SCAN_SIZE, 50):
+        assert len(following(browser.get(LIST, query="partition=0&text=7").text) or "") < 200
+        assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
+    assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
+
+
+def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> None:
+    """Where a page ends between messages of one id, the next page has the rest of them, and none is shown twice."""
+    owner.create("q", partitions=3)
+    expected = []
+    for number in range(4):
+        sent = owner.post("q", f"{number} in 1", X_Partition="1")
+        for part in (2, 3):
+            assert owner("PUT", f"q/{part}:{sent['key']}", f"{number} in {part}").status in {200, 201}
+        expected += [f"{number} in {part}" for part in (1, 2, 3)]
+    for size in range(1, 8):
+        with replace_in(messages, messages.PAGE_SIZE, size):
+            assert walk(browser) == expected[::-1]
+
+
+def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
+    """They have a list of their own, the next one first, and pages; filters and the form keep to it."""
+    owner.create("q", partitions=3)
+    owner.post("q", "due")
+    for number in range(9, 0, -1):
+        owner.post("q", f"{number} h", X_Delay=str(3600 * number), X_Partition=str(number % 3 + 1))
+    assert walk(browser) == ["due"]
+    [query] = re.findall(r'<a href="[^"?]*\?([^"]*)">Not due yet', browser.get(LIST).text)
+    with replace_in(messages, messages.PAGE_SIZE, 2):
+        assert walk(browser, unescape(query)) == [f"{number} h" for number in range(1, 10)]
+    assert walk(browser, "delayed=on&text=7") == ["7 h"]
+    page = browser.get(LIST, query="delayed=on").text
+    assert '<input type="hidden" name="delayed" value="on">' in page
+    assert "this is the end" in text_of(page)
+    assert "Messages that are due" in page
+    assert walk(browser, "delayed=on&since=%2B390m") == ["7 h", "8 h", "9 h"]
+
+
+def test_too_long_texts(browser: Browser, owner: Caller) -> None:
+    """What is looked for has a bound, as each message is compared with it."""
+    owner.create("q")
+    assert browser.get(LIST, query=f"text={'x' * 201}").status == 400
+
+
+def test_by_id(browser: Browser, owner: Caller) -> None:
+    """The field for an id leads to the message."""
+    owner.create("q", partitions=2)
+    sent = owner.post("q", "here", X_Partition="2")
+    reply = browser.get(LIST, query=f"id={sent['key']}&partition=2")
+    assert (reply.status, reply.headers["Location"]) == (303, f"{LIST}/2%3A{sent['key']}")
+    assert "here" in browser.get(f"{LIST}/{sent['key']}").text
+    assert browser.get(LIST, query="id=nonsense").status == 400
+
+
+def test_what_readers_of_a_queue_see(browser: Browser, owner: Caller) -> None:
+    """The page of a queue has the sentences of explain, and how much of each partition is shown."""
+    owner.create("seen", partitions=2)
+    owner.post("seen", "x", X_Partition="2")
+    assert "What readers see now" in browser.get("/console/a/queuey/seen").text
+    page = text_of(browser.part("/console/a/queuey/seen/parts/explanation").text)
+    for words in (*owner.get("seen/explain").json["sentences"][:4], "1 nothing: it is empty", "2 all"):
+        assert words in page
+
+
+def test_a_message(browser: Browser, owner: Caller) -> None:
+    """A message has its body, its headers, and what explain knows of it."""
+    owner.create("q")
+    headers = {"X-Header-trace": "abc", "Content-Type": "application/vnd.x"}
+    sent = owner("POST", "q", '{"a":[1,2]}', headers=headers).messages[0]
+    page = browser.get(f"{LIST}/1:{sent['key']}").text
+    assert "Body: JSON, 11 bytes" in page
+    assert '{\n  "a": [' in unescape(page)
+    for words in ("trace abc", "application/vnd.x", "Range reads show it.", "It expires at"):
+        assert words in text_of(page)
+
+
+def test_neighbours_of_a_message(browser: Browser, owner: Caller) -> None:
+    """A message's page leads to the ones before and after it in its partition; one that is gone has them too."""
+    owner.create("q", partitions=2)
+    first, second, third = (owner.post("q", body, X_Partition="2")["key"] for body in "abc")
+    owner.post("q", "elsewhere", X_Partition="1")
+
+    def neighbours(place: str) -> dict[str, str]:
+        page = browser.get(f"{LIST}/{place}").text
+        return dict(re.findall(r'rel="(prev|next)" href="[^"]*%3A([0-9a-f]+)"', page))
+
+    assert neighbours(f"2:{second}") == neighbours(second) == {"prev": first, "next": third}
+    assert neighbours(f"2:{first}") == {"next": second}
+    assert neighbours(f"2:{third}") == {"prev": second}
+    owner("DELETE", f"q/2:{second}")
+    assert neighbours(f"2:{second}") == {"prev": first, "next": third}
+    assert neighbours(second) == {}
+
+
+def test_a_message_that_is_not_there(browser: Browser, owner: Caller) -> None:
+    """The page says that there is none, and what is known of the id."""
+    owner.create("q")
+    reply = browser.get(f"{LIST}/1:0123456789ab11e88000000000000001")
+    assert reply.status == 404
+    assert "There is no message with this id." in reply.text
+    assert "absent" in reply.text
+    assert browser.get(f"{LIST}/nonsense").status == 400
+    assert browser.get(f"{LIST}/1:0123456789ab11e88000000000000001/body").status == 404
+
+
+def test_download(browser: Browser, store: Store) -> None:
+    """A body is given as it is, as a file that no browser opens."""
+    queue, _ = store.create_queue("queuey", "q", QueueSpec())
+    body = b"\x00\xff<script>alert(1)</script>"
+    meta = Meta("text/html")
+    [position] = store.append(queue, [NewMessage(body, 1, 60, meta)])
+    [message] = store.fetch(queue, [(1, position)])
+    reply = browser.get(f"{LIST}/1:{message.id}/body")
+    assert reply.body == body
+    assert reply.headers["Content-Type"] == "application/octet-stream"
+    assert reply.headers["Content-Disposition"] == f'attachment; filename="message-{message.id}.bin"'
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in reply.headers["Content-Security-Policy"]
+    page = browser.get(f"{LIST}/1:{message.id}").text
+    assert "00000000  00 ff 3c 73" in page
+    assert "<script>alert" not in page
+
+
+def message(body: str | bytes, **meta: Any) -> Message:  # noqa: ANN401 - fields
+    """Returns a message."""
+    return Message(1, 1, 1, 1, body, Meta(**meta) if meta else None)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "cut"),
+    [
+        ("plain", "text", False),
+        ('{"a": 1}', "JSON", False),
+        ('  ["x"]', "JSON", False),
+        ("{broken", "text", False),
+        ("[" * 5000, "text", False),
+        ("[" * 33 + "]" * 33, "text", False),
+        ("[" * 32 + "]" * 32, "JSON", False),
+        (json.dumps(["x" * 100_000]), "text", True),
+        ("x" * 65_536, "text", False),
+        (b"\x00" * 4096, "bytes", False),
+        (b"\x00" * 4097, "bytes", True),
+    ],
+)
+def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None:  # noqa: FBT001
+    """JSON has indents unless that could make a page of it, the rest is shown as it is, up to a bound."""
+    shown = bodies.shown(body)
+    assert (shown.kind, shown.is_cut) == (kind, cut)
+    assert shown.size == len(body)
+
+
+@given(st.recursive(st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_indents_change_no_value(value: object) -> None:
+    """JSON with indents is the same JSON, and a page of it is bounded."""
+    text = json.dumps(value)
+    shown = bodies.shown(text)
+    assert len(shown.text) <= bodies.MAX_SHOWN
+    if not shown.is_cut:
+        assert json.loads(shown.text) == value
+    assert len(bodies.preview(message(text))) <= bodies.MAX_PREVIEW
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [
+        (Wanted(), True),
+        (Wanted(text="HELLO"), True),
+        (Wanted(text="bye"), False),
+        (Wanted(header="A"), True),
+        (Wanted(header="b"), False),
+        (Wanted(header="a", value="on"), True),
+        (Wanted(header="a", value="two"), False),
+        (Wanted(value="one"), True),
+        (Wanted(key="k"), True),
+        (Wanted(key="K"), False),
+        (Wanted(text="hello", key="other"), False),
+    ],
+)
+def test_which_messages_are_wanted(wanted: Wanted, taken: bool) -> None:  # noqa: FBT001
+    """Each field that is given must hold."""
+    assert wanted.takes(message("Hello", headers=(("a", "one"),), key="k")) is taken
+    assert Wanted(text="é").takes(message("É".lower().encode()))
+    assert not Wanted(header="a").takes(message("x"))

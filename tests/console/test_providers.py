@@ -1,0 +1,598 @@
+"""Logins at an OpenID provider: the way there and back, who one is then, and what hostile answers come to."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+import msgspec
+import pytest
+
+from queuey.console import cookies, login
+from queuey.console.login import EXCHANGES, WRONG_CODES
+from queuey.console.resources import console
+from queuey.errors import SettingsError
+from queuey.messages import QueueSpec
+from queuey.service.operating.sessions import Sessions, UserLogin
+from queuey.settings import UserIssuer, Users
+from queuey.storage import Store
+from queuey.user_queues import issuer_tag, queue_name, user_name
+from queuey.web import make_app
+from queuey.web.admission.rates import Rate
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
+from queuey.web.credentials.users import providers_of
+from queuey.web.parts import App
+from tests.console.acting import act, said
+from tests.console.browser import Browser
+from tests.console.conftest import examine
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+from tests.web.conftest import KEY
+from tests.web.users.issuer import Behaviour, Issuer, new_key, patient_readers
+from tests.web.users.provider import OpenIdProvider, patient_providers, providing, visit
+
+PATTERN = "inbox-{user}"
+FORM = "/console/login"
+
+
+@pytest.fixture
+def provider() -> Iterator[OpenIdProvider]:
+    """Where users log in."""
+    with providing() as found:
+        yield found
+
+
+@pytest.fixture
+def trusted(provider: OpenIdProvider) -> UserIssuer:
+    """The setting."""
+    return UserIssuer(
+        issuer=provider.root,
+        audience=("queuey", "api"),
+        keys=provider.url,
+        client="queuey",
+        queues={PATTERN: ("read", "delete"), "out-{user}": ("send",)},
+        roles={"admins": ("read", "claim", "admin"), "watchers": ("measure",)},
+    )
+
+
+@pytest.fixture
+def users(trusted: UserIssuer) -> Users:
+    """The users of the applications."""
+    return {"queuey": (trusted,)}
+
+
+@pytest.fixture
+def app(store: Store, users: Users) -> App:
+    """The application."""
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of(KEY))
+    return assembled(store, users)
+
+
+def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
+    """Makes the application as another process of the service does."""
+    readers, found = patient_providers(users, environ or {})
+    include = console(examine, users=users, providers=found)
+    return make_app(store, readers=readers, private=users.keys(), includes=[include])
+
+
+@pytest.fixture
+def browser(app: App) -> Browser:
+    """A browser whose user has not logged in."""
+    return Browser(app)
+
+
+def begin(browser: Browser, provider: OpenIdProvider, following: str = "") -> str:
+    """Opens the form and follows its link; returns where the provider is asked."""
+    html = browser.get(FORM, query=urlencode({"next": following})).text
+    [address] = re.findall(rf'href="({FORM}/{issuer_tag(provider.root)}[^"]*)"', html)
+    path, _, query = unescape(address).partition("?")
+    reply = browser.get(path, query=query)
+    assert reply.status == 303, reply.text
+    return reply.headers["Location"]
+
+
+def come_back(browser: Browser, address: str) -> Any:  # noqa: ANN401 - a reply
+    """Comes back from the provider, as a browser does that another site sends: at first without strict cookies."""
+    parts = urlsplit(address)
+    stranger = Browser(browser.app, browser.host)
+    first = stranger.get(parts.path, query=parts.query)
+    assert (first.status, stranger.cookies) == (200, {})
+    [again] = re.findall(r'content="0;url=([^"]*)"', first.text)
+    path, _, query = unescape(again).partition("?")
+    return browser.get(path, query=query)
+
+
+def log_in(browser: Browser, provider: OpenIdProvider, following: str = "") -> Any:  # noqa: ANN401 - a reply
+    """Goes to the provider and comes back."""
+    return come_back(browser, visit(begin(browser, provider, following)))
+
+
+def inbox(provider: OpenIdProvider, user: str = "ann") -> str:
+    """The name of a user's queue."""
+    return queue_name(PATTERN, user_name(provider.root, user))
+
+
+def test_a_user_logs_in(browser: Browser, provider: OpenIdProvider) -> None:
+    """The whole way: to the provider, back, and on to the page that was wanted, as the user; and out again."""
+    reply = log_in(browser, provider, "/console/a/queuey")
+    assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey")
+    assert set(browser.cookies) == {cookies.SESSION}
+    assert f"user:{issuer_tag(provider.root)}.ann of queuey" in browser.get("/console").text
+    [form] = provider.exchanged
+    assert form["redirect_uri"] == f"http://localhost:5000{FORM}/{issuer_tag(provider.root)}/back"
+    copied = Browser(browser.app)
+    copied.cookies = dict(browser.cookies)
+    assert browser.post("/console/logout", {"form_token": browser.token("/console")}).status == 303
+    assert copied.get("/console").status == 303
+
+
+def test_what_the_provider_is_asked(browser: Browser, provider: OpenIdProvider) -> None:
+    """Each login has a state, a nonce and a challenge of its own; all of them are long."""
+    first, second = (dict(parse_qsl(urlsplit(begin(browser, provider, "/console/a/x")).query)) for _ in range(2))
+    assert (first["scope"], first["theme"], first["response_type"]) == ("openid", "dark", "code")
+    for name in ("state", "nonce", "code_challenge"):
+        assert first[name] != second[name]
+        assert len(first[name]) >= 43
+
+
+@pytest.mark.parametrize("host", ["queues.example.org", "queues.example.org:8443"])
+def test_elsewhere_the_way_back_is_https(app: App, provider: OpenIdProvider, host: str) -> None:
+    """Behind a proxy that ends TLS the address to come back to begins with https, as the cookie needs it."""
+    browser = Browser(app, host)
+    assert log_in(browser, provider).status == 303
+    assert provider.exchanged[0]["redirect_uri"].startswith(f"https://{host}/console/login/")
+    assert set(browser.cookies) == {f"__Host-{cookies.SESSION}"}
+
+
+def test_a_user_sees_the_own_queue(app: App, browser: Browser, provider: OpenIdProvider) -> None:
+    """A user without a role finds the queues of its patterns, and no other."""
+    service = app.service
+    for name in (inbox(provider), inbox(provider, "bob"), "orders"):
+        service.queues.create("queuey", name, QueueSpec())
+    assert log_in(browser, provider).status == 303
+    assert '<a href="/console/a/queuey">' in browser.get("/console").text
+    page = browser.get("/console/a/queuey")
+    assert page.status == 200
+    assert f'<a href="/console/a/queuey/{inbox(provider)}">' in page.text
+    sends = queue_name("out-{user}", user_name(provider.root, "ann"))
+    assert f'send: <a href="/console/a/queuey/{sends}">' in page.text
+    assert "orders" not in page.text
+    assert browser.get(f"/console/a/queuey/{inbox(provider)}/messages").status == 200
+    for other in (inbox(provider, "bob"), "orders", "nothing"):
+        assert browser.get(f"/console/a/queuey/{other}").status == 403
+
+
+def test_a_role(app: App, browser: Browser, provider: OpenIdProvider) -> None:
+    """A user with a role has its verbs with all queues of the application: the same in the console as in the API."""
+    service = app.service
+    service.queues.create("queuey", "orders", QueueSpec())
+    provider.claims = {"groups": ["staff", "admins"]}
+    assert log_in(browser, provider).status == 303
+    assert "/console/a/queuey/orders" in browser.get("/console/a/queuey").text
+    assert browser.get("/console/a/queuey/orders/messages").status == 200
+    token = provider.issuer.token("ann", groups=["staff", "admins"])
+    ann = Caller(app, f"Bearer {token}")
+    assert (ann.get("orders").status, ann("POST", "orders", "x").status) == (200, 403)
+
+
+def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, store: Store) -> None:
+    """An act of a user stands in the audit log under the user's name; a key that a user makes ends with the session."""
+    app.service.queues.create("queuey", "orders", QueueSpec())
+    provider.claims = {"groups": ["admins"]}
+    assert log_in(browser, provider).status == 303
+    page = said(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
+    assert f"user:{issuer_tag(provider.root)}.ann" in page
+    address = "/console/a/queuey/_acts/key-add"
+    refused = act(browser, address, read="yes", queues="orders", expires="9h")
+    assert (refused.status, "Later than your own" in refused.text) == (400, True)
+    assert act(browser, address, send="yes", queues="orders", expires="1h").status == 403
+    assert act(browser, address, read="yes", queues="orders", expires="1h").status == 200
+    assert any(key.expires is not None and key.expires < time.time() + 3700 for key in store.keys("queuey"))
+    assert f"user:{issuer_tag(provider.root)}.ann" in browser.get("/console/a/queuey/_audit").text
+    provider.claims = {}
+    assert log_in(browser, provider).status == 303
+    assert browser.get(address).status == 403
+    assert browser.get(f"/console/a/queuey/{inbox(provider)}/acts/purge").status in {403, 404}
+
+
+def test_a_session_has_the_rights_of_the_settings_in_force(
+    store: Store, browser: Browser, provider: OpenIdProvider, trusted: UserIssuer, users: Users
+) -> None:
+    """In another process the session is the same. It loses a role with the setting, and ends with the trust."""
+    browser.app.service.queues.create("queuey", "orders", QueueSpec())
+    provider.claims = {"groups": "watchers"}
+    assert log_in(browser, provider).status == 303
+    browser.app = assembled(store, users)
+    assert browser.get("/console/a/queuey/orders").status == 200
+    browser.app = assembled(store, {"queuey": (msgspec.structs.replace(trusted, roles={}),)})
+    assert browser.get("/console/a/queuey/orders").status == 403
+    assert browser.get("/console").status == 200
+    kept = dict(browser.cookies)
+    for other in (
+        {},
+        {"other": (trusted,)},
+        {"queuey": (msgspec.structs.replace(trusted, client=None),)},
+        {"queuey": (msgspec.structs.replace(trusted, issuer="https://accounts.example.org"),)},
+    ):
+        browser.cookies, browser.app = dict(kept), assembled(store, other)
+        assert browser.get("/console").status == 303
+
+
+def test_a_session_outlives_the_token(store: Store, users: Users) -> None:
+    """A session of a user is as long as one of a key; the store has names and roles, and no token."""
+    now = time.time() + 3 * 3600
+    login = UserLogin(users["queuey"][0].issuer, (("queuey", "user:abc.ann", ("admins",)),))
+    token, session = Sessions(store, lambda: now).begin(login)
+    assert session.expires > now + 7 * 3600
+    assert Sessions(store, lambda: now).find(token).holder == login
+
+
+def test_a_client_with_a_secret(store: Store, tmp_path: Path) -> None:
+    """The secret of a client goes to the provider in the header, encoded as RFC 6749 has it, wherever it comes from."""
+    client, secret = "queuey:web", "s3cret/+:\u00e9 %"
+    (tmp_path / "secret").write_text(f"{secret}\n", "utf-8")
+    with providing(client=client, secret=secret) as provider:
+        for place, environ in ((f"file:{tmp_path}/secret", {}), ("env:CLIENT_SECRET", {"CLIENT_SECRET": secret})):
+            issuer = UserIssuer(
+                issuer=provider.root, audience=client, keys=provider.url, client=client, secret=place, scope="openid x"
+            )
+            browser = Browser(assembled(store, {"queuey": (issuer,)}, environ))
+            assert dict(parse_qsl(urlsplit(begin(browser, provider)).query))["scope"] == "openid x"
+            assert log_in(browser, provider).status == 303
+        wrong = Browser(assembled(store, {"queuey": (issuer,)}, {"CLIENT_SECRET": "wrong"}))
+        reply = log_in(wrong, provider)
+        assert (reply.status, "invalid_client" in reply.text) == (403, True)
+
+
+def test_a_secret_that_cannot_be_read(users: Users, trusted: UserIssuer, tmp_path: Path) -> None:
+    """The service does not start without the secret of a client."""
+    without = {"queuey": (msgspec.structs.replace(trusted, secret=f"file:{tmp_path}/none"),)}
+    with pytest.raises(SettingsError, match="none"):
+        providers_of(without, patient_readers(without), {}, ask=False)
+
+
+def test_who_cancels_may_try_again(browser: Browser, provider: OpenIdProvider) -> None:
+    """An answer without a login shows the form, with the page to go on to."""
+    provider.user = None
+    reply = log_in(browser, provider, "/console/health")
+    assert (reply.status, "access denied" in reply.text, 'value="/console/health"' in reply.text) == (403, True, True)
+    assert provider.exchanged == []
+    provider.user = "ann"
+    assert log_in(browser, provider).status == 303
+
+
+@pytest.mark.parametrize(
+    ("claims", "headers", "words"),
+    [
+        ({"nonce": "x" * 43}, {}, "another login"),
+        ({"nonce": None}, {}, "another login"),
+        ({"nonce": 5}, {}, "another login"),
+        ({"nonce": "\ud800"}, {}, "another login"),
+        ({"iss": "https://evil.example"}, {}, "issuer is not trusted"),
+        ({"aud": "other"}, {}, "another audience"),
+        ({"aud": "api"}, {}, "another client"),
+        ({"aud": ["api"]}, {}, "another client"),
+        ({"azp": "api"}, {}, "another client"),
+        ({"exp": 5}, {}, "expired"),
+        ({"sub": None}, {}, "names no user"),
+        ({}, {"alg": "none"}, "algorithm"),
+        ({}, {"alg": "HS256"}, "algorithm"),
+        ({}, {"kid": "other"}, "does not have"),
+        ({}, {"typ": "logout+jwt"}, "another type"),
+    ],
+)
+def test_id_tokens_that_are_refused(
+    browser: Browser, provider: OpenIdProvider, claims: dict[str, Any], headers: dict[str, Any], words: str
+) -> None:
+    """An ID token that is not for this login of this client begins no session."""
+    provider.claims, provider.headers = claims, headers
+    reply = log_in(browser, provider)
+    assert (reply.status, words in reply.text) == (403, True), reply.text
+    assert cookies.SESSION not in browser.cookies
+    assert "Log in at" in reply.text
+
+
+def test_a_token_of_another_issuer(store: Store, users: Users, provider: OpenIdProvider) -> None:
+    """A token that another issuer has made, which is trusted as well, begins no session."""
+    with providing() as other:
+        second = msgspec.structs.replace(users["queuey"][0], issuer=other.root, keys=other.url, queues={})
+        browser = Browser(assembled(store, {"queuey": (users["queuey"][0], second)}))
+        provider.issuer = other.issuer
+        reply = log_in(browser, provider)
+        assert (reply.status, "another issuer" in reply.text) == (403, True)
+        assert log_in(browser, other).status == 303
+
+
+def test_a_user_of_several_applications(store: Store, trusted: UserIssuer, provider: OpenIdProvider) -> None:
+    """One login is for all applications that name the client, also for a user whom only principals may know."""
+    bare = msgspec.structs.replace(trusted, queues={}, roles={})
+    reader = msgspec.structs.replace(bare, client=None)
+    browser = Browser(assembled(store, {"queuey": (trusted,), "blog": (bare,), "shop": (reader,)}))
+    assert log_in(browser, provider).status == 303
+    listed = re.findall(r'href="/console/a/([^"]*)"', browser.get("/console").text)
+    assert listed == ["blog", "queuey"]
+
+
+def test_a_token_with_the_key_of_another(browser: Browser, provider: OpenIdProvider) -> None:
+    """A token that somebody else has signed begins no session."""
+    published = provider.issuer.published()
+    provider.troubled, provider.content = "/keys", published
+    provider.issuer.keys["first"] = ("ES256", new_key("ES256"))
+    reply = log_in(browser, provider)
+    assert (reply.status, "signature" in reply.text) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"iss": "https://evil.example"}, "another provider"),
+        ({"code": None}, "without a code"),
+        ({"code": ""}, "without a code"),
+        ({"code": "wrong"}, "invalid_grant"),
+        ({"error": "<b>server_error"}, "&lt;b&gt;server_error"),
+        ({"state": None}, "not begun by this browser"),
+        ({"state": "x"}, "not begun by this browser"),
+        ({"state": "\u00e9~~.."}, "not begun by this browser"),
+        ({"state": "x" * 7000}, "not begun by this browser"),
+    ],
+)
+def test_answers_that_are_refused(
+    browser: Browser, provider: OpenIdProvider, fields: dict[str, str | None], words: str
+) -> None:
+    """An answer that is none to this login begins no session, and shows the form."""
+    provider.answer_fields = fields
+    reply = log_in(browser, provider)
+    assert (reply.status, words in reply.text) == (403, True), reply.text
+    assert cookies.SESSION not in browser.cookies
+    provider.answer_fields = {"iss": provider.root}
+    assert log_in(browser, provider).status == 303
+
+
+def test_a_provider_that_names_itself_always_does(store: Store, app: App, users: Users) -> None:
+    """If the discovery document says that answers have the issuer, one without is refused."""
+    with providing() as provider:
+        provider.discovery["authorization_response_iss_parameter_supported"] = True
+        issuer = msgspec.structs.replace(users["queuey"][0], issuer=provider.root, keys=provider.url)
+        browser = Browser(assembled(store, {"queuey": (issuer,)}))
+        reply = log_in(browser, provider)
+        assert (reply.status, "another provider" in reply.text) == (403, True)
+        provider.answer_fields = {"iss": provider.root}
+        assert log_in(browser, provider).status == 303
+
+
+def test_an_answer_counts_in_its_own_browser_alone(app: App, browser: Browser, provider: OpenIdProvider) -> None:
+    """Nobody is logged in to a session of somebody else: a code that a stranger has asked for is not exchanged."""
+    stolen = visit(begin(browser, provider))
+    victim = Browser(app)
+    reply = come_back(victim, stolen)
+    assert (reply.status, "not begun by this browser" in reply.text) == (403, True)
+    begin(victim, provider)
+    assert come_back(victim, stolen).status == 403
+    state = parse_qs(urlsplit(visit(begin(victim, provider))).query)["state"][0]
+    mixed = dict(parse_qsl(urlsplit(stolen).query)) | {"state": state}
+    reply = come_back(victim, f"{urlsplit(stolen).path}?{urlencode(mixed)}")
+    # The provider refuses it: the verifier is another one.
+    assert (reply.status, "invalid_grant" in reply.text) == (403, True)
+    assert set(victim.cookies) == {cookies.VISITOR}
+
+
+def test_a_code_counts_once(app: App, browser: Browser, provider: OpenIdProvider) -> None:
+    """The page loaded again leads to the console; a copy of the browser's cookie gets no second session of a code."""
+    answer = visit(begin(browser, provider))
+    copied = Browser(app)
+    copied.cookies = dict(browser.cookies)
+    assert come_back(browser, answer).status == 303
+    reply = come_back(browser, answer)
+    assert (reply.status, reply.headers["Location"]) == (303, "/console")
+    reply = come_back(copied, answer)
+    assert (reply.status, "invalid_grant" in reply.text) == (403, True)
+    assert len(provider.exchanged) == 2
+
+
+def test_an_answer_of_one_provider_counts_for_no_other(store: Store, users: Users, provider: OpenIdProvider) -> None:
+    """Each provider has its own address to come back to; there a state of another one means nothing."""
+    with providing() as other:
+        second = msgspec.structs.replace(users["queuey"][0], issuer=other.root, keys=other.url, queues={})
+        browser = Browser(assembled(store, {"queuey": (users["queuey"][0], second)}))
+        answer = visit(begin(browser, provider))
+        moved = answer.replace(issuer_tag(provider.root), issuer_tag(other.root))
+        reply = come_back(browser, moved)
+        assert (reply.status, "not begun by this browser" in reply.text) == (403, True)
+        assert other.exchanged == provider.exchanged == []
+        assert come_back(browser, answer).status == 303
+
+
+def test_a_link_of_another_site_begins_no_login(app: App, browser: Browser, provider: OpenIdProvider) -> None:
+    """Without the cookie of the form, which other sites cannot have sent, the form is shown."""
+    address = f"{FORM}/{issuer_tag(provider.root)}"
+    reply = browser.get(address, query="next=/console/health")
+    assert (reply.status, 'value="/console/health"' in reply.text) == (200, True)
+    assert browser.get(f"{FORM}/nobody").status == 404
+    assert browser.get(f"{FORM}/nobody/back", query="again=1").status == 404
+    assert browser.get(address, query="next=/console/health").status == 303
+
+
+@pytest.mark.parametrize(
+    ("following", "kept"),
+    [("/console/a/x?since=%C3%A9", True), ("//evil.example", False), ("/console/a/" + "x" * 500, False)],
+)
+def test_a_login_leads_to_pages_of_the_console_alone(
+    browser: Browser,
+    provider: OpenIdProvider,
+    following: str,
+    kept: bool,  # noqa: FBT001
+) -> None:
+    """The page to go on to comes back with the browser; a long one is left behind."""
+    assert log_in(browser, provider, following).headers["Location"] == (following if kept else "/console")
+
+
+@pytest.mark.parametrize("behaviour", ["fail", "redirect", "compress", "grow", "hang", "drip"])
+def test_a_provider_that_does_not_exchange_codes(
+    browser: Browser,
+    provider: OpenIdProvider,
+    users: Users,
+    store: Store,
+    behaviour: Behaviour,
+) -> None:
+    """Whatever it does instead of an answer, the login ends with a page that says so, and the next one may succeed."""
+    answer = visit(begin(browser, provider))
+    provider.troubled, provider.behaviour = "/token", behaviour
+    readers, [found] = patient_providers(users, {})
+    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[found])])
+    browser.get(f"{FORM}/{found.tag}")  # The discovery document is there.
+    found._bearer._keys[provider.root].get()  # So are the keys.
+    asked = provider.asked
+    found._fetch_seconds = 2.0 if behaviour in {"hang", "drip"} else 60.0
+    reply = come_back(browser, answer)
+    found._fetch_seconds = 60.0  # A good answer may take that long on a busy machine.
+    assert reply.status == (403 if behaviour in {"fail", "redirect"} else 503)
+    # A provider that is given up may count the request later. A redirection is not followed.
+    assert eventually(lambda: provider.asked == asked + 1)
+    assert 'name="key"' in reply.text
+    assert cookies.SESSION not in browser.cookies
+    provider.troubled = ""
+    assert log_in(browser, provider).status == 303
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"id_token": 5}', b'{"id_token": "x"}', b"\xff", b"[" * 90_000]
+)
+def test_exchanges_that_give_no_token(browser: Browser, provider: OpenIdProvider, content: bytes) -> None:
+    """An answer without an ID token begins no session, whatever it is."""
+    answer = visit(begin(browser, provider))
+    provider.troubled, provider.content = "/token", content
+    reply = come_back(browser, answer)
+    assert (reply.status, 'name="key"' in reply.text) == (403, True)
+
+
+def test_an_error_with_a_token(browser: Browser, provider: OpenIdProvider) -> None:
+    """An answer with another status than 200 begins no session, even with a token that is good."""
+    address = begin(browser, provider)
+    nonce = dict(parse_qsl(urlsplit(address).query))["nonce"]
+    answer = visit(address)
+    provider.troubled, provider.behaviour = "/token", "fail"
+    provider.content = msgspec.json.encode({"id_token": provider.issuer.token("ann", nonce=nonce)})
+    assert come_back(browser, answer).status == 403
+    provider.behaviour = "serve"
+    assert come_back(browser, answer).status == 303
+
+
+def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users: Users, store: Store) -> None:
+    """While two logins wait for a provider, a third is told to try again: it holds no further thread."""
+    readers, [found] = patient_providers(users, {})
+    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[found])])
+    for _ in range(MAX_AT_ONCE):
+        assert found._busy.acquire(blocking=False)
+    reply = log_in(browser, provider)
+    assert (reply.status, reply.headers["Retry-After"], "same moment" in reply.text) == (503, "1", True)
+    assert provider.exchanged == []
+    found._busy.release()
+    assert log_in(browser, provider).status == 303
+
+
+def stop_clock(app: App) -> None:
+    """Has logins counted as if no time passed."""
+    views = app.endpoints["console.back"].view("GET").answer.__self__
+    for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
+        bound._clock = lambda: 0.0
+
+
+def test_a_browser_with_wrong_codes_is_slowed_down(browser: Browser, provider: OpenIdProvider) -> None:
+    """The provider is asked about twenty wrong codes of a browser; others of its address log in all the time."""
+    stop_clock(browser.app)
+    provider.answer_fields = {"code": "wrong"}
+    replies = [log_in(browser, provider) for _ in range(22)]
+    assert [reply.status for reply in replies] == [403] * 20 + [429] * 2
+    assert len(provider.exchanged) == 20
+    assert (replies[-1].headers["Retry-After"], 'name="key"' in replies[-1].text) == ("5", True)
+    provider.answer_fields = {}
+    assert log_in(Browser(browser.app), provider).status == 303
+
+
+def test_one_address_cannot_use_up_what_a_provider_is_asked(browser: Browser, provider: OpenIdProvider) -> None:
+    """Whoever brings a new cookie with each wrong code gets half of the provider's rate; keys go on."""
+    stop_clock(browser.app)
+    provider.answer_fields = {"code": "wrong"}
+    replies = [log_in(Browser(browser.app), provider) for _ in range(WRONG_CODES.burst + 2)]
+    assert [reply.status for reply in replies] == [403] * WRONG_CODES.burst + [429] * 2
+    assert len(provider.exchanged) == EXCHANGES.burst // 2
+    assert browser.log_in(KEY).status == 303
+
+
+def test_logins_of_one_user_are_bounded(browser: Browser, provider: OpenIdProvider) -> None:
+    """Each login writes to the store: a user has twenty at once, and others do not wait for that."""
+    stop_clock(browser.app)
+    assert [log_in(browser, provider).status for _ in range(23)] == [303] * 20 + [429] * 3
+    provider.user = "bob"
+    assert log_in(browser, provider).status == 303
+
+
+def test_a_provider_is_asked_by_all_together(
+    browser: Browser, provider: OpenIdProvider, users: Users, store: Store
+) -> None:
+    """However many users come, a provider gets so many codes at once; keys go on."""
+    most = 8
+    with replace_in(login, EXCHANGES, Rate(5, most)):
+        browser.app = assembled(store, users)
+    stop_clock(browser.app)
+    for number in range(most):
+        provider.user = f"user {number}"
+        assert log_in(browser, provider).status == 303
+    reply = log_in(browser, provider)
+    assert (reply.status, "at this provider" in reply.text) == (429, True)
+    assert len(provider.exchanged) == most
+    assert browser.log_in(KEY).status == 303
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"issuer": "http://127.0.0.1:1"},
+        {"issuer": None},
+        {"authorization_endpoint": "http://accounts.example.org/authorize"},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"token_endpoint": None},
+        {"token_endpoint": ["https://accounts.example.org/token"]},
+        {"token_endpoint": "file:///etc/passwd"},
+        {"token_endpoint": "https://ann:secret@accounts.example.org/token"},
+    ],
+)
+def test_discovery_documents_that_are_refused(
+    browser: Browser, provider: OpenIdProvider, change: dict[str, Any]
+) -> None:
+    """A provider whose document is of another issuer, or has unsafe addresses, logs nobody in; keys still do."""
+    provider.discovery |= change
+    browser.get(FORM)
+    reply = browser.get(f"{FORM}/{issuer_tag(provider.root)}")
+    assert (reply.status, "cannot be asked" in reply.text, 'name="key"' in reply.text) == (503, True, True)
+    assert browser.log_in(KEY).status == 303
+
+
+def test_states_are_read_in_one_way(users: Users) -> None:
+    """A state that differs in any character, or is of another visitor or provider, is none."""
+    [bearer] = patient_readers(users)
+    one, other = (
+        Provider(msgspec.structs.replace(users["queuey"][0], issuer=name), None, bearer)  # type: ignore[arg-type]
+        for name in ("https://one.example.org", "https://other.example.org")
+    )
+    attempt = one.begin("v" * 43, "/console/a/x")
+    assert one.resume("v" * 43, attempt.state) == attempt
+    # What passes through the browser's address says nothing of the verifier.
+    assert len({attempt.state.rpartition(".")[2], attempt.nonce, attempt.verifier}) == 3
+    assert one.resume("w" * 43, attempt.state) is None
+    assert other.resume("v" * 43, attempt.state) is None
+    for place in range(len(attempt.state)):
+        changed = attempt.state[:place] + ("A" if attempt.state[place] != "A" else "B") + attempt.state[place + 1 :]
+        assert one.resume("v" * 43, changed) is None
+        assert one.resume("v" * 43, attempt.state[:place]) is None
+    for more in ("=", ".", "~", "\n", "\u00e9"):
+        assert one.resume("v" * 43, attempt.state + more) is None
+    assert Issuer().name not in attempt.state

@@ -1,0 +1,135 @@
+"""Dead letters go back to their queues from the console: those that are meant, each once, as far as a request gets."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from queuey.console.acts import messages as acts_on_messages
+from queuey.errors import StoreUnavailable
+from queuey.service.messages import MessageUseCases
+from tests.console.acting import Q, act, said
+from tests.console.browser import Browser
+from tests.console.test_pages import bury, text_of
+from tests.replacing import replace_in
+from tests.web.caller import Caller as ApiCaller
+
+
+def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters with one reason go back, and the others stay; the page said how many before."""
+    owner.create("q")
+    owner.create("q.dead")
+    for number in range(3):
+        bury(owner, "requests.Timeout", f"gave up after {number} s")
+    bury(owner, "KeyError", "'name'")
+    owner.post("q.dead", "no dead letter")
+    part = browser.part(f"{Q}/parts/dead").text
+    (path, query), *_ = [
+        unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)
+    ]
+    assert "of 5 messages in q.dead: 3." in text_of(browser.get(path, query=query).text)
+    assert "Sent back 3 to q." in said(browser, act(browser, path, query))
+    assert owner.get("q/size").json["size"] == 3
+    assert owner.get("q.dead/size").json["size"] == 2
+    nothing = browser.get(path, query=query).text
+    assert "of 2 messages in q.dead: 0." in text_of(nothing)
+    assert "Send them back" not in nothing
+
+
+def test_redrive_one(browser: Browser, owner: ApiCaller) -> None:
+    """One dead letter goes back from its own page, as the message that it was."""
+    owner.create("q")
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+    bury(owner, "KeyError", "'b'")
+    letter = owner.get("q.dead").json["messages"][0]
+    page = browser.get(f"/console/a/queuey/q.dead/messages/1:{letter['message_id']}").text
+    path, query = unescape(re.findall(r'href="([^"]*redrive[^"]*)"', page)[0]).split("?")
+    assert "Sent back 1 to q." in said(browser, act(browser, path, query))
+    (message,) = owner.get("q").json["messages"]
+    assert message["body"] == "x"
+    assert "headers" not in message
+    assert owner.get("q.dead/size").json["size"] == 1
+
+
+def test_redrive_what_cannot_go_back(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters of a queue that is gone, or of one whose letters lie elsewhere, stay, and the page says why."""
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+    page = said(browser, act(browser, "/console/a/queuey/q.dead/acts/redrive"))
+    assert "Sent back none. 1 stay: Queue 'q' does not exist." in page
+    owner.create("q")
+    owner.create("other")
+    letter = owner.get("q.dead").json["messages"][0]
+    headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
+    assert owner("POST", "other", b"x", headers=headers).status == 201
+    page = said(browser, act(browser, "/console/a/queuey/other/acts/redrive"))
+    assert "dead letters of q do not go to other" in page
+
+
+def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
+    """A dead letter that was sent and could not be removed is not sent again, and the log says how far it came."""
+    owner.create("q")
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("away", outcome="none")
+
+    address = "/console/a/queuey/q.dead/acts/redrive"
+    with replace_in(MessageUseCases, MessageUseCases.delete, away):
+        page = said(browser, act(browser, address))
+    assert "Partly done" in page
+    assert "Sent back 1 to q. Then it failed: away" in page
+    assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 1)
+    again = said(browser, act(browser, address))
+    assert "Sent back none. 1 were sent back before, and are removed now." in again
+    assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 0)
+
+
+def test_another_letter_at_the_same_place_is_sent(browser: Browser, owner: ApiCaller) -> None:
+    """A message that fails again in a later run of its group lies at its place again, and goes back again."""
+    owner.create("q")
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+    letter = owner.get("q.dead").json["messages"][0]
+    address = "/console/a/queuey/q.dead/acts/redrive"
+    for hour in ("10", "11"):
+        headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
+        headers["X-Header-queuey-dead-at"] = f"2026-02-02T{hour}:00:00.000Z"
+        assert owner("PUT", f"q.dead/{letter['message_id']}", b"x", headers=headers).status == 200
+        assert "Sent back 1 to q." in said(browser, act(browser, address))
+    assert owner.get("q/size").json["size"] == 2
+
+
+def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters that say no text go back without those that say one, and blanks at the ends of texts count."""
+    owner.create("q")
+    owner.create("q.dead")
+    for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
+        bury(owner, error, text)
+    part = browser.part(f"{Q}/parts/dead").text
+    links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)]
+    for path, query in links:
+        assert "Sent back 1 to q." in said(browser, act(browser, path, query))
+    assert len(links) == 3
+
+
+def test_go_on(browser: Browser, owner: ApiCaller) -> None:
+    """What was not looked at goes back with the next form, however long the text of the reason and many partitions."""
+    owner.create("q", partitions=60)
+    owner.create("q.dead", partitions=60)
+    text = "long " * 90
+    for number in range(1, 61):
+        bury(owner, "E", text, number)
+        bury(owner, "E", text, number)
+    bury(owner, "F", text)
+    part = browser.part(f"{Q}/parts/dead").text
+    path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', part))
+    with replace_in(acts_on_messages, acts_on_messages.SECONDS, -1.0):
+        reply = act(browser, path, query)
+    assert "Sent back 100 to q. Not all were looked at: go on." in said(browser, reply)
+    page = browser.get(reply.headers["Location"]).text
+    path, query = unescape(re.findall(r'href="([^"]*)">Go on', page)[0]).split("?")
+    assert "Sent back 20 to q." in said(browser, act(browser, path, query))
+    assert owner.get("q.dead/size").json["size"] == 1

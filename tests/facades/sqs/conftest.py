@@ -1,0 +1,25 @@
+"""An application that serves SQS alone, and clients of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.facades.settings import Facades
+from queuey.storage import Store
+from queuey.web.parts import App
+from tests.facades.serving import facade_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
+from tests.interposed_store import InterposedStore
+
+
+@pytest.fixture
+def app(store: Store, between: InterposedStore) -> App:
+    """The application."""
+    store.create_application("shop")
+    return facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT)
+
+
+@pytest.fixture
+def sqs(app: App, store: Store) -> Sqs:
+    """A client that may do everything with the queues of ``shop``."""
+    return Sqs(app, new_key(store, "shop"))

@@ -1,0 +1,119 @@
+"""Requests of SQS, signed by botocore as its clients sign them, to an application in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree as ET
+
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from queuey.access import parse_scope
+from queuey.facades.sqs import access_keys
+from queuey.storage import Store
+from queuey.web.parts import App
+from tests.web.caller import Caller, Reply
+
+HOST = "queuey.test"
+DEPLOYMENT = b"a secret of a deployment in a test"
+NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
+
+
+def new_key(store: Store, application: str, allow: str = "", queues: str = "") -> Credentials:
+    """An access key of an application, as ``queuey app key-add --sqs`` makes it."""
+    name = access_keys.new_access_key()
+    scope = parse_scope(allow.split(","), queues.split(","))
+    store.add_key(application, access_keys.digest_of(name), scope=scope)
+    return Credentials(name, access_keys.secret_of(DEPLOYMENT, name))
+
+
+class Sqs:
+    """A client with an access key.
+
+    Args:
+        app: The application.
+        key: Its access key.
+        prefix: The path of the facade.
+    """
+
+    def __init__(self, app: App, key: Credentials, prefix: str = "") -> None:
+        self.caller = Caller(app)
+        self.key = key
+        self.prefix = prefix
+
+    def signed(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        path: str = "/",
+        *,
+        method: str = "POST",
+        auth: Callable[..., SigV4Auth] = SigV4Auth,
+    ) -> AWSRequest:
+        """A signed request."""
+        url = f"http://{HOST}{self.prefix}{path}"
+        request = AWSRequest(method, url, {"host": HOST, **headers}, body)
+        auth(self.key, "sqs", "eu-west-1").add_auth(request)
+        return request
+
+    def send(self, request: AWSRequest) -> Reply:
+        """Sends a request as it is."""
+        parts = urlsplit(request.url)
+        headers = {name: str(value) for name, value in request.headers.items()}
+        return self.caller.send(request.method, parts.path, request.body or b"", headers, parts.query)
+
+    def ask(self, action: str, **given: object) -> Reply:
+        """Sends an action in AWS JSON."""
+        headers = {"x-amz-target": f"AmazonSQS.{action}", "content-type": "application/x-amz-json-1.0"}
+        return self.send(self.signed(json.dumps(given).encode(), headers))
+
+    def __call__(self, action: str, **given: object) -> dict[str, Any]:
+        """Does so, and returns what is answered."""
+        reply = self.ask(action, **given)
+        assert reply.status == 200, reply.text
+        found: dict[str, Any] = json.loads(reply.body)
+        return found
+
+    def fails(self, action: str, **given: object) -> str:
+        """Sends an action that is refused, and returns the error's name; both names of it are the documented ones."""
+        reply = self.ask(action, **given)
+        assert 400 <= reply.status < 504, reply.text
+        content = json.loads(reply.body)
+        assert content["message"], reply.text
+        code, _, fault = reply.headers["x-amzn-query-error"].partition(";")
+        assert fault == ("Receiver" if reply.status >= 500 else "Sender")
+        name: str = content["__type"].removeprefix("com.amazonaws.sqs#")
+        assert code.rpartition(".")[2] in {name, "NonExistentQueue", "QueueAlreadyExists"}
+        return name
+
+    def create(self, name: str, **attributes: str) -> str:
+        """Makes a queue, and returns its URL."""
+        url: str = self("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
+        return url
+
+    def form(self, action: str, path: str = "/", **fields: object) -> Reply:
+        """Sends an action in the Query protocol; ``Attribute.1.Name`` and the like go into a dictionary."""
+        body = urlencode({"Action": action, "Version": "2012-11-05", **fields}).encode()
+        return self.send(self.signed(body, {"content-type": "application/x-www-form-urlencoded"}, path))
+
+    def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
+        """A request whose signature is in its query."""
+        query = urlencode({"Action": action, **fields})
+
+        def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
+            return SigV4QueryAuth(*known, expires=seconds)
+
+        return self.signed(b"", {}, f"{path}?{query}", method="GET", auth=auth)
+
+
+def xml_of(reply: Reply) -> ET.Element:
+    """The answer in the Query protocol, without the names' namespace."""
+    root = ET.fromstring(reply.text)
+    for element in root.iter():
+        assert element.tag.startswith(NAMESPACE)
+        element.tag = element.tag.removeprefix(NAMESPACE)
+    return root

@@ -1,0 +1,256 @@
+"""FIFO queues: order within a group, one batch of a group in flight, and messages that are stored once."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from queuey.facades.sqs import fifo
+from queuey.storage import Store
+from tests.facades.sqs.signing import Sqs
+from tests.facades.sqs.test_messages import receive
+from tests.facades.sqs.test_queues import arn, attributes, redrive
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
+from tests.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def url(sqs: Sqs) -> str:
+    """A FIFO queue with deduplication by content."""
+    return sqs.create("jobs.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+
+
+def send(sqs: Sqs, url: str, body: str, group: str = "g", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - parameters
+    """Sends a message."""
+    return sqs("SendMessage", QueueUrl=url, MessageBody=body, MessageGroupId=group, **more)
+
+
+def bodies(messages: list[dict[str, Any]]) -> list[str]:
+    """The bodies of messages."""
+    return [one["Body"] for one in messages]
+
+
+def test_attributes_of_fifo(sqs: Sqs, url: str) -> None:
+    """A FIFO queue shows what it is; its words can be changed, its kind cannot."""
+    names = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+    assert attributes(sqs, url, *names) == dict(zip(names, ("true", "true", "queue", "perQueue"), strict=True))
+    given = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
+    sqs("SetQueueAttributes", QueueUrl=url, Attributes={**given, "ContentBasedDeduplication": "false"})
+    assert attributes(sqs, url, *names[1:]) == {"ContentBasedDeduplication": "false", **given}
+    for bad in ({"DeduplicationScope": "all"}, {"FifoQueue": "false"}):
+        assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes=bad) == "InvalidAttributeValue"
+    for name, given in (("jobs", {"FifoQueue": "true"}), ("a.fifo", {}), (".fifo", {"FifoQueue": "true"})):
+        assert sqs.fails("CreateQueue", QueueName=name, Attributes=given) == "InvalidParameterValue"
+    assert sqs.create("jobs.fifo", FifoQueue="true") == url
+    standard = sqs.create("standard")
+    for queue, target in ((url, "standard"), (standard, "jobs.fifo")):
+        given = {"RedrivePolicy": redrive(target)}
+        assert sqs.fails("SetQueueAttributes", QueueUrl=queue, Attributes=given) == "InvalidParameterValue"
+
+
+def test_order(sqs: Sqs, url: str) -> None:
+    """Messages of a group come in order; while some are in flight none that follow do, but those of other groups."""
+    sent = [send(sqs, url, f"{number}", "ab"[number % 2]) for number in range(6)]
+    numbers = [int(one["SequenceNumber"]) for one in sent]
+    assert numbers == sorted(set(numbers))
+    first = receive(sqs, url, AttributeNames=["All"])
+    assert bodies(first) == ["0"]
+    found = first[0]["Attributes"]
+    assert (found["MessageGroupId"], found["SequenceNumber"]) == ("a", sent[0]["SequenceNumber"])
+    assert len(found["MessageDeduplicationId"]) == 64
+    others = receive(sqs, url, MaxNumberOfMessages=10)
+    assert bodies(others) == ["1", "3", "5"]
+    assert receive(sqs, url, MaxNumberOfMessages=10) == []
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=first[0]["ReceiptHandle"])
+    assert bodies(receive(sqs, url, MaxNumberOfMessages=10)) == ["2", "4"]
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=others[0]["ReceiptHandle"])
+    send(sqs, url, "7", "b")
+    assert receive(sqs, url, MaxNumberOfMessages=10) == []
+    for one in others[1:]:
+        sqs("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0)
+    assert bodies(receive(sqs, url, MaxNumberOfMessages=2)) == ["3", "5"]
+
+
+def test_one_after_the_other(sqs: Sqs, url: str) -> None:
+    """A waiting receive gets the next message of a group when the one before is deleted."""
+    send(sqs, url, "1")
+    send(sqs, url, "2")
+    [message] = receive(sqs, url)
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies(receive(sqs, url, WaitTimeSeconds=10)) == ["2"]
+
+
+def test_expired_receipts(sqs: Sqs, url: str) -> None:
+    """A receipt is of no use once the message was received again, and that is said."""
+    send(sqs, url, "a")
+    [first] = receive(sqs, url, VisibilityTimeout=0)
+    [second] = receive(sqs, url)
+    assert second["MessageId"] == first["MessageId"]
+    given = {"QueueUrl": url, "ReceiptHandle": first["ReceiptHandle"]}
+    assert sqs.fails("DeleteMessage", **given) == "InvalidParameterValue"
+    both = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate((first, second))]
+    done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=both)
+    assert ([one["Id"] for one in done["Successful"]], [one["Id"] for one in done["Failed"]]) == (["1"], ["0"])
+
+
+def test_two_with_one_group(sqs: Sqs, url: str) -> None:
+    """Who received a message long ago cannot go on with it while another one has an earlier message of its group."""
+    for body in ("1", "2"):
+        send(sqs, url, body)
+    first = receive(sqs, url, MaxNumberOfMessages=10, VisibilityTimeout=1)
+    assert bodies(first) == ["1", "2"]
+    [other] = receive(sqs, url, WaitTimeSeconds=10)
+    assert other["Body"] == "1"
+    late = {"QueueUrl": url, "ReceiptHandle": first[1]["ReceiptHandle"], "VisibilityTimeout": 30}
+    assert sqs.fails("ChangeMessageVisibility", **late) == "MessageNotInflight"
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=other["ReceiptHandle"])
+    sqs("ChangeMessageVisibility", **late)
+
+
+EACH_ALONE = 4.5
+"""Seconds that a batch of five would take at least, if each message waited for its second alone."""
+
+
+def test_how_long_a_batch_takes(sqs: Sqs, url: str, between: InterposedStore) -> None:
+    """Where several clocks make ids a send is answered when all are past, a second later; and so is a whole batch."""
+    between.ids_follow_clocks = True
+    for count in (1, 5):
+        entries = [{"Id": f"{at}", "MessageBody": f"{count} {at}", "MessageGroupId": "g"} for at in range(count)]
+        began = time.monotonic()
+        assert len(sqs("SendMessageBatch", QueueUrl=url, Entries=entries)["Successful"]) == count
+        assert 0.9 < time.monotonic() - began < EACH_ALONE
+    began = time.monotonic()
+    sqs("SendMessageBatch", QueueUrl=url, Entries=[*entries, {**entries[0], "Id": "new", "MessageBody": "new"}])
+    assert 0.9 < time.monotonic() - began < EACH_ALONE
+
+
+def test_sent_once(sqs: Sqs, url: str) -> None:
+    """Of messages with one deduplication id one is stored, whatever their bodies, also when it was deleted since."""
+    first = send(sqs, url, "a", MessageDeduplicationId="x")
+    again = send(sqs, url, "b", "other", MessageDeduplicationId="x")
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+    [message] = receive(sqs, url, MaxNumberOfMessages=10, AttributeNames=["MessageDeduplicationId"])
+    assert (message["Body"], message["Attributes"]) == ("a", {"MessageDeduplicationId": "x"})
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    send(sqs, url, "c", MessageDeduplicationId="x")
+    assert receive(sqs, url, MaxNumberOfMessages=10) == []
+    assert send(sqs, url, "by content")["MessageId"] == send(sqs, url, "by content")["MessageId"]
+
+
+def test_once_for_each_group(sqs: Sqs) -> None:
+    """A queue may have deduplication ids for each group apart."""
+    url = sqs.create("q.fifo", FifoQueue="true", DeduplicationScope="messageGroup")
+    for group in ("a", "b", "a"):
+        send(sqs, url, group, group, MessageDeduplicationId="x")
+    assert sorted(bodies(receive(sqs, url, MaxNumberOfMessages=10))) == ["a", "b"]
+
+
+def test_for_how_long(sqs: Sqs, url: str) -> None:
+    """A deduplication id is remembered for five minutes."""
+    assert fifo.DEDUP_INTERVAL == 300
+    with replace_in(fifo, fifo.DEDUP_INTERVAL, 1):
+        send(sqs, url, "a")
+    time.sleep(1.2)
+    send(sqs, url, "a")
+    assert bodies(receive(sqs, url, MaxNumberOfMessages=10)) == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "MissingParameter"),
+        ({"MessageGroupId": ""}, "InvalidParameterValue"),
+        ({"MessageGroupId": "a b"}, "InvalidParameterValue"),
+        ({"MessageGroupId": "a" * 129}, "InvalidParameterValue"),
+        ({"MessageGroupId": "a", "MessageDeduplicationId": "é"}, "InvalidParameterValue"),
+        ({"MessageGroupId": "a", "DelaySeconds": 1}, "InvalidParameterValue"),
+    ],
+)
+def test_what_cannot_be_sent(sqs: Sqs, url: str, given: dict[str, Any], error: str) -> None:
+    """A message of a FIFO queue needs a group, and has no delay of its own."""
+    assert sqs.fails("SendMessage", QueueUrl=url, MessageBody="a", **given) == error
+    assert receive(sqs, url) == []
+    plain = sqs.create("plain.fifo", FifoQueue="true")
+    bare = {"QueueUrl": plain, "MessageBody": "a", "MessageGroupId": "g", "DelaySeconds": 0}
+    assert sqs.fails("SendMessage", **bare) == "InvalidParameterValue"
+
+
+def test_batches(sqs: Sqs, url: str) -> None:
+    """A batch keeps the order of each group, and stores none of its messages twice."""
+    entries = [
+        {"Id": str(n), "MessageBody": str(n % 8), "MessageGroupId": "ab"[n % 2], "MessageDeduplicationId": str(n % 8)}
+        for n in range(10)
+    ]
+    sent = sqs("SendMessageBatch", QueueUrl=url, Entries=entries)
+    assert [one["Id"] for one in sent["Successful"]] == [str(n) for n in range(10)]
+    assert sent["Successful"][8]["SequenceNumber"] == sent["Successful"][0]["SequenceNumber"]
+    got = bodies(receive(sqs, url, MaxNumberOfMessages=10))
+    assert [body for body in got if int(body) % 2] == ["1", "3", "5", "7"]
+    assert [body for body in got if not int(body) % 2] == ["0", "2", "4", "6"]
+
+
+def test_batches_without_ids(sqs: Sqs, url: str) -> None:
+    """A batch in which one message has no group, or no deduplication id, is refused as a whole."""
+    bad = {"Id": "x", "MessageBody": "a", "MessageDeduplicationId": "x"}
+    good = {"Id": "y", "MessageBody": "a", "MessageGroupId": "g"}
+    assert sqs.fails("SendMessageBatch", QueueUrl=url, Entries=[good, bad]) == "InvalidParameterValue"
+    plain = sqs.create("plain.fifo", FifoQueue="true")
+    named = {**good, "Id": "z", "MessageDeduplicationId": "z"}
+    assert sqs.fails("SendMessageBatch", QueueUrl=plain, Entries=[named, good]) == "InvalidParameterValue"
+    assert receive(sqs, url) == receive(sqs, plain) == []
+
+
+def test_dead_letters(sqs: Sqs) -> None:
+    """A dead letter lets its group go on, and keeps its group and its order."""
+    dead = sqs.create("dead.fifo", FifoQueue="true")
+    given = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "0"}
+    url = sqs.create("jobs.fifo", RedrivePolicy=redrive("dead.fifo", 1), **given)
+    for number in range(3):
+        send(sqs, url, str(number))
+    seen: list[str] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(seen) < 3:
+        assert time.monotonic() < deadline
+        seen += bodies(receive(sqs, url, WaitTimeSeconds=1))
+    assert seen == ["0", "1", "2"]
+    assert receive(sqs, url) == []
+    letters: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 20
+    while len(letters) < 3:
+        assert time.monotonic() < deadline
+        letters += (some := receive(sqs, dead, MaxNumberOfMessages=10, AttributeNames=["All"], WaitTimeSeconds=1))
+        for one in some:
+            sqs("DeleteMessage", QueueUrl=dead, ReceiptHandle=one["ReceiptHandle"])
+    assert bodies(letters) == ["0", "1", "2"]
+    assert {one["Attributes"]["MessageGroupId"] for one in letters} == {"g"}
+    task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
+    assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
+
+
+def test_delays(sqs: Sqs) -> None:
+    """A queue may delay all messages, which keep their order; the delay can grow, but not shrink."""
+    url = sqs.create("q.fifo", FifoQueue="true", ContentBasedDeduplication="true", DelaySeconds="1")
+    began = time.monotonic()
+    for body in "abc":
+        send(sqs, url, body)
+    assert receive(sqs, url) == []
+    found = bodies(receive(sqs, url, MaxNumberOfMessages=10, WaitTimeSeconds=10))
+    assert (found[0], time.monotonic() - began > 0.9) == ("a", True)
+    sqs("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "2"})
+    given = {"QueueUrl": url, "Attributes": {"DelaySeconds": "1"}}
+    assert sqs.fails("SetQueueAttributes", **given) == "InvalidAttributeValue"
+
+
+def test_groups_of_standard_queues(sqs: Sqs, store: Store) -> None:
+    """A standard queue keeps the group of a message, and nothing follows from it."""
+    url = sqs.create("plain")
+    for body in "ab":
+        send(sqs, url, body)
+    got = [receive(sqs, url, AttributeNames=["All"])[0] for _ in range(2)]
+    assert [one["Attributes"]["MessageGroupId"] for one in got] == ["g", "g"]
+    assert "SequenceNumber" not in got[0]["Attributes"]
+    assert json.dumps(store.queue("shop", "plain").kind) == '"plain"'

@@ -1,0 +1,340 @@
+"""Messages of SQS: sizes, characters, attributes, receipts, visibility and batches."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from hashlib import md5
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.storage import Store
+from tests.facades.sqs.signing import Sqs
+from tests.facades.test_facades import failing
+from tests.interposed_store import InterposedStore
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture
+def url(sqs: Sqs) -> str:
+    """A queue."""
+    return sqs.create("jobs")
+
+
+def receive(sqs: Sqs, url: str, **given: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - what the action takes
+    """Messages that are received."""
+    found: list[dict[str, Any]] = sqs("ReceiveMessage", QueueUrl=url, **given).get("Messages", [])
+    return found
+
+
+@pytest.mark.parametrize("body", ["a", " ", "é\U0001f600", "\t\n\r", '{"a":1}', "x" * MEBIBYTE, "\ufffd"])
+def test_bodies(sqs: Sqs, url: str, body: str) -> None:
+    """A body comes back as it is, with its digest."""
+    digest = md5(body.encode()).hexdigest()
+    sent = sqs("SendMessage", QueueUrl=url, MessageBody=body)
+    assert (sent["MD5OfMessageBody"], "MD5OfMessageAttributes" in sent) == (digest, False)
+    [message] = receive(sqs, url)
+    assert (message["Body"], message["MD5OfBody"], message["MessageId"]) == (body, digest, sent["MessageId"])
+    assert message.keys() == {"Body", "MD5OfBody", "MessageId", "ReceiptHandle"}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "MissingParameter"),
+        ({"MessageBody": ""}, "MissingParameter"),
+        ({"MessageBody": 5}, "InvalidParameterValue"),
+        ({"MessageBody": "a\0"}, "InvalidMessageContents"),
+        ({"MessageBody": "\ufffe"}, "InvalidMessageContents"),
+        ({"MessageBody": "x" * (MEBIBYTE + 1)}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "DelaySeconds": 901}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "DelaySeconds": -1}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "DelaySeconds": "x"}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "MessageDeduplicationId": "d"}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "MessageGroupId": "a b"}, "InvalidParameterValue"),
+        ({"MessageBody": "a", "MessageGroupId": ""}, "InvalidParameterValue"),
+    ],
+)
+def test_what_cannot_be_sent(sqs: Sqs, url: str, given: dict[str, Any], error: str) -> None:
+    """It is refused, and nothing is stored."""
+    assert sqs.fails("SendMessage", QueueUrl=url, **given) == error
+    assert receive(sqs, url) == []
+
+
+def value(kind: str, text: str) -> dict[str, str]:
+    """The value of an attribute."""
+    return {"DataType": kind, "BinaryValue" if kind.startswith("Binary") else "StringValue": text}
+
+
+BYTES = b64encode(bytes(range(256))).decode()
+
+
+def test_attributes(sqs: Sqs, url: str) -> None:
+    """Attributes of all types come back, those that are asked for, with a digest of these."""
+    given = {
+        "text": value("String", "é"),
+        "text.more": value("String.json", "{}"),
+        "count": value("Number", "-1.5e3"),
+        "raw": value("Binary.gif", BYTES),
+    }
+    sent = sqs("SendMessage", QueueUrl=url, MessageBody="a", MessageAttributes=given)
+    asked: list[list[str]] = [["All"], ["ALL"], ["*"], [".*"], ["text.*"], ["count", "none"], [], ["tex"]]
+    names = [[*given], [*given], [*given], [*given], ["text", "text.more"], ["count"], [], []]
+    for want, expected in zip(asked, names, strict=True):
+        [message] = receive(sqs, url, MessageAttributeNames=want, VisibilityTimeout=0)
+        assert message.get("MessageAttributes", {}) == {name: given[name] for name in expected}
+        assert (message.get("MD5OfMessageAttributes") == sent["MD5OfMessageAttributes"]) == (len(expected) == 4)
+        assert ("MD5OfMessageAttributes" in message) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"": value("String", "a")},
+        {"a" * 257: value("String", "a")},
+        {".a": value("String", "a")},
+        {"a..b": value("String", "a")},
+        {"a b": value("String", "a")},
+        {"AWS.a": value("String", "a")},
+        {"amazon.a": value("String", "a")},
+        {"a": value("String", "")},
+        {"a": value("Number", "four")},
+        {"a": value("Binary", "!")},
+        {"a": value("Text", "a")},
+        {"a": value("String." + "x" * 256, "a")},
+        {"a": {"DataType": "String"}},
+        {"a": {"StringValue": "a"}},
+        {"a": value("String", "a") | value("Binary", BYTES)},
+        {str(number): value("String", "a") for number in range(11)},
+    ],
+)
+def test_bad_attributes(sqs: Sqs, url: str, attributes: dict[str, Any]) -> None:
+    """An attribute that cannot be is refused."""
+    error = sqs.fails("SendMessage", QueueUrl=url, MessageBody="a", MessageAttributes=attributes)
+    assert error in {"InvalidParameterValue", "MissingParameter"}
+    assert receive(sqs, url) == []
+
+
+def test_sizes_count_attributes(sqs: Sqs) -> None:
+    """Attributes count for the size of a message, which a queue may limit."""
+    url = sqs.create("small", MaximumMessageSize="1024")
+    attribute = {"a": value("String", "x" * 100)}  # 107 bytes
+    sqs("SendMessage", QueueUrl=url, MessageBody="x" * 917, MessageAttributes=attribute)
+    given = {"QueueUrl": url, "MessageBody": "x" * 918, "MessageAttributes": attribute}
+    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_sizes_count_the_bytes_of_binary_attributes(sqs: Sqs, size: int) -> None:
+    """A binary attribute counts its bytes, however many characters of base64 they need."""
+    url = sqs.create("small", MaximumMessageSize="1024")
+    attribute = {"a": {"DataType": "Binary", "BinaryValue": b64encode(b"x" * size).decode()}}
+    fits = 1024 - size - len("aBinary")
+    sqs("SendMessage", QueueUrl=url, MessageBody="x" * fits, MessageAttributes=attribute)
+    given = {"QueueUrl": url, "MessageBody": "x" * (fits + 1), "MessageAttributes": attribute}
+    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+
+
+def test_trace_of_a_request(sqs: Sqs, url: str) -> None:
+    """Messages of a request with a trace header have it, but for those with one of their own."""
+    own = {"AWSTraceHeader": value("String", "own")}
+    entries = [{"Id": "a", "MessageBody": "a"}, {"Id": "b", "MessageBody": "b", "MessageSystemAttributes": own}]
+    for action, given in (("SendMessage", {"MessageBody": "c"}), ("SendMessageBatch", {"Entries": entries})):
+        headers = {"x-amz-target": f"AmazonSQS.{action}", "content-type": "application/x-amz-json-1.0"}
+        request = sqs.signed(json.dumps({"QueueUrl": url, **given}).encode(), headers)
+        request.headers["X-Amzn-Trace-Id"] = "Root=1"
+        assert "MD5OfMessageSystemAttributes" not in json.loads(sqs.send(request).body)
+    got = receive(sqs, url, MaxNumberOfMessages=10, AttributeNames=["AWSTraceHeader"])
+    found = {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in got}
+    assert found == {"a": "Root=1", "b": "own", "c": "Root=1"}
+
+
+def test_system_attributes(sqs: Sqs, url: str) -> None:
+    """Times, counts and the trace header are there if they are asked for; of a delayed message since it was sent."""
+    began = time.time()
+    trace = {"AWSTraceHeader": value("String", "Root=1-5759e988-bd862e3fe1be46a994272793")}
+    sent = sqs("SendMessage", QueueUrl=url, MessageBody="a", MessageSystemAttributes=trace, DelaySeconds=1)
+    assert sent["MD5OfMessageSystemAttributes"]
+    [message] = receive(sqs, url, MessageSystemAttributeNames=["ALL"], WaitTimeSeconds=5, VisibilityTimeout=0)
+    found = message["Attributes"]
+    assert (found["SenderId"], found["ApproximateReceiveCount"]) == ("shop", "1")
+    assert found["AWSTraceHeader"] == trace["AWSTraceHeader"]["StringValue"]
+    assert abs(int(found["SentTimestamp"]) / 1000 - began) < 0.9
+    assert int(found["ApproximateFirstReceiveTimestamp"]) / 1000 >= began + 0.9
+    [again] = receive(sqs, url, MessageSystemAttributeNames=["ApproximateReceiveCount"])
+    assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
+    bad = {"Other": value("String", "a")}
+    given = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": bad}
+    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        {"AWSTraceHeader": value("String", "x" * 1025)},
+        {"AWSTraceHeader": value("String", "")},
+        {"AWSTraceHeader": value("String", "\x00")},
+        {"AWSTraceHeader": value("Number", "1")},
+        {"AWSTraceHeader": {"DataType": "String"}},
+        {"AWSTraceHeader": {"DataType": "String", "StringValue": "a", "BinaryValue": "YQ=="}},
+        {"Other": value("String", "a")},
+    ],
+)
+def test_bad_trace_headers(sqs: Sqs, url: str, trace: dict[str, Any]) -> None:
+    """A trace header, which counts for no message's size, is a short text; that of a request is left out otherwise."""
+    given = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": trace}
+    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+    headers = {"x-amz-target": "AmazonSQS.SendMessage", "content-type": "application/x-amz-json-1.0"}
+    request = sqs.signed(json.dumps({"QueueUrl": url, "MessageBody": "b"}).encode(), headers)
+    request.headers["X-Amzn-Trace-Id"] = "x" * 1025
+    assert sqs.send(request).status == 200
+    [message] = receive(sqs, url, AttributeNames=["AWSTraceHeader"])
+    assert (message["Body"], message.get("Attributes")) == ("b", None)
+
+
+def test_visibility(sqs: Sqs, url: str) -> None:
+    """A message is hidden for as long as is said; it can be hidden for longer, for less and no more."""
+    sqs("SendMessage", QueueUrl=url, MessageBody="a")
+    [message] = receive(sqs, url, VisibilityTimeout=600)
+    handle = message["ReceiptHandle"]
+    for seconds in (43_200, 1):
+        sqs("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=seconds)
+        assert receive(sqs, url) == []
+    [again] = receive(sqs, url, WaitTimeSeconds=5)
+    assert again["ReceiptHandle"] != handle
+    given = {"QueueUrl": url, "VisibilityTimeout": 5}
+    assert sqs.fails("ChangeMessageVisibility", ReceiptHandle=handle, **given) == "MessageNotInflight"
+    given = {"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"]}
+    assert sqs.fails("ChangeMessageVisibility", VisibilityTimeout=43_201, **given) == "InvalidParameterValue"
+    assert sqs.fails("ChangeMessageVisibility", **given) == "MissingParameter"
+    sqs("ChangeMessageVisibility", VisibilityTimeout=0, **given)
+    assert [one["MessageId"] for one in receive(sqs, url)] == [message["MessageId"]]
+
+
+def test_deleted(sqs: Sqs, url: str) -> None:
+    """Deleting twice, or with a receipt that another one has followed, is no error; the newest one deletes."""
+    sqs("SendMessage", QueueUrl=url, MessageBody="a")
+    [first] = receive(sqs, url, VisibilityTimeout=0)
+    [second] = receive(sqs, url)
+    for one in (first, second, second):
+        sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
+    given = {"QueueUrl": url, "ReceiptHandle": second["ReceiptHandle"], "VisibilityTimeout": 0}
+    assert sqs.fails("ChangeMessageVisibility", **given) == "InvalidParameterValue"
+    assert receive(sqs, url) == []
+
+
+@pytest.mark.parametrize("handle", ["", "a", "1-2-3", "é", "x" * 100_000])
+def test_bad_receipts(sqs: Sqs, url: str, handle: str) -> None:
+    """A text that is no receipt is refused, as is one of another queue."""
+    assert sqs.fails("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
+    other = sqs.create("other")
+    sqs("SendMessage", QueueUrl=other, MessageBody="a")
+    [message] = receive(sqs, other)
+    given = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
+    assert sqs.fails("DeleteMessage", **given) == "ReceiptHandleIsInvalid"
+
+
+def test_receives(sqs: Sqs, url: str) -> None:
+    """One message by default, ten at most; the queue says for how long, and how long a receive waits."""
+    for number in range(12):
+        sqs("SendMessage", QueueUrl=url, MessageBody=str(number))
+    assert [one["Body"] for one in receive(sqs, url)] == ["0"]
+    assert [one["Body"] for one in receive(sqs, url, MaxNumberOfMessages=10)] == [str(n) for n in range(1, 11)]
+    for given in (
+        {"MaxNumberOfMessages": 0},
+        {"MaxNumberOfMessages": 11},
+        {"WaitTimeSeconds": 21},
+        {"VisibilityTimeout": 43_201},
+        {"VisibilityTimeout": -1},
+    ):
+        assert sqs.fails("ReceiveMessage", QueueUrl=url, **given) == "InvalidParameterValue"
+    waiting = sqs.create("waiting", ReceiveMessageWaitTimeSeconds="1", DelaySeconds="1")
+    began = time.monotonic()
+    assert receive(sqs, waiting) == []
+    assert 0.9 < time.monotonic() - began < 10
+    sqs("SendMessage", QueueUrl=waiting, MessageBody="a")
+    assert receive(sqs, waiting, WaitTimeSeconds=0) == []
+    assert [one["Body"] for one in receive(sqs, waiting, WaitTimeSeconds=20)] == ["a"]
+
+
+def entries(*names: str, **more: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - of an entry
+    """Entries of a batch."""
+    return [{"Id": name, "MessageBody": name, **more} for name in names]
+
+
+def test_batches(sqs: Sqs, url: str) -> None:
+    """Each entry has its own result; those that cannot be stored keep no others out."""
+    sent = sqs("SendMessageBatch", QueueUrl=url, Entries=[*entries("a", "b"), *entries("c", DelaySeconds=1000)])
+    assert [one["Id"] for one in sent["Successful"]] == ["a", "b"]
+    [failed] = sent["Failed"]
+    assert (failed["Id"], failed["SenderFault"], failed["Code"]) == ("c", True, "InvalidParameterValue")
+    got = receive(sqs, url, MaxNumberOfMessages=10)
+    assert [one["MessageId"] for one in got] == [one["MessageId"] for one in sent["Successful"]]
+    handles = [{"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"], "VisibilityTimeout": 0} for one in got]
+    bad = {"Id": "bad", "ReceiptHandle": "x", "VisibilityTimeout": 0}
+    changed = sqs("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=[*handles, bad])
+    assert [one["Id"] for one in changed["Successful"]] == ["a", "b"]
+    assert [(one["Id"], one["Code"]) for one in changed["Failed"]] == [("bad", "ReceiptHandleIsInvalid")]
+    got = receive(sqs, url, MaxNumberOfMessages=10)
+    both = [{"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"]} for one in got]
+    old = [{"Id": "old", "ReceiptHandle": handles[0]["ReceiptHandle"], "VisibilityTimeout": 9}]
+    lost = sqs("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=old)
+    assert [one["Code"] for one in lost["Failed"]] == ["AWS.SimpleQueueService.MessageNotInflight"]
+    done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=[*both, {"Id": "bad", "ReceiptHandle": "x"}])
+    assert ([one["Id"] for one in done["Successful"]], len(done["Failed"])) == (["a", "b"], 1)
+    assert receive(sqs, url) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "EmptyBatchRequest"),
+        (entries(*map(str, range(11))), "TooManyEntriesInBatchRequest"),
+        (entries("a") * 1001, "InvalidParameterValue"),
+        (entries("a", "a"), "BatchEntryIdsNotDistinct"),
+        (entries("a b"), "InvalidBatchEntryId"),
+        (entries("a" * 81), "InvalidBatchEntryId"),
+        ([{"Id": str(n), "MessageBody": "x" * (MEBIBYTE // 2 + 1)} for n in range(2)], "BatchRequestTooLong"),
+        ([{"MessageBody": "a"}], "MissingParameter"),
+    ],
+)
+def test_bad_batches(sqs: Sqs, url: str, given: list[dict[str, Any]], error: str) -> None:
+    """A batch that is none is refused as a whole."""
+    assert sqs.fails("SendMessageBatch", QueueUrl=url, Entries=given) == error
+    assert receive(sqs, url) == []
+
+
+def test_what_others_have_posted(sqs: Sqs, url: str) -> None:
+    """Bytes of another protocol are base64; a header of theirs that has our name does no harm."""
+    from queuey.messages import Meta  # noqa: PLC0415 - only here
+    from queuey.service import Draft  # noqa: PLC0415
+
+    service = sqs.caller.app.service
+    queue = service.find("shop", "jobs")
+    foreign = Meta(headers=(("sqs-attributes", "no JSON"),))
+    service.core.run(service.messages.post(queue, [Draft(b"\xff"), Draft("text", meta=foreign)]))
+    got = receive(sqs, url, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
+    assert [one["Body"] for one in got] == [b64encode(b"\xff").decode(), "text"]
+
+
+def test_the_store_is_away(sqs: Sqs, url: str, between: InterposedStore) -> None:
+    """A message that may not be stored is answered by 503, after which clients ask again; a defect by 500."""
+    given = {"QueueUrl": url, "MessageBody": "a"}
+    between.instead(Store.begin_append, failing(StoreUnavailable("away", outcome="unknown")))
+    reply = sqs.ask("SendMessage", **given)
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+    assert sqs.fails("SendMessage", **given) == "ServiceUnavailable"
+    between.instead(Store.begin_append, failing(ValueError("a secret of ours")))
+    reply = sqs.ask("SendMessage", **given)
+    assert (reply.status, json.loads(reply.body)["__type"]) == (500, "com.amazonaws.sqs#InternalFailure")
+    assert "secret" not in reply.text
+
+
+@pytest.mark.parametrize("action", ["", "sendmessage", "DeleteEverything", "__init__"])
+def test_unknown_actions(sqs: Sqs, action: str) -> None:
+    """An action that there is not is refused."""
+    assert sqs.fails(action) == "InvalidAction"

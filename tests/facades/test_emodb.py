@@ -1,0 +1,245 @@
+"""The facade of EmoDB in process: who may do what, what the clock does, full queues, and stores that fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from queuey.access import parse_scope
+from queuey.errors import StoreUnavailable
+from queuey.facades.emodb import views
+from queuey.facades.emodb.message_ids import MessageIds
+from queuey.facades.emodb.names import queue_name, shown_name
+from queuey.facades.emodb.open_claims import OpenClaims
+from queuey.facades.settings import EmodbFacade, Facades
+from queuey.messages import QueueSpec
+from queuey.service import Service
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
+from tests.backends import Clock
+from tests.facades.serving import facade_app
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, running
+
+KEYS = {
+    "all": None,
+    "post": parse_scope(["send", "measure"], ["team-*"]),
+    "poll": parse_scope(["read", "delete"], ["team-*"]),
+    "work": parse_scope(["read", "claim"], ["team-*"]),
+}
+REFUSED = (403, '{"reason":"not authorized"}')
+
+
+class Emodb:
+    """Calls an application that serves EmoDB, with a key that is chosen for each call."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._caller = Caller(app)
+
+    def __call__(self, key: str, method: str, path: str, body: object = None) -> Reply:
+        """Sends a request."""
+        path, _, query = path.partition("?")
+        raw = b"" if body is None else json.dumps(body).encode()
+        headers = {"X-BV-API-Key": key, "Content-Type": "application/json"}
+        return self._caller.send(method, path, raw, headers, query)
+
+    def get(self, path: str, key: str = "all") -> Any:  # noqa: ANN401 - tests look into it
+        """The answer to a GET that succeeds."""
+        reply = self(key, "GET", path)
+        assert reply.status == 200, reply
+        return reply.json
+
+    def do(self, method: str, path: str, body: object = None) -> None:
+        """Changes something, with success."""
+        reply = self("all", method, path, body)
+        assert (reply.status, reply.json) == (200, {"success": True})
+
+
+@pytest.fixture
+def emodb(store: Store, between: InterposedStore) -> Emodb:
+    """The application, and keys of several scopes."""
+    store.create_application("shop")
+    store.create_application("others")
+    for name, scope in KEYS.items():
+        store.add_key("shop", digest_of(name), scope=scope)
+    store.add_key("others", digest_of("foreign"))
+    return Emodb(facade_app(between.store, Facades(app="shop", emodb=EmodbFacade(beside=True))))
+
+
+def ids_of(messages: list[dict[str, Any]]) -> list[str]:
+    """The ids of messages."""
+    return [message["id"] for message in messages]
+
+
+@pytest.mark.parametrize("base", ["queue", "dedupq"])
+def test_who_may_do_what(emodb: Emodb, base: str) -> None:
+    """A key does what its verbs and patterns allow, whether the queue is there or not, and nothing else."""
+    calls: dict[tuple[str, str, Any], set[str]] = {
+        ("POST", "/send", 1): {"post"},
+        ("POST", "/sendbatch", (1, 2)): {"post"},
+        ("GET", "/poll", None): {"poll", "work"},
+        ("GET", "/peek", None): {"poll", "work"},
+        ("POST", "/ack", ()): {"poll", "work"},
+        ("POST", "/renew", ()): {"poll", "work"},
+        ("POST", "/unclaimall", None): {"poll", "work"},
+        ("GET", "/size", None): {"post", "poll", "work"},
+        ("GET", "/claimcount", None): {"post", "poll", "work"},
+        ("DELETE", "", None): {"poll"},
+    }
+    for name in ("team-a", "other"):
+        for _ in range(2):  # once without the queue, once with it
+            for (method, path, body), allowed in calls.items():
+                for key in ("post", "poll", "work", "foreign", "unknown", ""):
+                    reply = emodb(key, method, f"/{base}/1/{name}{path}", body)
+                    may = key in allowed and name == "team-a"
+                    assert (reply.status == 200) == may, (key, method, path, reply)
+                    assert may or (reply.status, reply.text) == REFUSED
+            emodb.do("POST", f"/{base}/1/{name}/send", 0)
+
+
+def test_a_batch_for_several_queues(emodb: Emodb) -> None:
+    """If the caller may not send to one of the queues, that one is named and nothing is stored."""
+    reply = emodb("post", "POST", "/queue/1/_sendbatch", {"team-a": [1], "other": [2]})
+    assert (reply.status, reply.json, "X-BV-Exception" in reply.headers) == (403, {"queue": "other"}, False)
+    assert emodb("all", "POST", "/queue/1/_sendbatch", {"a": [1], "B": [2]}).status == 400
+    assert emodb("all", "POST", "/queue/1/_sendbatch", {"a": [1], "b": ["x" * 30_720]}).status == 400
+    assert [emodb.get(f"/queue/1/{name}/size") for name in ("team-a", "a", "b")] == [0, 0, 0]
+    assert emodb("post", "POST", "/queue/1/_sendbatch", {"team-a": [1], "team-b": [2]}).status == 200
+
+
+def test_who_may_move(emodb: Emodb) -> None:
+    """A move needs what polls and purges the source, and what sends to the target; everyone may see how it stands."""
+    assert [emodb(key, "POST", "/queue/1/_move?from=team-a&to=team-b").status for key in KEYS] == [200, 403, 403, 403]
+    reference = emodb("all", "POST", "/queue/1/_move?from=a&to=b").json["id"]
+    seen = {key: emodb(key, "GET", f"/queue/1/_move/{reference}").status for key in (*KEYS, "foreign", "")}
+    assert seen == {"all": 200, "post": 200, "poll": 200, "work": 200, "foreign": 403, "": 403}
+
+
+def test_claims_by_the_clock(emodb: Emodb, clock: Clock) -> None:
+    """Claims last as long as they were asked for; renewing never shortens them, and begins one where none is."""
+    emodb.do("POST", "/queue/1/q/sendbatch", [1, 2])
+    first, second = ids_of(emodb.get("/queue/1/q/poll"))
+    emodb.do("POST", "/queue/1/q/renew?ttl=5", [first])
+    emodb.do("POST", "/queue/1/q/renew?ttl=90", [second])
+    clock.advance(29)
+    assert emodb.get("/queue/1/q/poll") == []
+    clock.advance(3)
+    assert ids_of(emodb.get("/queue/1/q/poll?ttl=3600")) == [first]
+    clock.advance(60)
+    emodb.do("POST", "/queue/1/q/renew", [second])
+    clock.advance(29)
+    assert emodb.get("/queue/1/q/claimcount") == 2
+    clock.advance(3)
+    assert emodb.get("/queue/1/q/claimcount") == 1
+    emodb.do("POST", "/queue/1/q/ack", [second])
+    assert emodb.get("/queue/1/q/size") == 1
+
+
+def test_a_full_queue(store: Store) -> None:
+    """A queue with as many claims as it may have is full, until some have ended; others are not."""
+    store.create_application("shop")
+    service = Service(store)
+    claims = service.claims
+    access, other = (
+        service.enter(service.queues.create("shop", name, QueueSpec(partitions=2))[0], lambda _row: None)
+        for name in ("q", "other")
+    )
+    open_claims = OpenClaims(claims, most=3, remembered=1)
+    assert not open_claims.is_full(access)
+    open_claims.add(access.queue.qid, 3)
+    assert not open_claims.has_room(access.queue.qid)
+    assert not open_claims.is_full(access)  # counted: nothing is claimed
+    open_claims.add(other.queue.qid, 1)
+    assert not open_claims.has_room(access.queue.qid)  # forgotten, so it has to be counted
+    assert open_claims.has_room(other.queue.qid)
+
+
+@pytest.mark.parametrize("call", ["poll", "peek", "send", "ack", "renew", "size"])
+def test_a_bad_name_is_an_error_of_callers_with_a_key(emodb: Emodb, call: str) -> None:
+    """The key comes first: without one, and with a wrong one, a name that no queue can have is 403, else 400."""
+
+    async def ask(gateway: Gateway) -> list[tuple[int, bool]]:
+        replies = []
+        for key in ("", "unknown", "all"):
+            method = "POST" if call in {"send", "ack", "renew"} else "GET"
+            kind = ("content-type", "application/json")
+            request = Request(method, f"/queue/1/Bad/{call}", b"[]" if method == "POST" else b"", headers=[kind])
+            request.headers[0] = ("x-bv-api-key", key)
+            replies.append(await request.to(gateway))
+        return [(reply.status, "Queue name must be" in reply.text) for reply in replies]
+
+    assert running(emodb.app)(ask) == [(403, False), (403, False), (400, True)]
+
+
+def test_polls_of_a_full_queue(emodb: Emodb) -> None:
+    """They give nothing, whatever waits, until claims end; ``ttl=0`` claims nothing and shows what waits."""
+    [facade] = emodb.app.facades
+    assert isinstance(facade, views.EmodbFacade)
+    facade.open_claims = OpenClaims(emodb.app.service.claims, most=4)
+    emodb.do("POST", "/queue/1/q/sendbatch", list(range(9)))
+    first, second, third = (ids_of(emodb.get("/queue/1/q/poll?ttl=3600&limit=3")) for _ in range(3))
+    assert (len(first), len(second), third) == (3, 3, [])
+    assert len(emodb.get("/queue/1/q/poll?ttl=0")) == 3
+    emodb.do("POST", "/queue/1/q/ack", first)
+    assert len(emodb.get("/queue/1/q/poll?ttl=3600")) == 3
+
+
+def failing(error: Exception) -> Callable[..., NoReturn]:
+    """A method that fails."""
+
+    def fail(*_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - of any method
+        raise error
+
+    return fail
+
+
+def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:
+    """The client learns that it may try again, and when; a defect shows an id and nothing of its cause."""
+    emodb.do("POST", "/queue/1/q/send", 1)
+    between.instead(Store.begin_append, failing(StoreUnavailable("away", retry_after=30)))
+    reply = emodb("all", "POST", "/queue/1/q/send", 1)
+    assert (reply.status, reply.json) == (503, {"message": "away", "retryAfterSeconds": 5})
+    assert reply.headers["X-BV-Exception"] == "com.bazaarvoice.emodb.common.api.ServiceUnavailableException"
+    assert reply.headers["Retry-After"] == "5"
+    between.instead(Store.begin_append, failing(ValueError("defect")))
+    crashed = emodb("all", "POST", "/queue/1/q/send", 1)
+    assert (crashed.status, crashed.json.keys(), "defect" in crashed.text) == (500, {"message"}, False)
+    between.passing(Store.begin_append)
+    assert emodb.get("/queue/1/q/size") == 1
+
+
+def test_requests_that_are_too_long(emodb: Emodb) -> None:
+    """Nobody can have the service take in any amount."""
+    reply = emodb("all", "POST", "/queue/1/q/sendbatch", ["x" * 30_000] * 300)
+    assert (reply.status, reply.json.keys()) == (413, {"message"})
+    assert emodb("all", "POST", "/queue/1/q/sendbatch", [1] * 1_000_002).status == 413
+    assert emodb("all", "POST", "/queue/1/_sendbatch", {f"q{number}": [] for number in range(1001)}).status == 400
+    assert emodb.get("/queue/1/q/size") == 0
+
+
+def test_names_stand_for_queues_of_their_own() -> None:
+    """No two names, of either kind, are one queue; and each is found again."""
+    names = ["a", "a-b", "__a", "a.dead", "a:@._-"]
+    queues = [queue_name(name, kind) for name in names for kind in ("plain", "dedup")]
+    assert len(set(queues)) == len(queues)
+    assert [shown_name(queue) for queue in queues] == [name for name in names for _ in range(2)]
+
+
+def test_ids_are_of_one_queue() -> None:
+    """An id that is changed anywhere, or is of another queue, is refused."""
+    assert MessageIds("q").read([], 8) == []
+    good = "0007337b9b05e61811f18bbd854958c57a6d"
+    checked = good + MessageIds("q")._checksum(good)
+    [receipt] = MessageIds("q").read([checked, checked.upper()], 8)
+    assert (receipt.partition, receipt.number) == (7, 0)
+    assert MessageIds("q").read([checked], 6) == []
+    for queue, text in (("q~dedup", checked), ("q", "0008" + checked[4:]), ("q", checked[:-1] + "x"), ("q", "")):
+        with pytest.raises(Exception, match=r"Invalid event ID"):
+            MessageIds(queue).read([text], 8)

@@ -1,0 +1,210 @@
+"""Facades in process: what they answer when the store fails, and under a server that knows nothing of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn
+
+import msgspec
+import pytest
+
+from queuey.errors import StoreFull, StoreUnavailable
+from queuey.facades.settings import Facades, MqFacade, RqmsFacade
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
+from tests.facades.serving import facade_app
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller, Reply
+from tests.web.conftest import KEY
+from tests.web.gateway_calls import Request, running
+from tests.web.published import PATHS_IN_ORDER
+
+Call = Callable[[str, str, bytes], Reply]
+
+
+@pytest.fixture
+def mq(store: Store, between: InterposedStore) -> Call:
+    """Calls an application that serves MQ under a path, with a method, a path and a body."""
+    store.create_application("shop")
+    caller = Caller(facade_app(between.store, Facades(app="shop", mq=MqFacade(prefix="/mq"))))
+    return caller.send
+
+
+def failing(error: Exception) -> Callable[..., NoReturn]:
+    """A method that fails."""
+
+    def fail(*_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - of any method
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away", outcome="unknown"), StoreFull("full"), ValueError("defect")]
+)
+def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> None:
+    """A message that is not certainly stored is answered with 503 and when to try again, whatever went wrong."""
+    between.instead(Store.begin_append, failing(error))
+    reply = mq("POST", "/mq/q/messages", b"x")
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
+    assert ("defect" in reply.text, "crash id" in reply.text) == (False, isinstance(error, ValueError))
+    between.passing(Store.begin_append)
+    assert mq("POST", "/mq/q/messages", b"x").status == 201
+
+
+def test_mq_in_process(mq: Call) -> None:
+    """The application alone, under any WSGI server, serves the facade as well."""
+    assert mq("GET", "/mq/q/messages", b"").status == 204
+    posted = mq("POST", "/mq/q/messages", b"\xff")
+    fetched = mq("GET", "/mq/q/messages", b"")
+    assert (fetched.status, fetched.body) == (200, b"\xff")
+    assert fetched.headers["Cache-Control"] == "no-store"
+    assert fetched.headers["X-Message-Id"] == posted.headers["X-Message-Id"]
+    assert mq("DELETE", f"/mq/q/messages/{posted.headers['X-Message-Id']}", b"").status == 202
+    assert mq("GET", "/mq/q/unknown", b"").status == 404
+
+
+@pytest.fixture
+def both(store: Store) -> Caller:
+    """An application that serves MQ and RQMS under a path each."""
+    store.create_application("shop")
+    served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
+    return Caller(facade_app(store, served))
+
+
+def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
+    """Sends a request; ``Sec_Fetch_Site=…`` stands for a header."""
+    path, _, query = target.partition("?")
+    return caller.send(method, path, body, headers, query)
+
+
+PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.startswith("/v1")]
+
+
+@pytest.mark.parametrize("only", ["emodb", "mq", "rqms", "sqs"])
+def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "mq", "rqms", "sqs"]) -> None:
+    """Every path of version 1 is one of the facade's own, or none: 404, with a key and without, whatever the method."""
+    store.create_application("a")
+    store.add_key("a", digest_of(KEY))
+    run = running(facade_app(store, Facades(only=only, app="a"), secret=b"x" * 32))
+
+    async def ask_all(gateway: Gateway) -> list[Reply]:
+        methods = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
+        calls = list(itertools.product(methods, [*PATHS_OF_V1, "/v1/a/b/", "/v1/a/b/claims/", "/v1/a/%C3%A9"]))
+        requests = [Request(method, path, b"1") for method, path in calls]
+        strangers = [Request(method, path, b"1") for method, path in calls]
+        for stranger in strangers:
+            stranger.headers = stranger.headers[1:]
+        return [await request.to(gateway) for request in (*requests, *strangers)]
+
+    for reply in run(ask_all):
+        if only == "emodb":
+            assert reply.status == 404, reply
+        assert reply.status < 500, reply
+        assert b"partitions" not in reply.body
+
+
+OWN = {"Host": "127.0.0.1:5000", "Content_Type": "text/plain"}
+CALLS = [("POST", "/mq/q/messages"), ("GET", "/mq/q/messages"), ("POST", "/rqms/q?id=b"), ("GET", "/rqms/q")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site", "Origin": "http://127.0.0.1:3000"},
+        {"Sec_Fetch_Site": "cross-site", "Origin": "http://127.0.0.1:5000"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_pages_of_other_sites_are_refused(both: Caller, headers: dict[str, str]) -> None:
+    """What a browser sends for a page of another site neither stores nor fetches a message, nor makes a queue."""
+    assert ask(both, "POST", "/mq/q/messages", b"1", **OWN, **headers).status == 403
+    assert ask(both, "GET", "/mq/q").status == 404
+    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    for method, path in CALLS:
+        refused = ask(both, method, path, b"1", **OWN, **headers)
+        assert (refused.status, "another site" in refused.text) == (403, True)
+    assert [item["value"] for item in ask(both, "GET", "/rqms/q?count=9").json["items"]] == [1]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Origin": "https://127.0.0.1:5000"}, {}]
+)
+def test_other_requests_are_not(both: Caller, headers: dict[str, str]) -> None:
+    """Programs, what is typed into a browser, and pages of the service's own origin have all rights."""
+    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    for method, path in CALLS:
+        assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
+
+
+@pytest.mark.parametrize("kind", ["mq", "rqms", "sqs", "emodb"])
+def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, kind: str) -> None:
+    """The facade's path gets the facade's answer, whichever way a client writes it."""
+    store.create_application("shop")
+    prefix = "/queue/1" if kind == "emodb" else "/a/b"
+    given: dict[str, Any] = {kind: {"beside": True} if kind == "emodb" else {"prefix": prefix}}
+    caller = Caller(facade_app(store, msgspec.convert(given | {"app": "shop"}, Facades), secret=b"x" * 32))
+    for method in ("GET", "POST"):
+        replies = [ask(caller, method, path) for path in (prefix, f"{prefix}/")]
+        forms = {(r.status, r.headers["Content-Type"], len(r.body)) for r in replies}  # Bodies of SQS have an id.
+        assert len(forms) == 1, replies
+
+
+def test_rqms_has_no_icon(store: Store) -> None:
+    """What a browser asks for by itself fetches nothing, as in the original, also if a queue has that name."""
+    store.create_application("shop")
+    app = facade_app(store, Facades(only="rqms", app="shop"))
+    assert ask(Caller(app), "POST", "/favicon.ico?id=a", b"1").status == 201
+
+    async def fetch(gateway: Gateway) -> list[Reply]:
+        return [await Request("GET", path).to(gateway) for path in ("/favicon.ico", "/other.ico")]
+
+    assert [reply.status for reply in (ask(Caller(app), "GET", "/favicon.ico"), *running(app)(fetch))] == [
+        404,
+        404,
+        200,
+    ]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:5000", "127.0.0.1.evil.example:5000", "1.2.3.x", "a."])
+def test_names_that_others_can_point_here_are_refused(both: Caller, host: str) -> None:
+    """A page whose own name resolves to this machine is of the same origin, but not the service's page."""
+    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}
+    for (method, path), headers in itertools.product(CALLS, (page, {"Content_Type": "text/plain"})):
+        refused = ask(both, method, path, b"1", Host=host, **headers)
+        assert (refused.status, host in refused.text, "facades.hosts" in refused.text) == (403, True, True)
+    assert [item["value"] for item in ask(both, "GET", "/rqms/q?count=9").json["items"]] == [1]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1:5000", "10.0.0.7", "[::1]:5000", "[::ffff:127.0.0.1]:5000", "localhost", "localhost:5000"),
+        *("queuey:80", "mq.example.com", "MQ.example.com:8080", "jobs.shop:80"),
+    ],
+)
+def test_names_of_the_service_are_not(store: Store, host: str) -> None:
+    """Addresses, names that no domain has, and those that a setting lists, reach the service."""
+    store.create_application("shop")
+    served = Facades(app="shop", mq=MqFacade(prefix="/mq"), hosts="mq.example.com Jobs.shop")
+    caller = Caller(facade_app(store, served))
+    page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}
+    for headers in (page, {"Content_Type": "text/plain"}):
+        assert ask(caller, "POST", "/mq/q/messages", b"1", Host=host, **headers).status == 201
+        assert ask(caller, "GET", "/mq/q/messages", b"", Host=host, **headers).status == 200
+
+
+def test_an_rqms_id_has_no_control_characters(both: Caller) -> None:
+    """An id that could be no header of its message is refused, in the protocol's own form, and nothing is stored."""
+    for name in ("a%0d%0aX-Evil:%20yes", "%00", "a%7f", "a%09b"):
+        refused = ask(both, "POST", f"/rqms/q?id={name}", b"1")
+        assert (refused.status, refused.json["error"]) == (400, True)
+        assert "control character" in refused.json["message"]
+        assert ask(both, "PUT", f"/rqms/q/{name}", b"1").status == 400
+    assert ask(both, "GET", "/rqms/q").json == {"items": []}

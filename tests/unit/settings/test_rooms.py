@@ -1,0 +1,92 @@
+"""Rooms: parts of the service that are entry points, with settings of their own."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from msgspec import Meta
+
+from queuey import settings
+from queuey.errors import SettingsError
+from queuey.settings import Include, Room, Settings, rooms
+from queuey.web.gateway.serve import open_service
+from tests.replacing import replace_in
+
+Installing = Callable[..., AbstractContextManager[None]]
+
+
+class Gallery(Room, frozen=True, kw_only=True):
+    """A room of somebody else's."""
+
+    group = "Service"
+    pictures: Annotated[int, Meta(description="Number of pictures.", ge=0)] = 3
+
+    def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
+        """Adds a page."""
+        return None if self.pictures == 0 else lambda config: config.add_resource("gallery", "/gallery", {})
+
+
+def forget() -> None:
+    """Has the rooms looked up again."""
+    rooms.installed.cache_clear()
+    settings.table.cache_clear()
+
+
+@contextmanager
+def installing(**found: str) -> Iterator[None]:
+    """Has these rooms installed and no others."""
+    entries = [EntryPoint(name, place, rooms.ENTRY_POINTS) for name, place in found.items()]
+    with replace_in(rooms, entry_points, lambda group: entries):
+        forget()
+        try:
+            yield
+        finally:
+            forget()
+
+
+def test_a_room_has_settings() -> None:
+    """They stand in the table and come from where others do; a part of the service asks for them by their type."""
+    with installing(gallery=f"{__name__}:Gallery"):
+        lines = [line for line in settings.table() if line.name == "pictures"]
+        assert [(line.group, line.option, line.default) for line in lines] == [("Service", "--pictures", "`3`")]
+        loaded = settings.load({}, {"QUEUEY_PICTURES": "5"})
+        assert (loaded.settings.of(Gallery).pictures, loaded.sources["pictures"]) == (5, "QUEUEY_PICTURES")
+        assert settings.value_of(loaded.settings, lines[0]) == 5
+        assert pickle.loads(pickle.dumps(loaded.settings)) == loaded.settings
+        with pytest.raises(SettingsError, match="pictures"):
+            settings.load({"pictures": "-1"}, {})
+    assert Settings().of(Gallery) == Gallery()
+
+
+@pytest.mark.parametrize(("pictures", "served"), [(0, False), (3, True)])
+def test_a_room_is_served(tmp_path: Path, pictures: int, served: bool) -> None:  # noqa: FBT001 - a column of the table
+    """The application has what the rooms of its settings add."""
+    app = open_service(Settings(data=tmp_path, rooms=(Gallery(pictures=pictures),)))
+    app.service.store.close()
+    assert ("gallery" in app.endpoints) == served
+    assert len(app.endpoints) > 20
+
+
+def test_a_service_without_rooms() -> None:
+    """What only rooms know is no setting."""
+    with installing():
+        assert not {"console", "facades"} & {line.name for line in settings.table()}
+        assert settings.load({}, {}).settings.rooms == ()
+        for name, value in (("console", "on"), ("facades", "only=mq")):
+            with pytest.raises(SettingsError, match=f"Unknown setting {name}"):
+                settings.load({name: value}, {})
+
+
+@pytest.mark.parametrize("place", ["queuey.no_gallery:Gallery", f"{__name__}:NoGallery"])
+def test_a_room_that_cannot_be_imported(place: str) -> None:
+    """An entry point without its module or class is named, with what to install."""
+    name = re.escape(place.partition(":")[0])
+    with installing(gallery=place), pytest.raises(SettingsError, match=rf"The part 'gallery' .*{name}.* Install"):
+        settings.table()
