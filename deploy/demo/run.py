@@ -48,7 +48,7 @@ def _run(stage: Stage) -> None:
         account = part(stage)
         print(f"\n{number}. {title} ({time.monotonic() - began:.2f} s)\n{account.text}", flush=True)
         if account.rows:
-            output.table(account.columns, account.rows)
+            output.show({}, [output.Table(account.columns, account.rows)])
 
 
 if __name__ == "__main__":
