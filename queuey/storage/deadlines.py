@@ -121,6 +121,7 @@ class Deadline(threading.local):
             return
         call.wrote = True  # First, for a thread that gives it up now.
         if call.is_given_up:
+            call.wrote = False  # So that the next change is refused as well.
             raise StoreUnavailable(GIVEN_UP)
 
     @contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver.store_loop import Calls, Done, StoreLoop, called, side_by_side
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.simulated import CalmDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
@@ -258,3 +260,127 @@ def test_one_that_fails_beside_others() -> None:
     assert str(error) == "away"
     assert begun == [0, 1]
     assert len(ends.told) == 1
+
+
+class Parts(NamedTuple):
+    """What turns need of a driver and of the options."""
+
+    loop: StoreLoop
+    calls: Calls
+    catalogue_deadline: float = 10.0
+    timeout: float = 1.0
+
+
+def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
+    """Those that have nothing to do leave at once, each in a turn of the loop of its own."""
+    parts, gate = Parts(calls.loop, calls), list[Done]()
+    turns = LightweightTransactions(cast("Any", parts), cast("Any", parts), time.monotonic)
+
+    async def change(answer: Callable[[Done], object]) -> None:
+        async with turns.turn("q"):
+            await called(answer)
+
+    async def nothing_to_do() -> None:
+        async with turns.turn("q"):
+            pass
+
+    ends = Ends()
+    calls.begin(change(gate.append), ends)
+    for _ in range(500):
+        calls.begin(nothing_to_do(), ends)
+    until(lambda: gate)
+    gate[0](None, None)
+    until(lambda: len(ends.told) == 501)
+    assert {error for _, error in ends.told} == {None}
+    calls.run(nothing_to_do())
+
+
+def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> None:
+    """So the call that waits for them ends, and what it holds is given back; nobody hears of its own end."""
+    gates, ended, ends = list[Done](), list[object](), Ends()
+
+    async def part() -> None:
+        await called(gates.append)
+
+    async def whole() -> None:
+        try:
+            await side_by_side(calls, [part(), part()], most=2)
+        finally:
+            ended.append(True)
+
+    give_up = calls.begin(whole(), ends)
+    until(lambda: len(gates) == 2)
+    assert give_up() == "none"
+    for gate in gates:
+        gate(None, None)
+    until(lambda: ended)
+    until(lambda: not calls._running)
+    assert ends.told == []
+
+
+def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
+    """Neither the first change is sent, nor one after that was refused."""
+    gates, sent, refused = list[Done](), list[int](), list[int]()
+
+    async def changes() -> None:
+        await called(gates.append)
+        for number in range(3):
+            try:
+                calls.deadline.sent()
+                sent.append(number)
+            except StoreUnavailable:
+                refused.append(number)
+
+    give_up = calls.begin(changes(), Ends())
+    until(lambda: gates)
+    assert give_up() == "none"
+    gates[0](None, None)
+    until(lambda: refused == [0, 1, 2])
+    assert sent == []
+
+
+def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
+    """One callback that fails keeps no other call from its end; a call that is told ``none`` sends nothing later."""
+    gates, sent, ends = list[Done](), list[bool](), Ends()
+
+    async def change() -> None:
+        await called(gates.append)
+        calls.deadline.sent()
+        sent.append(True)
+
+    def fail(_value: object, _error: object) -> None:
+        raise RuntimeError("the event loop is closed")
+
+    for done in (fail, ends, ends):
+        calls.begin(change(), done)
+    until(lambda: len(gates) == 3)
+    calls.close(0.0)
+    assert [error.outcome for _, error in ends.told] == ["none", "none"]
+    assert "has failed" in caplog.text
+    for gate in gates:
+        gate(None, None)
+    calls.loop.close()
+    assert sent == []
+
+
+def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
+    """Although the end came within that call, giving that up does not concern it."""
+    gates, ends = list[Done](), Ends()
+
+    async def waiting(answer: Callable[[Done], object]) -> str:
+        await called(answer)
+        return "later"
+
+    async def ends_another() -> None:
+        await called(gates.append)
+        gates[0](None, None)  # The inner call ends within this one.
+        await called(ignored)
+
+    calls.begin(waiting(gates.append), lambda *_: calls.begin(waiting(partial(elsewhere, None)), ends))
+    until(lambda: len(gates) == 1)
+    give_up = calls.begin(ends_another(), Ends())
+    until(lambda: len(gates) == 2)
+    assert give_up() == "none"
+    gates[1](None, None)
+    until(lambda: ends.told)
+    assert ends.told == [("later", None)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, TICKS_PER_SECOND, Position
@@ -35,6 +36,8 @@ _FORGET_BUCKETS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partitio
 _MOST_FAILURES = 3
 _AT_ONCE = 100
 """Max deletes under way at the same time; the nodes have other work to do."""
+_PIECE = 2000
+"""Number of buckets that one turn of the loop deals with."""
 
 
 def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
@@ -110,7 +113,7 @@ class GarbageCollector:
                 "Messages of purged and deleted queues could not be removed; garbage collection will try again: %s",
                 error,
             )
-        if self._options.reap_interval is not None:
+        if self._options.reap_interval is not None and not self._driver.calls.is_closed:
             self._driver.loop.later(self._options.reap_interval, self._begin)
 
     async def _empty(self, pending: PendingDelete) -> None:
@@ -138,16 +141,25 @@ class GarbageCollector:
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
         write = self._options.catalogue_write
         recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
-        time_buckets = own_buckets(pending, self._clock.now())
-        time_buckets += [
-            bucketing.bucket_of(start, kind, level)
-            for level, start, kind in recorded
-            if level is not None  # A partition with a low watermark and no bucket gives one row without them.
-        ]
+        await self._remove_buckets(pending, part, own_buckets(pending, self._clock.now()))
+        for first in range(0, len(recorded), _PIECE):
+            await self._driver.loop.next_turn()
+            time_buckets = [
+                bucketing.bucket_of(start, kind, level)
+                for level, start, kind in recorded[first : first + _PIECE]
+                if level is not None  # A partition with a low watermark and no bucket gives one row without them.
+            ]
+            await self._remove_buckets(pending, part, time_buckets)
+        if recorded:
+            await self._driver.ask(Request(_FORGET_BUCKETS, (pending.qid, part), write))
+
+    async def _remove_buckets(self, pending: PendingDelete, part: int, time_buckets: Sequence[Bucket]) -> None:
         removals = [
-            Request(_REMOVE[time_bucket.ttl_class], (pending.qid, part, time_bucket.bucket), write)
+            Request(
+                _REMOVE[time_bucket.ttl_class],
+                (pending.qid, part, time_bucket.bucket),
+                self._options.catalogue_write,
+            )
             for time_bucket in time_buckets
         ]
         await self._driver.ask_all(removals, most=_AT_ONCE)
-        if recorded:
-            await self._driver.ask(Request(_FORGET_BUCKETS, (pending.qid, part), write))

@@ -17,6 +17,7 @@ covers every message with a new id below the horizon. Two kinds of messages may 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -212,7 +213,8 @@ class QueueCache:
 
     def close(self) -> None:
         self._is_closed = True
-        self._driver.loop.call(self._rows.clear)
+        with suppress(StoreClosed):  # In a forked child, where nobody uses them.
+            self._driver.loop.call(self._rows.clear)
 
     async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
         """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.

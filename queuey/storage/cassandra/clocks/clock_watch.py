@@ -22,6 +22,7 @@ from queuey.storage.cassandra.clocks.light_checks import NOW, LightChecks, Told
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Host, Request, Rows
 from queuey.storage.cassandra.driver.store_loop import called
+from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 
@@ -181,9 +182,11 @@ class ClockWatch:
         nodes = [host.address for host in hosts if host.up]
         waiting, self._waiting = self._waiting, []
         current = self._round = _Round(self._clock.boottime(), hosts, len(nodes), waiting)
-        for node in nodes:
-            request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
-            self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
+        # No part of the call that asks for it: others share the round, and that call may have no time left.
+        with self._driver.calls.deadline.running(Call()):
+            for node in nodes:
+                request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
+                self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
         # If a node has stopped, or the driver was closed, no callback comes.
         self._loop.later(self.timeout + LATE if nodes else 0.0, partial(self._end, current))
 

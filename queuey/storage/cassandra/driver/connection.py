@@ -20,6 +20,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -104,6 +105,8 @@ class Driver:
         """The keyspace's strategy, and what it means."""
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = threading.Lock()
+        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="queuey-prepare")
+        """For the loop, whose own threads others need while a node keeps a statement waiting."""
         self._ready = threading.Event()
         self._closed = threading.Event()
         self.requests = 0
@@ -246,6 +249,7 @@ class Driver:
         self._usable = False
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
+        self._preparer.shutdown(wait=False)
         self._end()
         self.loop.close()
 
@@ -324,7 +328,8 @@ class Driver:
                 timeout = self._patience(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
         except _NotPreparedError:
-            _in_thread(partial(self._within, self._deadline.call, self.send, request, done), partial(done, None))
+            work = partial(self._within, self._deadline.call, self.send, request, done)
+            _in_thread(work, partial(done, None), self._preparer)
         except _FAILURES as error:
             done(None, _failure(error, reads=request.statement.reads))
 
@@ -529,7 +534,9 @@ class Driver:
         raise StoreUnavailable(f"Cassandra has no node {address}")
 
 
-def _in_thread(work: Callable[[], object], refuse: Callable[[Exception], object]) -> None:
+def _in_thread(
+    work: Callable[[], object], refuse: Callable[[Exception], object], threads: ThreadPoolExecutor | None = None
+) -> None:
     """Does in another thread what must not hold up the event loop of this one; ``refuse`` gets its error."""
 
     def attempt() -> None:
@@ -539,7 +546,7 @@ def _in_thread(work: Callable[[], object], refuse: Callable[[Exception], object]
             refuse(error)
 
     try:
-        asyncio.get_running_loop().run_in_executor(None, attempt)
+        asyncio.get_running_loop().run_in_executor(threads, attempt)
     except RuntimeError:  # The loop's threads have ended already.
         refuse(StoreClosed("the event loop of the store is ending"))
 

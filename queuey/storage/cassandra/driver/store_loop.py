@@ -83,6 +83,8 @@ class StoreLoop:
         self._is_closed = False
         self._is_ended = False
         """It is closed, and no calls are left."""
+        self.on_fork: Callable[[], object] = nothing
+        """Called in a forked child."""
         _living.add(self)
 
     @property
@@ -248,6 +250,7 @@ class StoreLoop:
         self._loop, self._end_own, self._is_closed, self._is_ended = None, nothing, True, True
         self._calls.clear()
         self._timers.clear()
+        self.on_fork()
 
 
 def _make(call: Callable[..., object], *args: object) -> None:
@@ -282,13 +285,17 @@ class Calls:
     Args:
         loop: The store's.
         deadline: How long each may take.
+
+    Attributes:
+        is_closed: No further ones begin.
     """
 
     def __init__(self, loop: StoreLoop, deadline: Deadline) -> None:
         self.loop = loop
         self.deadline = deadline
         self._running: set[_Running] = set()
-        self._is_closed = False
+        self.is_closed = False
+        loop.on_fork = self._running.clear
 
     def begin(self, work: Coroutine[Start, Any, Any], done: Done, call: Call | None = None) -> Callable[[], Outcome]:
         """Begins a coroutine as a call, by default as part of that of this thread. Returns what gives it up.
@@ -297,20 +304,22 @@ class Calls:
             StoreClosed: The store is closed; ``done`` is not called.
         """
         call = call or self.deadline.call
-        if call is NO_CALL:
+        is_part = call is not NO_CALL
+        if not is_part:
             call = Call()
             call.ends = self.deadline.next_end()
-        running = _Running(self, work, done, call)
-        if self._is_closed:
+        running = _Running(self, work, done, call, is_part=is_part)
+        self._running.add(running)
+        # Asked after it was added: whoever closes the store ends those that are there.
+        if self.is_closed and self._remove(running):
             work.close()
             raise StoreClosed("the store is closed")
-        self._running.add(running)
         try:
             self.loop.call(running.go_on, None, None)
         except StoreClosed:
-            self._running.discard(running)
-            work.close()
-            raise
+            if self._remove(running):
+                work.close()
+                raise
         return call.give_up
 
     def run(self, work: Coroutine[Start, Any, T], late: str | None = None) -> T:
@@ -332,30 +341,38 @@ class Calls:
 
     def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
         """Answers a call, unless that was done. In any thread."""
+        if self._remove(running) and (running.is_part or not running.call.is_given_up):
+            running.done(value, error)
+
+    def _remove(self, running: _Running) -> bool:
+        """Returns whether a call was still under way, for others that remove it at the same moment."""
         try:
             self._running.remove(running)
         except KeyError:
-            return
-        if not running.call.is_given_up:
-            running.done(value, error)
+            return False
+        return True
 
     def close(self, timeout: float) -> None:
         """Refuses further calls, waits for calls that are under way, and gives up the rest. Idempotent."""
-        self._is_closed = True
+        self.is_closed = True
         ends, pause = self.deadline.clock() + timeout, threading.Event()
         while self._running and not self.loop.is_here and self.deadline.clock() < ends:
             pause.wait(0.02)
         for running in list(self._running):
-            outcome: Outcome = "unknown" if running.call.wrote else "none"
-            self.end(running, None, StoreClosed("the store was closed before the call ended", outcome=outcome))
+            is_awaited = running.is_part or not running.call.is_given_up
+            outcome = running.call.give_up()
+            if self._remove(running) and is_awaited:
+                _make(running.done, None, StoreClosed("the store was closed before the call ended", outcome=outcome))
 
 
 class _Running:
     """A coroutine on its way; called with the answer to what it awaits."""
 
-    __slots__ = ("_answer", "_calls", "_is_starting", "_work", "call", "done")
+    __slots__ = ("_answer", "_calls", "_is_starting", "_work", "call", "done", "is_part")
 
-    def __init__(self, calls: Calls, work: Coroutine[Start, Any, Any], done: Done, call: Call) -> None:
+    def __init__(
+        self, calls: Calls, work: Coroutine[Start, Any, Any], done: Done, call: Call, *, is_part: bool
+    ) -> None:
         self._calls = calls
         self._work = work
         self._is_starting = False
@@ -363,10 +380,13 @@ class _Running:
         """To what is being started."""
         self.done = done
         self.call = call
+        self.is_part = is_part
+        """Of a call: whoever has begun it hears of its end, also if the call was given up."""
 
     def __call__(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
         loop = self._calls.loop
-        if asyncio._get_running_loop() is not loop._loop:  # noqa: SLF001 - as is_here
+        running = asyncio._get_running_loop()  # noqa: SLF001 - as is_here
+        if running is None or running is not loop._loop:  # noqa: SLF001 - as above
             with suppress(StoreClosed):
                 loop.soon(self.go_on, value, error)
                 return
@@ -397,7 +417,10 @@ class _Running:
             value, error = None, failure
         finally:
             deadline.call = before
+        if before is not NO_CALL:  # What its end begins is no part of the call within which it comes.
+            deadline.call = NO_CALL
         self._calls.end(self, value, error)
+        deadline.call = before
 
 
 async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], *, most: int) -> list[T]:

@@ -205,7 +205,8 @@ class PolledArrivals:
         elif error is not None:
             log.error("Checking for new messages failed.", exc_info=error)
         self._is_busy = False
-        self._plan()
+        if not self._calls.is_closed:
+            self._plan()
 
     # What happens
 
