@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -34,8 +35,8 @@ MAX_AHEAD = 3600
 """Max seconds by which something that has happened may be ahead of the clock; else the clock was ahead at that time."""
 MAX_KNOWN = 20_000
 """Max records that a process knows; it finds the others when they are overdue."""
-FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
-"""Seconds after which a failed step is repeated."""
+FIRST_PAUSE = 0.5
+"""Interval in seconds before a failed step is repeated for the first time."""
 
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
@@ -52,11 +53,15 @@ class DueTiming(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         search: Between two searches for overdue records, about.
         overdue: How long one must be due until a process that does not know it takes its step.
+        max_ahead: One that is due later than this was put off by a clock that was ahead: it is due now.
+        max_pause: Max interval before a failed step is repeated.
         at_once: Number of records whose steps a process takes at the same time.
     """
 
     search: float = 15.0
     overdue: float = 3.0
+    max_ahead: float = math.inf
+    max_pause: float = 30.0
     at_once: int = 4
 
 
@@ -89,6 +94,9 @@ class DueWork(Protocol):
         Args:
             ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead once.
         """
+
+    def held(self, name: str) -> Record | None:
+        """Returns a record that need not be read before its next step: another process's change is noticed later."""
 
     async def step(self, record: Record) -> NextStep | None:
         """Takes the next step of a record.
@@ -177,10 +185,10 @@ class DueRunner:
                 return
             except QueueyError as error:
                 logger.debug("%ss wait: %s", self._work.kind, error)
-                rest, failed = _pause(failed), failed + 1
+                rest, failed = self._pause(failed), failed + 1
             except Exception:
                 logger.exception("work on %ss has failed; it is tried again", self._work.kind)
-                rest, failed = _pause(failed), failed + 1
+                rest, failed = self._pause(failed), failed + 1
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), rest)
         await self._work.end()
@@ -212,18 +220,25 @@ class DueRunner:
             name = row.application, row.name
             planned = self._planned.get(name)
             if was_ahead or planned is None or planned.version != row.version:
-                self._planned[name] = _PlannedStep(min(row.due, now) if was_ahead else row.due, row.version)
+                is_due = was_ahead or row.due > self._latest(now)
+                self._planned[name] = _PlannedStep(min(row.due, now) if is_due else row.due, row.version)
         self._searched = now
+
+    def _latest(self, now: int) -> float:
+        """Returns the latest time (ticks) at which a record may be due."""
+        return now + self._timing.max_ahead * TICKS_PER_SECOND
 
     def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
         """Returns whether the clock was ahead, and the records that this process has to know of; blocks."""
         ahead = self._store.ids_ahead()
         self._work.prepare(ahead)
         was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_AHEAD
-        until = ids.TICKS_MAX - 1
-        if self._searched is not None and not was_ahead:
-            until = now - int(self._timing.overdue * TICKS_PER_SECOND)
-        return was_ahead, self._store.due_records(self._work.kind, until, limit=MAX_KNOWN)
+        is_each = was_ahead or self._searched is None
+        overdue = now - int(self._timing.overdue * TICKS_PER_SECOND)
+        until = overdue if not is_each and self._timing.max_ahead == math.inf else ids.TICKS_MAX - 1
+        rows = self._store.due_records(self._work.kind, until, limit=MAX_KNOWN)
+        latest = self._latest(now)
+        return was_ahead, [row for row in rows if is_each or row.due <= overdue or row.due > latest]
 
     async def _step(self, name: Name) -> None:
         """Takes the next step of a record, if it has not changed since this process read it.
@@ -234,7 +249,9 @@ class DueRunner:
         if planned is None:
             return  # It was changed meanwhile, and is never due any more.
         try:
-            record = await self._core.in_thread(partial(self._store.record, self._work.kind, *name))
+            record = None if planned.failed else self._work.held(name[1])
+            if record is None:
+                record = await self._core.in_thread(partial(self._store.record, self._work.kind, *name))
             if record is None or (record.version != planned.version and not planned.failed):
                 self._forget(name, planned)
                 return
@@ -258,7 +275,7 @@ class DueRunner:
             logger.log(level, "%s %s of %s waits: %s", kind, *reversed(name), error)
         else:
             logger.error("%s %s of %s has failed; it is tried again", kind, *reversed(name), exc_info=error)
-        pause = FIRST_PAUSE if isinstance(error, KeyInUse) else _pause(planned.failed)
+        pause = FIRST_PAUSE if isinstance(error, KeyInUse) else self._pause(planned.failed)
         if self._planned.get(name) == planned:
             self._planned[name] = planned._replace(failed=planned.failed + 1, retry=self._core.boottime() + pause)
 
@@ -268,6 +285,5 @@ class DueRunner:
         if self._planned.get(name) == planned:
             del self._planned[name]
 
-
-def _pause(failed: int) -> float:
-    return min(FIRST_PAUSE * 2.0 ** min(failed, 10), MAX_PAUSE)
+    def _pause(self, failed: int) -> float:
+        return min(FIRST_PAUSE * 2.0 ** min(failed, 10), self._timing.max_pause)

@@ -69,8 +69,11 @@ class MoveUseCases:
         source.refresh()
         target.refresh()
         self._claims.check(source.queue)
-        record, _ = self._records.begin(source.queue, target.queue)
-        self._runner.know(record)
+        record, is_new = self._records.begin(source.queue, target.queue)
+        if is_new:
+            self._runner.know(record)
+        else:
+            self._runner.watch()
         return _report(MoveState, decode(record.value))
 
     def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:

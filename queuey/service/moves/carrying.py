@@ -47,7 +47,7 @@ class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_steps(self) -> DueTiming:
-        return DueTiming(search=self.search, overdue=0.0, at_once=1)
+        return DueTiming(search=self.search, overdue=0.0, max_ahead=self.stale, max_pause=self.search, at_once=1)
 
 
 class _Work(NamedTuple):
@@ -90,6 +90,10 @@ class MoveCarrier:
     def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner copes with it
         self._records.adopt()
 
+    def held(self, name: str) -> Record | None:
+        work = self._work.get(name)
+        return None if work is None else work.record
+
     def forget(self, name: str) -> None:
         self._work.pop(name, None)
 
@@ -97,7 +101,8 @@ class MoveCarrier:
         progress = decode(record.value).progress
         work = self._work.get(record.name)
         if work is None or progress.runner != self._token:
-            if progress.runner and self._store.claim_time() < record.due <= self._in(self._timing.stale):
+            is_put_off = self._store.claim_time() < record.due <= self._in(self._timing.stale)
+            if is_put_off and progress.runner not in {0, self._token}:
                 raise RecordChanged(record.name)  # Another process works on it.
             if len(self._work) >= MOST_HERE:
                 return NextStep(record.version, 0, self._timing.stale)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from secrets import randbelow
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
+from queuey.errors import Conflict, MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
 from queuey.messages import Queue, Record
 from queuey.storage import Store
 
@@ -137,7 +138,8 @@ class MoveRecords:
                 return record, False
             self._require_room(source.application)
             last = max((value.move.number for value in self._listed(source.application)), default=directory.last)
-            number = max(directory.last + 1, last + 1, self._store.now())
+            # Above all earlier ones, and not that of another source's move that begins at the same moment.
+            number = max(max(directory.last, last) + randbelow(1000) + 1, self._store.now())
             move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
             try:
                 return self._store.set_record(_recorded(move, Progress(), self._store.claim_time())), True
@@ -176,6 +178,7 @@ class MoveRecords:
         with suppress(RecordChanged):  # It has ended before.
             self._store.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
         self._store.remove_record(record)
+        self._end_old(move, progress)
         for old in self._store.records(_ENDED, move.application, limit=2 * MOST_LISTED)[:-MOST_LISTED]:
             with suppress(RecordChanged):
                 self._store.remove_record(old)
@@ -193,19 +196,20 @@ class MoveRecords:
                     return value
             if (record := self._store.record(_ENDED, application, name)) is not None:
                 return decode(record.value)
-            old = self._store.entry(_OLD_RECORD, int(name, 16))
-            if old is not None and (value := decode(old)).move.application == application:
-                return value
+            old = self._old(int(name, 16))
+            if old is not None and old.move.application == application:
+                return old
         raise MoveNotFound(name)
 
     def listed(self, application: str) -> list[MoveRecord]:
         """Returns an application's moves, the newest first: those under way, and the last ones that have ended."""
-        moves = {value.move.number: value for value in (*self._old(application), *self._listed(application))}
+        moves = {value.move.number: value for value in (*self._old_ones(application), *self._listed(application))}
         return [moves[number] for number in sorted(moves, reverse=True)[:MOST_LISTED]]
 
     def cancel(self, move: Move) -> MoveRecord:
         """Requests the end of a move, unless it is over."""
-        self._adopt(move)
+        if move in self._directory().moves:
+            self._adopt(move)
         for _ in range(_TRIES):
             record = self._store.record(KIND, move.application, _name_of(move.source_qid))
             if record is None or (there := decode(record.value)).move != move:
@@ -236,6 +240,15 @@ class MoveRecords:
         with suppress(RecordChanged):  # Another process was quicker.
             self._store.set_record(_recorded(move, progress, self._store.claim_time()))
 
+    def _end_old(self, move: Move, progress: Progress) -> None:
+        """Notes the end of a move of version 0.1.0 where that looks for it, so that it is not adopted again."""
+        while move in self._directory().moves:
+            old = self._store.entry(_OLD_RECORD, move.number)
+            if old is not None and decode(old).progress.state in OVER:
+                return
+            with suppress(Conflict):
+                self._store.enter(_OLD_RECORD, move.number, _encode(MoveRecord(move, progress)), expected=old)
+
     def _directory(self) -> _Directory:
         raw = self._store.entry(_DIRECTORY, 0)
         return _Directory() if raw is None else _decode_directory(raw)
@@ -248,12 +261,19 @@ class MoveRecords:
         ended = [decode(record.value) for record in self._store.records(_ENDED, application, limit=2 * MOST_LISTED)]
         return under_way + ended
 
-    def _old(self, application: str) -> Iterator[MoveRecord]:
+    def _old_ones(self, application: str) -> Iterator[MoveRecord]:
         """Yields an application's last moves of version 0.1.0."""
         raw = self._store.entry(f"moves of {application}", 0)
         for number in [] if raw is None else _decode_numbers(raw):
-            if (old := self._store.entry(_OLD_RECORD, number)) is not None:
-                yield decode(old)
+            if (old := self._old(number)) is not None:
+                yield old
+
+    def _old(self, number: int) -> MoveRecord | None:
+        """Returns a move of version 0.1.0."""
+        if (raw := self._store.entry(_OLD_RECORD, number)) is not None:
+            return decode(raw)
+        begun = (move for move in self._directory().moves if move.number == number)
+        return next((MoveRecord(move, Progress()) for move in begun), None)
 
     def _require_room(self, application: str) -> None:
         there = self._store.due_records(KIND, ids.TICKS_MAX)

@@ -26,9 +26,11 @@ from queuey.errors import (
     StoreUnavailable,
     TooManyMoves,
 )
-from queuey.messages import Message, Meta, Queue, QueueSpec
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Message, Meta, Queue, QueueSpec, Record
 from queuey.service import QueueAccess, Service
 from queuey.service.drafts import Draft
+from queuey.service.due_work import DueRunner
 from queuey.service.moves import MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
@@ -50,7 +52,7 @@ from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
 from tests.contract.samples import eventually, new, say, whole
 from tests.interposed_store import InterposedStore
-from tests.replacing import replace_in
+from tests.replacing import replace, replace_in
 
 SOON = MoveTiming(search=0.1, stale=0.5, beat=0.1)
 ANYTHING: Callable[[str], bool] = bool
@@ -448,6 +450,12 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     assert (report.state, report.moved, report.total) == ("done", 2, 2)
     assert bodies(store, target) == ["a", "b"]
     assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
+    ended = store.records("ended move", APP)
+    for record in ended:  # As if many others had ended since.
+        store.remove_record(record)
+    for _ in range(3):
+        idle.moves._records.adopt()
+    assert store.records(KIND, APP) == []
     later = process.begin(source, third)
     assert later.id > move.id
     assert process.ended(later).state == "done"
@@ -507,6 +515,62 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
     assert second.statistics()["moves_running"] == 1
     with pytest.raises(RecordChanged):
         mover.service.core.run(first.step(records.reread(record)))
+
+
+def test_a_move_of_0_1_0_that_no_process_has_worked_on_is_shown(store: Store, mover: Mover) -> None:
+    """It stands in the directory alone; it is cancelled as any other."""
+    mover.stopping.set()
+    source, target = make_queue(store), make_queue(store)
+    move = Move(store.now(), APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    encode = msgspec.msgpack.encode
+    store.enter("moves under way", 0, encode((move.number, [move])), expected=None)
+    store.enter(f"moves of {APP}", 0, encode([move.number]), expected=None)
+    assert mover.moves.show(APP, move.id, ANYTHING).state == "running"
+    assert [each.id for each in mover.moves.list(APP, ANYTHING)] == [move.id]
+    assert mover.moves.cancel(APP, move.id, ANYTHING).state == "cancelling"
+    assert mover.moves.show(APP, move.id, ANYTHING).state == "cancelling"
+
+
+def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Store, mover: Mover) -> None:
+    """The runner hears of a record when it is new."""
+    noted: list[Record] = []
+    source, target = make_queue(store), make_queue(store)
+    with replace(DueRunner.know, lambda _runner, record: noted.append(record)):
+        for _ in range(3):
+            mover.begin(source, target)
+    assert len(noted) == 1
+
+
+def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover) -> None:
+    """The process that works on it goes on with it, and takes nothing more."""
+    mover.stopping.set()
+    run, records = mover.service.core.run, MoveRecords(store)
+    carrier = MoveCarrier(store, mover.service.claims, records, MoveTiming(beat=0.0))
+    source, target = make_queue(store), make_queue(store)
+    for first in range(0, 2500, 500):
+        say(store, source, *(f"{number}" for number in range(first, first + 500)))
+    record, _ = records.begin(source, target)
+    run(carrier.step(record))
+    records.cancel(decode(record.value).move)
+    while (held := carrier.held(record.name)) is not None:
+        run(carrier.step(held))
+        if store.records(KIND, APP) == []:
+            carrier.forget(record.name)
+    report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
+    assert report.state == "cancelled"
+    assert report.moved < 2500
+
+
+def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mover) -> None:
+    """Another one does not wait until the clock gets there."""
+    source, target = make_queue(store), make_queue(store)
+    say(store, source, "a")
+    records = MoveRecords(store)
+    record, _ = records.begin(source, target)
+    ahead = store.claim_time() + 1800 * TICKS_PER_SECOND
+    records.save(record, Progress(runner=7), ahead)
+    mover.moves.watch()
+    assert mover.ended(mover.moves.list(APP, ANYTHING)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
 
 
 def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:

@@ -153,11 +153,11 @@ class GarbageCollector:
         if recorded:
             await self._driver.ask(Request(_FORGET_BUCKETS, (pending.qid, part), write))
 
-    async def _remove_buckets(self, pending: PendingDelete, part: int, time_buckets: Sequence[Bucket]) -> None:
+    async def _remove_buckets(self, pending: PendingDelete, partition: int, time_buckets: Sequence[Bucket]) -> None:
         removals = [
             Request(
                 _REMOVE[time_bucket.ttl_class],
-                (pending.qid, part, time_bucket.bucket),
+                (pending.qid, partition, time_bucket.bucket),
                 self._options.catalogue_write,
             )
             for time_bucket in time_buckets

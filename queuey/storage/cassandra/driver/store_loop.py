@@ -381,7 +381,7 @@ class _Running:
         self.done = done
         self.call = call
         self.is_part = is_part
-        """Of a call: whoever has begun it hears of its end, also if the call was given up."""
+        """It is a part of another call, which waits for its end, also if it was given up."""
 
     def __call__(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
         loop = self._calls.loop
