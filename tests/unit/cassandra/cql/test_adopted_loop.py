@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,7 @@ class Adopted:
             CHANGE: PreparedStatement([COLUMN, COLUMN], b"change", [0], "UPDATE", "k", 4, None, None),
         }
         driver._closed, driver._thread, driver._client = threading.Event(), threading.Thread(), scene.client
-        driver._preparing = threading.Lock()
+        driver._preparing, driver._preparer = threading.Lock(), ThreadPoolExecutor(1)
         driver.loop = StoreLoop(lambda _: partial(driver._end_client, scene.client))
         driver.loop.adopt(scene.loop)
         driver.loop._enter = driver._enter_loop
@@ -208,6 +209,7 @@ async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
 async def test_an_event_loop_whose_threads_have_ended(adopted: Adopted) -> None:
     """What needs another thread is refused; a write that a node may have is in doubt."""
     await adopted.scene.loop.shutdown_default_executor()
+    adopted.driver._preparer.shutdown()
     adopted.send(Request(LATE, (b"a",)))
     for attempts in (0, 1):
         adopted.driver._send(None, 1.0, lambda *end: adopted.ended.append((*end, 0)), reads=False, attempts=attempts)
