@@ -81,7 +81,8 @@ def _size(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 
 
 def _explanation(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    return {"found": ask.service.explaining.explain_queue(access)}
+    # Groups are a part of their own.
+    return {"found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0)}
 
 
 def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:

@@ -109,15 +109,24 @@ class Explaining:
 
     # A queue
 
-    def explain_queue(self, access: QueueAccess) -> QueueExplanation:
+    def explain_queue(
+        self, access: QueueAccess, *, most_counted: int = DEFAULT_COUNTED, most_groups: int = MAX_GROUPS
+    ) -> QueueExplanation:
+        """Explains what readers of a queue see now.
+
+        Args:
+            access: The queue.
+            most_counted: Max messages of the backlog that are counted; more are estimated.
+            most_groups: Max groups whose lag is told; 0: groups are left out.
+        """
         info = self._queues.describe(access)
         counts, backlog, refusal = None, None, None
         try:
-            counts, backlog = self._claims.counts(access), self._claims.backlog(access, DEFAULT_COUNTED)
+            counts, backlog = self._claims.counts(access), self._claims.backlog(access, most_counted)
         except ClaimsRefused as error:
             refusal = str(error)
-        names = self._offsets.groups(access)
-        groups = self._groups(access, names[: max(1, min(MAX_GROUPS, MAX_LAGS // info.partitions))])
+        names = self._offsets.groups(access) if most_groups else []
+        groups = self._groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
         sentences = [*_of_queue(info), *_of_claims(info, backlog, refusal)]
         sentences += [f"Group {group.group} has {plural(group.lag, 'message')} left." for group in groups]
         if warning := clock_warning(self._store.ids_ahead()):

@@ -122,16 +122,19 @@ def installed() -> tuple[type[Room], ...]:
     """Returns the rooms of the distributions that are installed.
 
     Raises:
-        SettingsError: A room cannot be imported.
+        SettingsError: One cannot be imported, or is no room.
     """
     return tuple(_load())
 
 
 def _load() -> Iterator[type[Room]]:
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        owner = "a distribution" if entry.dist is None else entry.dist.name
         try:
-            yield entry.load()
-        except (ImportError, AttributeError) as error:
-            owner = "a distribution" if entry.dist is None else entry.dist.name
+            room = entry.load()
+        except Exception as error:
             text = f"The part {entry.name!r} of the service cannot be imported ({error}). Install {owner} again."
             raise SettingsError(text) from error
+        if not (isinstance(room, type) and issubclass(room, Room)):
+            raise SettingsError(f"The part {entry.name!r} of {owner} is {entry.value}, which is no room.")
+        yield room

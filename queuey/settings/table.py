@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from queuey.errors import SettingsError
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.rooms import installed
 from queuey.settings.secret_names import SecretName
@@ -73,10 +75,19 @@ def variable_of(name: str) -> str:
 
 @cache
 def table() -> tuple[Setting, ...]:
+    """Returns all settings, group by group.
+
+    Raises:
+        SettingsError: Rooms cannot be loaded, or have a setting of a name that is taken.
+    """
     lines = {line.name: line for line in _lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
     for room in installed():
         groups.setdefault(room.group, []).extend(_lines(room, ""))
+    names = Counter(line.name for members in groups.values() for line in members)
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise SettingsError(f"{count} parts of the service have a setting {name!r}. Remove one of them.")
     return tuple(line._replace(group=group) for group, members in groups.items() for line in members)
 
 

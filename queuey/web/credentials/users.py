@@ -47,7 +47,7 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
             raise SettingsError(f"Users of scheme {scheme} need a part of Queuey that is not installed.")
         try:
             kind = entries[0].load()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             raise SettingsError(
                 f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
                 f"{install_command(extra)}"

@@ -74,6 +74,30 @@ def test_a_room_is_served(tmp_path: Path, pictures: int, served: bool) -> None: 
     assert len(app.endpoints) > 20
 
 
+class Harbour(Room, frozen=True, kw_only=True):
+    """A room with a setting whose name is taken."""
+
+    group = "Service"
+    port: Annotated[int, Meta(description="Number of ships.")] = 3
+
+
+NO_ROOM = 7
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("tests.unit.settings.raises:Room", "cannot be imported .*division by zero"),
+        (f"{__name__}:NO_ROOM", "which is no room"),
+        (f"{__name__}:Harbour", "2 parts of the service have a setting 'port'"),
+    ],
+)
+def test_what_is_no_room_of_this_service(place: str, text: str) -> None:
+    """It is named, in one sentence."""
+    with installing(strange=place), pytest.raises(SettingsError, match=text):
+        settings.table()
+
+
 def test_a_service_without_rooms() -> None:
     """What only rooms know is no setting."""
     with installing():
