@@ -122,7 +122,7 @@ def installed() -> tuple[type[Room], ...]:
     """Returns the rooms of the distributions that are installed.
 
     Raises:
-        SettingsError: One cannot be imported, or is no room.
+        SettingsError: One cannot be imported, or is something else.
     """
     return tuple(_load())
 
@@ -136,5 +136,7 @@ def _load() -> Iterator[type[Room]]:
             text = f"The part {entry.name!r} of the service cannot be imported ({error}). Install {owner} again."
             raise SettingsError(text) from error
         if not (isinstance(room, type) and issubclass(room, Room)):
-            raise SettingsError(f"The part {entry.name!r} of {owner} is {entry.value}, which is no room.")
+            raise SettingsError(
+                f"The part {entry.name!r} of {owner} is {entry.value}, which is not a subclass of Room."
+            )
         yield room

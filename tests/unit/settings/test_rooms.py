@@ -88,7 +88,7 @@ NO_ROOM = 7
     ("place", "text"),
     [
         ("tests.unit.settings.raises:Room", "cannot be imported .*division by zero"),
-        (f"{__name__}:NO_ROOM", "which is no room"),
+        (f"{__name__}:NO_ROOM", "is not a subclass of Room"),
         (f"{__name__}:Harbour", "2 parts of the service have a setting 'port'"),
     ],
 )
