@@ -6,8 +6,9 @@ When an answer was received is a rule that no history shows, for turns of a simu
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -112,6 +113,10 @@ MUTATIONS = {
 }
 
 
+MISREAD = (IndexError, TypeError, ValueError, struct.error)
+"""What reading the rows of another request may end with."""
+
+
 def test_with_all_rules() -> None:
     """The histories in which the others see that a rule is missing keep every promise."""
     for mutation in MUTATIONS.values():
@@ -120,8 +125,8 @@ def test_with_all_rules() -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_rule_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a promise that it is for."""
+    """Without any one of them some history breaks a promise that it is for, or rows are misread so that reads fail."""
     mutation = MUTATIONS[name]
-    with mutation.instead():
-        seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+    seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+    with mutation.instead(), suppress(*MISREAD):
         assert mutation.violations(seeds, mutation.breaks)
