@@ -417,10 +417,11 @@ class _Running:
             value, error = None, failure
         finally:
             deadline.call = before
-        if before is not NO_CALL:  # What its end begins is no part of the call within which it comes.
-            deadline.call = NO_CALL
-        self._calls.end(self, value, error)
-        deadline.call = before
+        deadline.call = NO_CALL  # What its end begins belongs to no call, also if it comes within another one.
+        try:
+            self._calls.end(self, value, error)
+        finally:
+            deadline.call = before
 
 
 async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], *, most: int) -> list[T]:
