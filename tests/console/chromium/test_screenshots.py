@@ -26,7 +26,9 @@ from tests.console.chromium.test_chromium import APPLICATION
 
 DOCS = Path(__file__).parents[3] / "docs"
 WORD = b"Page"
-_VARIES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|[0-9a-f]{32}|[0-9a-f]{8}…?|\d\d:\d\d|[\d.]+ s\b|\b[\w-]+:\d+\b")
+_VARIES = re.compile(
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+Z)?|[0-9a-f]{32}|[0-9a-f]{8}…?|\d\d:\d\d|[\d.]+ s\b|\b[\w-]+:\d+\b"
+)
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
