@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import deque
@@ -33,8 +34,13 @@ LOOK_AGAIN = 0.1
 
 
 class Put(NamedTuple):
-    """A put in the background that is not answered yet."""
+    """A put in the background that is not answered yet.
 
+    Attributes:
+        number: In the order of the puts; failures come in any order, and are told in that one.
+    """
+
+    number: int
     create: Create
     messages: Sequence[Any]
 
@@ -67,7 +73,8 @@ class Puts:
         self._pending_bytes = 0
         self._waiting: deque[Put] = deque()
         self._sending = False
-        self._failures: list[PutFailed] = []
+        self._numbers = itertools.count()
+        self._failures: list[tuple[int, PutFailed]] = []
         self._failed = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = 0
@@ -97,7 +104,8 @@ class Puts:
                 self._lifecycle.require()
             self._pending += 1
             self._pending_bytes += len(data)
-            self._waiting.append(Put(Create(f"{self._path}/{prefix}", data, sequence=True), messages))
+            create = Create(f"{self._path}/{prefix}", data, sequence=True)
+            self._waiting.append(Put(next(self._numbers), create, messages))
             scheduled, self._sending = self._sending, True
         if not scheduled:
             soon(self.send)
@@ -107,11 +115,11 @@ class Puts:
         """Waits until all puts in the background are answered; returns False after ``timeout`` seconds.
 
         Raises:
-            PutFailed: Some have failed since the last call. The error has their messages.
+            PutFailed: Some have failed since the last call. The error has their messages, in the order of the puts.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: not self._pending, timeout)
-            failures, self._failures = self._failures, []
+            failures, self._failures = [failure for _, failure in sorted(self._failures)], []
             failed, self._failed = self._failed, 0
         if failed:
             messages = [message for failure in failures for message in failure.messages]
@@ -177,7 +185,7 @@ class Puts:
         self._settle(batch, error)
 
     def _settle(self, batch: list[Put], error: QdoError | None) -> None:
-        failures: list[PutFailed] = []
+        failures: list[tuple[int, PutFailed]] = []
         with self._changed:
             self._pending -= len(batch)
             self._pending_bytes -= sum(len(put.create.data) for put in batch)
@@ -186,10 +194,10 @@ class Puts:
                 for put in batch:
                     failure = PutFailed(f"a put into {self._path} failed: {error}.{lost}", list(put.messages))
                     failure.__cause__ = error
-                    failures.append(failure)
+                    failures.append((put.number, failure))
                 self._failed += len(failures)
                 self._failures += failures[: MOST_FAILURES - len(self._failures)]
             self._changed.notify_all()
         self._lifecycle.changed.notify()
-        for failure in failures:
+        for _, failure in failures:
             self._report(failure)
