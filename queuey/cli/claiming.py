@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.claims.results import OutstandingJob, Refused
+    from queuey.client.results import OutstandingJob, Refused
 
 _FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
@@ -134,7 +134,7 @@ def jobs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
 ) -> None:
     """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
-    from queuey.client.claims.results import OutstandingJob
+    from queuey.client.results import OutstandingJob
 
     backlog = client.job_queue(queue).backlog()
     found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.api.queues import QueueInfo
 from queuey.client._async.client import AsyncClient
 from queuey.client.calls.call import MessageLocation
 from queuey.client.calls.send_calls import Outgoing
@@ -29,7 +30,7 @@ from queuey.client.errors import (
     QueueNotFound,
 )
 from queuey.client.lookup import look_up
-from queuey.client.results import Message, Queue, QueueInfo
+from queuey.client.results import Message, Queue
 from queuey.deadletters import (
     SUFFIX,
     TTL,

@@ -7,6 +7,10 @@ from typing import Any, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from queuey.api.explaining import QueueExplanation
+from queuey.api.progress import GroupOffset, Move, Offsets
+from queuey.api.queues import Hello, QueueInfo
+from queuey.api.reads import Explanation, ReadMark
 from queuey.client._async.following import AsyncFollowing
 from queuey.client._async.job_queue import AsyncJobQueue
 from queuey.client._async.moving import AsyncMoving
@@ -39,21 +43,13 @@ from queuey.client.calls.unread_calls import Seen
 from queuey.client.errors import ClientError
 from queuey.client.results import (
     CreatedQueue,
-    Explanation,
-    GroupOffset,
-    Hello,
     Message,
-    Move,
     NamePage,
-    Offsets,
     Page,
     Queue,
-    QueueExplanation,
-    QueueInfo,
     QueuePage,
     QueueRead,
     RawMessage,
-    ReadMark,
     Receipt,
     Unread,
 )

@@ -10,9 +10,8 @@ from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
 from queuey.client.claims.held import HeldClaim, HeldClaims
-from queuey.client.claims.results import Claimed
 from queuey.client.errors import ClientError
-from queuey.client.results import Message
+from queuey.client.results import Claimed, Message
 
 LATEST = 60.0
 """Max seconds until the job in hand is delivered again, if the loop is left."""

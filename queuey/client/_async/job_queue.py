@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from typing import TypeVar, Unpack
 
+from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client._async.job import AsyncJob
 from queuey.client._async.send_call import AsyncSendCall, send_all
 from queuey.client.calls import claim_calls, tracing
@@ -16,11 +17,10 @@ from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, O
 from queuey.client.claims.handlers import async_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
 from queuey.client.claims.renewers import AsyncClaimRenewer
-from queuey.client.claims.results import Backlog, ClaimCounts, OutstandingJob, QueueSize, Received, Refused
 from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import AsyncTiming, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import Message
+from queuey.client.results import Message, OutstandingJob, Received, Refused
 
 T = TypeVar("T")
 

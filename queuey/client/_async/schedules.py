@@ -8,7 +8,7 @@ from queuey.client._async.send_call import AsyncSendCall
 from queuey.client.calls import schedule_calls
 from queuey.client.calls.call import seconds
 from queuey.client.calls.send_calls import ToSend
-from queuey.client.schedules.results import Schedule
+from queuey.client.results import Schedule
 
 
 class AsyncSchedules:

@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 
 from queuey.client.calls.call import Call
 from queuey.client.claims.held import HeldClaims, Work
-from queuey.client.claims.results import Refused
 from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.results import Refused
 
 T = TypeVar("T")
 

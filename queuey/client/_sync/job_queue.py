@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import TypeVar, Unpack
 
+from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client._sync.job import Job
 from queuey.client._sync.send_call import SendCall, send_all
 from queuey.client.calls import claim_calls, tracing
@@ -16,11 +17,10 @@ from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, O
 from queuey.client.claims.handlers import sync_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
 from queuey.client.claims.renewers import ClaimRenewer
-from queuey.client.claims.results import Backlog, ClaimCounts, OutstandingJob, QueueSize, Received, Refused
 from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import Message
+from queuey.client.results import Message, OutstandingJob, Received, Refused
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from queuey.api.progress import Move
 from queuey.client._sync.send_call import SendCall
 from queuey.client.calls import move_calls
 from queuey.client.calls.call import Seconds, seconds
 from queuey.client.errors import AnswerTimeout
 from queuey.client.http.attempts import Timing
-from queuey.client.results import Move
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Min and max seconds between two requests that ask for the progress."""

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from queuey.api import claims as api
+from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
@@ -40,17 +41,8 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.error_answers import named_error
 from queuey.client.calls.read_calls import Partitions, messages_of, plain_messages
-from queuey.client.claims.results import (
-    Backlog,
-    ClaimCounts,
-    Claimed,
-    OutstandingJob,
-    QueueSize,
-    Received,
-    Refused,
-)
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import Message
+from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
 
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50

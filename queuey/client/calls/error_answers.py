@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from queuey.client.calls.call import HttpAnswer, decoder_of
-from queuey.client.claims.results import Refused
 from queuey.client.errors import BY_CODE, ApiError, ErrorAnswer, error_for
+from queuey.client.results import Refused
 
 _TEXT_LIMIT = 500
 """Max characters of each of the server's texts."""

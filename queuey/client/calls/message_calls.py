@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from queuey.api.reads import Explanation
 from queuey.client.calls.call import (
     Call,
     HttpAnswer,
@@ -17,7 +18,7 @@ from queuey.client.calls.call import (
 from queuey.client.calls.read_calls import messages_of
 from queuey.client.calls.send_calls import named_path
 from queuey.client.errors import InvalidAnswer
-from queuey.client.results import Explanation, Message, RawMessage, Receipt
+from queuey.client.results import Message, RawMessage, Receipt
 
 IDS_PER_CALL = 200
 """Max ids in a request line, which stays below the 8 KiB that proxies commonly accept."""

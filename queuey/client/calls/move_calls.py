@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from queuey.api.progress import MoveList
+from queuey.api.progress import Move, MoveList
 from queuey.client.calls.call import JSON, Call, decode, encode, queue_segment, reads
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import Move
 
 _ID = re.compile(r"[0-9a-f]{16}")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from queuey.api.progress import GroupList, LagRead, RecordedOffsets
+from queuey.api.progress import GroupList, GroupOffset, LagRead, Offsets, RecordedOffsets
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -21,7 +21,7 @@ from queuey.client.calls.call import (
     string,
 )
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import GroupOffset, Message, Offsets, Receipt
+from queuey.client.results import Message, Receipt
 
 Progress = str | Message | Receipt
 """The last message that was processed, or its id."""

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-from queuey.api.queues import Rights
+from queuey.api.explaining import QueueExplanation
+from queuey.api.queues import QueueInfo, Rights
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -23,7 +24,7 @@ from queuey.client.calls.call import (
     seconds,
 )
 from queuey.client.errors import InvalidAnswer
-from queuey.client.results import CreatedQueue, NamePage, Queue, QueueExplanation, QueueInfo, QueuePage
+from queuey.client.results import CreatedQueue, NamePage, Queue, QueuePage
 from queuey.messages import Backoff
 
 _CREATED = 201

@@ -24,8 +24,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.error_answers import named_error
 from queuey.client.errors import InvalidAnswer, InvalidArgument
-from queuey.client.positions import order_of
-from queuey.client.results import Message, Page, QueueRead
+from queuey.client.results import Message, Page, QueueRead, order_of
 
 MOST_EARLY = 10_000
 """Max messages of which it is remembered that they were given early; older ones may be given again."""

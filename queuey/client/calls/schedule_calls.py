@@ -10,7 +10,7 @@ import msgspec
 from queuey.client.calls.call import JSON, Call, decode, encode, nothing, queue_segment, reads, string
 from queuey.client.calls.send_calls import Outgoing, ToSend, batch_item
 from queuey.client.errors import InvalidArgument
-from queuey.client.schedules.results import Schedule
+from queuey.client.results import Schedule
 
 SCHEDULE_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._:@-]{1,100}")
 

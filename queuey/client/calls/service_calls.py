@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.api.queues import Hello
 from queuey.client.calls.call import Call, nothing, reads
-from queuey.client.results import Hello
 
 
 def heartbeat() -> Call[None]:

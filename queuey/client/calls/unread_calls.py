@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from queuey.api.reads import UnreadQueue, UnreadQueues
+from queuey.api.reads import ReadMark, UnreadQueue, UnreadQueues
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -21,8 +21,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.error_answers import named_error
 from queuey.client.errors import InvalidArgument
-from queuey.client.positions import order_of
-from queuey.client.results import Message, ReadMark, Receipt, Unread
+from queuey.client.results import Message, Receipt, Unread, order_of
 
 Seen = str | Message | Receipt
 """A message that was read: as a call returned it, or as ``partition:id``; or an id alone, for all partitions."""
