@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import closing, suppress
 from functools import partial
-from random import random
 from subprocess import PIPE, Popen
 from typing import TYPE_CHECKING, Annotated
 
@@ -209,10 +208,10 @@ def _work(
 
 def _acknowledge(job: Job) -> None:
     """Acknowledges a finished job; retries while the service is away."""
-    from queuey.client import ClientError, RetryPolicy
+    from queuey.client import ClientError, RetryPolicy, Timing
     from queuey.client.http.attempts import Patience
 
-    patience = Patience(RetryPolicy(), None, time.monotonic, random, note_absence)
+    patience = Patience(RetryPolicy(), None, Timing(), note_absence)
     while True:
         try:
             job.ack()

@@ -12,15 +12,11 @@ from queuey.api.schedules import Tick
 from queuey.client._async.client import AsyncClient
 from queuey.client._async.job import AsyncJob
 from queuey.client._async.job_queue import AsyncJobQueue
-from queuey.client._async.moving import AsyncMoving
-from queuey.client._async.named import AsyncNamedMessages
-from queuey.client._async.schedules import AsyncSchedules
+from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
 from queuey.client._sync.client import Client
 from queuey.client._sync.job import Job
 from queuey.client._sync.job_queue import JobQueue
-from queuey.client._sync.moving import Moving
-from queuey.client._sync.named import NamedMessages
-from queuey.client._sync.schedules import Schedules
+from queuey.client._sync.resources import Moving, NamedMessages, Schedules
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
@@ -67,8 +63,7 @@ from queuey.client.errors import (
     TooManyWaiters,
     TransportError,
 )
-from queuey.client.http.attempts import AsyncTiming, Timing
-from queuey.client.http.retry import RetryPolicy
+from queuey.client.http.attempts import AsyncTiming, RetryPolicy, Timing
 from queuey.client.results import (
     EARLIEST,
     Claimed,

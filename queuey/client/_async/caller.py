@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
-from msgspec import structs
-
-from queuey.client._async.authorization import AsyncAuthorizationHeader
-from queuey.client.calls import send_calls
-from queuey.client.calls.call import MAX_ANSWER, Call, Seconds, seconds
+from queuey.client.calls.call import MAX_ANSWER, Seconds, seconds
+from queuey.client.calls.send_calls import new_key
 from queuey.client.claims.renewers import AsyncClaimRenewer
 from queuey.client.credentials.lookup import find_access, find_credential
-from queuey.client.credentials.tokens import TokenScheme
-from queuey.client.http.attempts import AsyncTiming, Attempts
-from queuey.client.http.retry import RetryPolicy
-from queuey.client.http.servers import ServerChoice
+from queuey.client.credentials.tokens import AskToken, TokenScheme
+from queuey.client.http.attempts import AsyncTiming, RetryPolicy
 from queuey.client.receipts import open_journal
 
 if TYPE_CHECKING:
@@ -24,10 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx2
-
-    from queuey.client.credentials.token_sources import AskToken
-
-T = TypeVar("T")
 
 
 class AsyncCaller:
@@ -58,21 +49,21 @@ class AsyncCaller:
             key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
         )
         access = find_access(url, credential, application=application)
+        policy, timing = retry or RetryPolicy(), timing or AsyncTiming()
         self.servers = access.servers
-        self._timeout = seconds(timeout)
-        self._policy = retry or RetryPolicy()
-        self._new_key = send_calls.key_maker(self._policy, idempotent=idempotent)
-        self._timing = timing or AsyncTiming()
-        self._choice = ServerChoice(
+        self._new_key = new_key if idempotent and policy.rounds > 1 else lambda: None
+        self._sender = AsyncSender(
             access.servers,
-            cool_down=self._policy.cool_down,
-            clock=self._timing.clock,
-            draw=self._timing.draw,
+            access.credential,
+            policy,
+            timing,
+            seconds(timeout),
+            verify=verify,
+            max_answer=max_answer,
+            transport=transport,
         )
-        self._sender = AsyncSender(access.servers, verify, max_answer, transport)
-        self._authorization = AsyncAuthorizationHeader(access.credential)
-        self._journal = open_journal(receipts, access.servers[0].application)
-        self._renewer = AsyncClaimRenewer(self._run, self._timing.clock)
+        self._journal = open_journal(receipts, self.application)
+        self._renewer = AsyncClaimRenewer(self._sender.run, timing.clock)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -102,13 +93,4 @@ class AsyncCaller:
     @property
     def scheme(self) -> str | None:
         """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
-        return self._authorization.scheme
-
-    async def _run(self, call: Call[T], within: float | None = None) -> T:
-        """Sends a call until it is answered or may not be sent again, for ``within`` seconds at most."""
-        if call.span is not None:
-            with call.span:
-                return await self._run(structs.replace(call, span=None), within)
-        policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
-        attempts = Attempts(call, self._choice, policy, timeout, self._timing)
-        return await self._sender.send_until_answered(call, attempts, self._authorization, self._timing.sleep)
+        return self._sender.authorization.scheme

@@ -13,9 +13,7 @@ from queuey.api.queues import Hello, QueueInfo
 from queuey.api.reads import Explanation, ReadMark
 from queuey.client._async.following import AsyncFollowing
 from queuey.client._async.job_queue import AsyncJobQueue
-from queuey.client._async.moving import AsyncMoving
-from queuey.client._async.named import AsyncNamedMessages
-from queuey.client._async.schedules import AsyncSchedules
+from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
 from queuey.client.calls import (
     message_calls,
     move_calls,
@@ -130,7 +128,7 @@ class AsyncClient(AsyncFollowing):
         Raises:
             QueueExists: It exists with other fields.
         """
-        return await self._run(queue_calls.create(name, fields))
+        return await self._sender.run(queue_calls.create(name, fields))
 
     async def queues(
         self, *, start: str | None = None, count: bool = False, page_size: int | None = None
@@ -152,7 +150,7 @@ class AsyncClient(AsyncFollowing):
 
     async def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
         """Lists one page of queues from ``start`` on, inclusive."""
-        return await self._run(queue_calls.queues(start, limit, count=count))
+        return await self._sender.run(queue_calls.queues(start, limit, count=count))
 
     async def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> AsyncIterator[str]:
         """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
@@ -166,7 +164,7 @@ class AsyncClient(AsyncFollowing):
 
     async def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
         """Lists one page of names from ``start`` on, inclusive."""
-        return await self._run(queue_calls.names(start, limit))
+        return await self._sender.run(queue_calls.names(start, limit))
 
     async def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
         """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
@@ -174,30 +172,30 @@ class AsyncClient(AsyncFollowing):
         Raises:
             InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
         """
-        return await self._run(queue_calls.update(name, fields))
+        return await self._sender.run(queue_calls.update(name, fields))
 
     async def delete_queue(self, name: str) -> None:
         """Deletes a queue with its messages and offsets."""
-        await self._run(queue_calls.delete(name))
+        await self._sender.run(queue_calls.delete(name))
 
     async def purge_queue(self, name: str) -> None:
         """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
-        await self._run(queue_calls.purge(name))
+        await self._sender.run(queue_calls.purge(name))
 
     async def info(self, name: str) -> QueueInfo:
         """Returns the fields, counts and guarantees of a queue."""
-        return await self._run(queue_calls.info(name))
+        return await self._sender.run(queue_calls.info(name))
 
     async def explain_queue(self, name: str) -> QueueExplanation:
         """Returns what decides over reads and claims of a queue, and what they see now."""
-        return await self._run(queue_calls.explain(name))
+        return await self._sender.run(queue_calls.explain(name))
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
         """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
 
         They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
         """
-        return await self._run(queue_calls.rights(names))
+        return await self._sender.run(queue_calls.rights(names))
 
     # -- sending
 
@@ -242,7 +240,7 @@ class AsyncClient(AsyncFollowing):
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as sending:
-            (receipt,) = sending.stored([await self._run(call)])
+            (receipt,) = sending.stored([await self._sender.run(call)])
         return receipt
 
     async def send_many(
@@ -314,7 +312,7 @@ class AsyncClient(AsyncFollowing):
         message, chosen = Outgoing(body, **options), message_calls.several(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
-            await self._run(call)
+            await self._sender.run(call)
 
     # -- reading
 
@@ -326,13 +324,13 @@ class AsyncClient(AsyncFollowing):
             wait: Seconds, up to 20, to wait for messages if there are none.
             options: See :class:`Query`.
         """
-        return await self._run(read_calls.read(Query(queue=queue, **options), wait))
+        return await self._sender.run(read_calls.read(Query(queue=queue, **options), wait))
 
     async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
         """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
         query: Query | None = Query(queue=queue, **options)
         while query is not None:
-            page = await self._run(read_calls.read(query))
+            page = await self._sender.run(read_calls.read(query))
             yield page
             query = read_calls.onward(query, page)
 
@@ -349,7 +347,7 @@ class AsyncClient(AsyncFollowing):
             queries: Names, or :class:`Query` for more than a name.
             wait: Seconds, up to 20, to wait for messages if none of them has any.
         """
-        return await self._run(read_calls.read_queues(queries, wait))
+        return await self._sender.run(read_calls.read_queues(queries, wait))
 
     # -- messages by id
 
@@ -361,11 +359,11 @@ class AsyncClient(AsyncFollowing):
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
         """
         calls = message_calls.get(queue, message_calls.several(locations))
-        return [message for call in calls for message in await self._run(call)]
+        return [message for call in calls for message in await self._sender.run(call)]
 
     async def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
         """Returns a message with its body as bytes; raises :class:`~queuey.client.MessageNotFound` if there is none."""
-        return await self._run(message_calls.get_raw(queue, location))
+        return await self._sender.run(message_calls.get_raw(queue, location))
 
     async def explain(self, queue: str, location: MessageLocation) -> Explanation:
         """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
@@ -374,12 +372,12 @@ class AsyncClient(AsyncFollowing):
             queue: The queue.
             location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
         """
-        return await self._run(message_calls.explain(queue, location))
+        return await self._sender.run(message_calls.explain(queue, location))
 
     async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.several(locations)):
-            await self._run(call)
+            await self._sender.run(call)
 
     # -- claims
 
@@ -388,18 +386,18 @@ class AsyncClient(AsyncFollowing):
 
         Several queues, at most 10, are claimed from in this order: of the first that has messages.
         """
-        return AsyncJobQueue(queues, self._run, self._renewer, self._policy, self._timing)
+        return AsyncJobQueue(queues, self._sender, self._renewer)
 
     def named(self, queue: str) -> AsyncNamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
-        return AsyncNamedMessages(queue, self._run)
+        return AsyncNamedMessages(queue, self._sender)
 
     # -- schedules
 
     @property
     def schedules(self) -> AsyncSchedules:
         """The schedules of the application: messages that the service posts at certain times."""
-        return AsyncSchedules(self._run)
+        return AsyncSchedules(self._sender)
 
     # -- moves between queues
 
@@ -411,16 +409,16 @@ class AsyncClient(AsyncFollowing):
         Raises:
             Conflict: The queue is being moved to another one, or cannot be claimed from.
         """
-        begun = await self._run(move_calls.begin(source, target))
+        begun = await self._sender.run(move_calls.begin(source, target))
         return self.moving(begun.id)
 
     def moving(self, identifier: str) -> AsyncMoving:
         """Returns a move by its id. This asks the server nothing."""
-        return AsyncMoving(identifier, self._run, self._timing)
+        return AsyncMoving(identifier, self._sender)
 
     async def moves(self) -> tuple[Move, ...]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return await self._run(move_calls.moves())
+        return await self._sender.run(move_calls.moves())
 
     # -- consumer offsets
 
@@ -447,7 +445,7 @@ class AsyncClient(AsyncFollowing):
             OffsetConflict: Something else was recorded; has the present values.
             Conflict: The group is a new one, and the queue has 1,000 already.
         """
-        return await self._run(offset_calls.commit(queue, group, offsets, expected))
+        return await self._sender.run(offset_calls.commit(queue, group, offsets, expected))
 
     async def offsets(self, queue: str, group: str) -> Offsets:
         """Returns the offsets and the lag of a group.
@@ -455,7 +453,7 @@ class AsyncClient(AsyncFollowing):
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
-        return await self._run(offset_calls.offsets(queue, group))
+        return await self._sender.run(offset_calls.offsets(queue, group))
 
     async def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
         """Returns the number of messages behind given cursors; the service records nothing.
@@ -464,15 +462,15 @@ class AsyncClient(AsyncFollowing):
             queue: The queue.
             cursors: Per partition the last message processed, or its id; None: nothing was.
         """
-        return await self._run(offset_calls.lag(queue, cursors))
+        return await self._sender.run(offset_calls.lag(queue, cursors))
 
     async def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""
-        return await self._run(offset_calls.groups(queue))
+        return await self._sender.run(offset_calls.groups(queue))
 
     async def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
-        await self._run(offset_calls.delete_group(queue, group))
+        await self._sender.run(offset_calls.delete_group(queue, group))
 
     async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
@@ -484,7 +482,7 @@ class AsyncClient(AsyncFollowing):
             cursor: Instead of those, the cursor of a page: all before it was read.
             back: Also mark less than before.
         """
-        return await self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+        return await self._sender.run(unread_calls.mark_read(queue, seen, cursor, back=back))
 
     async def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
         """Counts what the caller has not read, in up to 1,000 queues.
@@ -493,7 +491,7 @@ class AsyncClient(AsyncFollowing):
             queues: Their names; None: all that the credential may read.
             limit: Messages of each queue to count at most; None: 100.
         """
-        return await self._run(unread_calls.unread(queues, limit))
+        return await self._sender.run(unread_calls.unread(queues, limit))
 
     # -- the service
 
@@ -503,19 +501,19 @@ class AsyncClient(AsyncFollowing):
         Raises:
             ServiceUnavailable: They do not.
         """
-        await self._run(service_calls.heartbeat())
+        await self._sender.run(service_calls.heartbeat())
 
     async def hello(self) -> Hello:
         """Returns the version of the service, and the id of its store. It needs no key."""
-        return await self._run(service_calls.hello())
+        return await self._sender.run(service_calls.hello())
 
     async def version(self) -> dict[str, Any]:
         """Returns the version of the service."""
-        return await self._run(service_calls.version())
+        return await self._sender.run(service_calls.version())
 
     async def _send_chunk(
         self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None
     ) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(await self._run(call))
+            return sending.stored(await self._sender.run(call))

@@ -8,7 +8,7 @@ from typing import Unpack
 from msgspec import structs
 
 from queuey.client._async.caller import AsyncCaller
-from queuey.client.calls.call import Point, Seconds, seconds
+from queuey.client.calls.call import Point, Seconds
 from queuey.client.calls.read_calls import (
     EarlyMessages,
     ReadOptions,
@@ -19,7 +19,7 @@ from queuey.client.calls.read_calls import (
     resumed,
 )
 from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.http.attempts import Attempts, Notice, Patience
+from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Message, Page, StreamedMessage
 from queuey.client.streaming import Streaming
 
@@ -56,16 +56,17 @@ class AsyncFollowing(AsyncCaller):
             ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
         """
         query, seconds_held = live_query(queue, options), checked_wait(wait)
-        clock, patient = self._timing.clock, self._patience(patience, notice)
+        sender, timing = self._sender, self._sender.timing
+        patient = Patience(sender.policy, patience, timing, notice)
         early = EarlyMessages()
         while True:
-            asked = clock()
+            asked = timing.clock()
             placed = query.since is not None or query.after is not None
             try:
                 # Without a beginning the first read only finds the horizon: everything from there on is new.
-                page = await self._run(read(query, seconds_held) if placed else newest(query))
+                page = await sender.run(read(query, seconds_held) if placed else newest(query))
             except ClientError as error:
-                await self._timing.sleep(patient.pause_after(error))
+                await timing.sleep(patient.pause_after(error))
                 continue
             patient.restored()
             if not placed:
@@ -78,9 +79,9 @@ class AsyncFollowing(AsyncCaller):
                 yield structs.replace(page, messages=messages)
             else:
                 yield page
-            pause = min(SHORTEST_POLL, seconds_held) - (clock() - asked)
+            pause = min(SHORTEST_POLL, seconds_held) - (timing.clock() - asked)
             if pause > 0 and not (page.messages or page.more):
-                await self._timing.sleep(pause)
+                await timing.sleep(pause)
 
     async def tail(
         self,
@@ -138,31 +139,28 @@ class AsyncFollowing(AsyncCaller):
             >>> asyncio.run(main())
             orders one apple
         """
-        patient = self._patience(patience, notice)
+        sender = self._sender
+        patient = Patience(sender.policy, patience, sender.timing, notice)
         state = Streaming(queues, since, partitions, limit, cursor, early=early)
         renewed = False
         while True:
-            call = state.call()
-            attempts = Attempts(call, self._choice, self._policy, self._timeout, self._timing)
-            header = await self._authorization.header()
+            attempts = sender.attempts(state.call())
+            header = await sender.authorization.header()
             try:
-                async with self._sender.open(call, attempts, header) as parts:
+                async with sender.open(attempts, header) as parts:
                     async for part in parts:
                         patient.restored()
                         renewed = False
                         for streamed in state.read(part):
                             yield streamed
-                        if state.expires and await self._authorization.renew(header):
+                        if state.expires and await sender.authorization.renew(header):
                             break
-                pause = self._timing.draw() * self._policy.base
+                pause = sender.timing.draw() * sender.policy.base
             except ClientError as error:
                 if isinstance(error, NotAuthenticated) and not renewed:
                     renewed = True
-                    if await self._authorization.renew(header):
+                    if await sender.authorization.renew(header):
                         continue
                 attempts.pause_after(error)  # It records which server has failed.
                 pause = patient.pause_after(error)
-            await self._timing.sleep(pause)
-
-    def _patience(self, limit: Seconds | None, notice: Notice | None) -> Patience:
-        return Patience(self._policy, seconds(limit), self._timing.clock, self._timing.draw, notice)
+            await sender.timing.sleep(pause)

@@ -13,9 +13,7 @@ from queuey.api.queues import Hello, QueueInfo
 from queuey.api.reads import Explanation, ReadMark
 from queuey.client._sync.following import Following
 from queuey.client._sync.job_queue import JobQueue
-from queuey.client._sync.moving import Moving
-from queuey.client._sync.named import NamedMessages
-from queuey.client._sync.schedules import Schedules
+from queuey.client._sync.resources import Moving, NamedMessages, Schedules
 from queuey.client.calls import (
     message_calls,
     move_calls,
@@ -122,7 +120,7 @@ class Client(Following):
         Raises:
             QueueExists: It exists with other fields.
         """
-        return self._run(queue_calls.create(name, fields))
+        return self._sender.run(queue_calls.create(name, fields))
 
     def queues(self, *, start: str | None = None, count: bool = False, page_size: int | None = None) -> Iterator[Queue]:
         """Iterates over all queues, page by page.
@@ -142,7 +140,7 @@ class Client(Following):
 
     def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
         """Lists one page of queues from ``start`` on, inclusive."""
-        return self._run(queue_calls.queues(start, limit, count=count))
+        return self._sender.run(queue_calls.queues(start, limit, count=count))
 
     def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> Iterator[str]:
         """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
@@ -156,7 +154,7 @@ class Client(Following):
 
     def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
         """Lists one page of names from ``start`` on, inclusive."""
-        return self._run(queue_calls.names(start, limit))
+        return self._sender.run(queue_calls.names(start, limit))
 
     def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
         """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
@@ -164,30 +162,30 @@ class Client(Following):
         Raises:
             InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
         """
-        return self._run(queue_calls.update(name, fields))
+        return self._sender.run(queue_calls.update(name, fields))
 
     def delete_queue(self, name: str) -> None:
         """Deletes a queue with its messages and offsets."""
-        self._run(queue_calls.delete(name))
+        self._sender.run(queue_calls.delete(name))
 
     def purge_queue(self, name: str) -> None:
         """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
-        self._run(queue_calls.purge(name))
+        self._sender.run(queue_calls.purge(name))
 
     def info(self, name: str) -> QueueInfo:
         """Returns the fields, counts and guarantees of a queue."""
-        return self._run(queue_calls.info(name))
+        return self._sender.run(queue_calls.info(name))
 
     def explain_queue(self, name: str) -> QueueExplanation:
         """Returns what decides over reads and claims of a queue, and what they see now."""
-        return self._run(queue_calls.explain(name))
+        return self._sender.run(queue_calls.explain(name))
 
     def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
         """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
 
         They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
         """
-        return self._run(queue_calls.rights(names))
+        return self._sender.run(queue_calls.rights(names))
 
     # -- sending
 
@@ -229,7 +227,7 @@ class Client(Following):
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as sending:
-            (receipt,) = sending.stored([self._run(call)])
+            (receipt,) = sending.stored([self._sender.run(call)])
         return receipt
 
     def send_many(
@@ -301,7 +299,7 @@ class Client(Following):
         message, chosen = Outgoing(body, **options), message_calls.several(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
-            self._run(call)
+            self._sender.run(call)
 
     # -- reading
 
@@ -313,13 +311,13 @@ class Client(Following):
             wait: Seconds, up to 20, to wait for messages if there are none.
             options: See :class:`Query`.
         """
-        return self._run(read_calls.read(Query(queue=queue, **options), wait))
+        return self._sender.run(read_calls.read(Query(queue=queue, **options), wait))
 
     def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Page]:
         """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
         query: Query | None = Query(queue=queue, **options)
         while query is not None:
-            page = self._run(read_calls.read(query))
+            page = self._sender.run(read_calls.read(query))
             yield page
             query = read_calls.onward(query, page)
 
@@ -336,7 +334,7 @@ class Client(Following):
             queries: Names, or :class:`Query` for more than a name.
             wait: Seconds, up to 20, to wait for messages if none of them has any.
         """
-        return self._run(read_calls.read_queues(queries, wait))
+        return self._sender.run(read_calls.read_queues(queries, wait))
 
     # -- messages by id
 
@@ -348,11 +346,11 @@ class Client(Following):
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
         """
         calls = message_calls.get(queue, message_calls.several(locations))
-        return [message for call in calls for message in self._run(call)]
+        return [message for call in calls for message in self._sender.run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
         """Returns a message with its body as bytes; raises :class:`~queuey.client.MessageNotFound` if there is none."""
-        return self._run(message_calls.get_raw(queue, location))
+        return self._sender.run(message_calls.get_raw(queue, location))
 
     def explain(self, queue: str, location: MessageLocation) -> Explanation:
         """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
@@ -361,12 +359,12 @@ class Client(Following):
             queue: The queue.
             location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
         """
-        return self._run(message_calls.explain(queue, location))
+        return self._sender.run(message_calls.explain(queue, location))
 
     def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.several(locations)):
-            self._run(call)
+            self._sender.run(call)
 
     # -- claims
 
@@ -375,18 +373,18 @@ class Client(Following):
 
         Several queues, at most 10, are claimed from in this order: of the first that has messages.
         """
-        return JobQueue(queues, self._run, self._renewer, self._policy, self._timing)
+        return JobQueue(queues, self._sender, self._renewer)
 
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
-        return NamedMessages(queue, self._run)
+        return NamedMessages(queue, self._sender)
 
     # -- schedules
 
     @property
     def schedules(self) -> Schedules:
         """The schedules of the application: messages that the service posts at certain times."""
-        return Schedules(self._run)
+        return Schedules(self._sender)
 
     # -- moves between queues
 
@@ -398,16 +396,16 @@ class Client(Following):
         Raises:
             Conflict: The queue is being moved to another one, or cannot be claimed from.
         """
-        begun = self._run(move_calls.begin(source, target))
+        begun = self._sender.run(move_calls.begin(source, target))
         return self.moving(begun.id)
 
     def moving(self, identifier: str) -> Moving:
         """Returns a move by its id. This asks the server nothing."""
-        return Moving(identifier, self._run, self._timing)
+        return Moving(identifier, self._sender)
 
     def moves(self) -> tuple[Move, ...]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return self._run(move_calls.moves())
+        return self._sender.run(move_calls.moves())
 
     # -- consumer offsets
 
@@ -434,7 +432,7 @@ class Client(Following):
             OffsetConflict: Something else was recorded; has the present values.
             Conflict: The group is a new one, and the queue has 1,000 already.
         """
-        return self._run(offset_calls.commit(queue, group, offsets, expected))
+        return self._sender.run(offset_calls.commit(queue, group, offsets, expected))
 
     def offsets(self, queue: str, group: str) -> Offsets:
         """Returns the offsets and the lag of a group.
@@ -442,7 +440,7 @@ class Client(Following):
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
-        return self._run(offset_calls.offsets(queue, group))
+        return self._sender.run(offset_calls.offsets(queue, group))
 
     def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
         """Returns the number of messages behind given cursors; the service records nothing.
@@ -451,15 +449,15 @@ class Client(Following):
             queue: The queue.
             cursors: Per partition the last message processed, or its id; None: nothing was.
         """
-        return self._run(offset_calls.lag(queue, cursors))
+        return self._sender.run(offset_calls.lag(queue, cursors))
 
     def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""
-        return self._run(offset_calls.groups(queue))
+        return self._sender.run(offset_calls.groups(queue))
 
     def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
-        self._run(offset_calls.delete_group(queue, group))
+        self._sender.run(offset_calls.delete_group(queue, group))
 
     def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
@@ -471,7 +469,7 @@ class Client(Following):
             cursor: Instead of those, the cursor of a page: all before it was read.
             back: Also mark less than before.
         """
-        return self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+        return self._sender.run(unread_calls.mark_read(queue, seen, cursor, back=back))
 
     def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
         """Counts what the caller has not read, in up to 1,000 queues.
@@ -480,7 +478,7 @@ class Client(Following):
             queues: Their names; None: all that the credential may read.
             limit: Messages of each queue to count at most; None: 100.
         """
-        return self._run(unread_calls.unread(queues, limit))
+        return self._sender.run(unread_calls.unread(queues, limit))
 
     # -- the service
 
@@ -490,17 +488,17 @@ class Client(Following):
         Raises:
             ServiceUnavailable: They do not.
         """
-        self._run(service_calls.heartbeat())
+        self._sender.run(service_calls.heartbeat())
 
     def hello(self) -> Hello:
         """Returns the version of the service, and the id of its store. It needs no key."""
-        return self._run(service_calls.hello())
+        return self._sender.run(service_calls.hello())
 
     def version(self) -> dict[str, Any]:
         """Returns the version of the service."""
-        return self._run(service_calls.version())
+        return self._sender.run(service_calls.version())
 
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(self._run(call))
+            return sending.stored(self._sender.run(call))
