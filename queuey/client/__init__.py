@@ -17,8 +17,8 @@ from queuey.client._sync.client import Client
 from queuey.client._sync.job import Job
 from queuey.client._sync.job_queue import JobQueue
 from queuey.client._sync.resources import Moving, NamedMessages, Schedules
+from queuey.client.calls.message_calls import Query, ReadOptions
 from queuey.client.calls.queue_calls import QueueFields
-from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
 from queuey.client.calls.tracing import disable_tracing, enable_tracing
 from queuey.client.claims.claiming import ClaimOptions

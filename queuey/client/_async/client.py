@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
@@ -11,23 +12,13 @@ from queuey.api.explaining import QueueExplanation
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueInfo
 from queuey.api.reads import Explanation, ReadMark
-from queuey.client._async.following import AsyncFollowing
 from queuey.client._async.job_queue import AsyncJobQueue
+from queuey.client._async.reading import AsyncReading
 from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
-from queuey.client.calls import (
-    message_calls,
-    move_calls,
-    offset_calls,
-    queue_calls,
-    read_calls,
-    send_calls,
-    service_calls,
-    unread_calls,
-)
-from queuey.client.calls.call import MessageLocation, Seconds
-from queuey.client.calls.offset_calls import Progress
+from queuey.client.calls import message_calls, progress_calls, queue_calls, send_calls, service_calls
+from queuey.client.calls.call import MAX_ANSWER, MessageLocation, Seconds, seconds
+from queuey.client.calls.progress_calls import Progress, Seen
 from queuey.client.calls.queue_calls import QueueFields
-from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import (
     After,
     AsyncMessages,
@@ -37,23 +28,31 @@ from queuey.client.calls.send_calls import (
     SendOptions,
     several_async,
 )
-from queuey.client.calls.unread_calls import Seen
+from queuey.client.claims.renewers import AsyncClaimRenewer
+from queuey.client.credentials.lookup import find_access, find_credential
+from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
+from queuey.client.http.attempts import AsyncTiming, RetryPolicy
+from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
     Message,
     NamePage,
-    Page,
     Queue,
     QueuePage,
-    QueueRead,
     RawMessage,
     Receipt,
     Unread,
 )
 
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
 
-class AsyncClient(AsyncFollowing):
+    import httpx2
+
+
+class AsyncClient(AsyncReading):
     """A client of the service for async code, in one event loop. Close it, or use it as an async context manager.
 
     ::
@@ -115,6 +114,77 @@ class AsyncClient(AsyncFollowing):
         >>> asyncio.run(main())
         queuey
     """
+
+    def __init__(  # noqa: PLR0913 - each is a separate choice, by keyword
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        token: str | AskToken | None = None,
+        token_file: str | Path | None = None,
+        token_command: str | Sequence[str] | None = None,
+        scheme: TokenScheme = "Bearer",
+        application: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        timeout: Seconds = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        timing: AsyncTiming | None = None,
+        receipts: str | Path | None = None,
+        max_answer: int = MAX_ANSWER,
+        idempotent: bool = True,
+    ) -> None:
+        from queuey.client._async.sender import AsyncSender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
+
+        credential = find_credential(
+            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
+        )
+        access = find_access(url, credential, application=application)
+        policy, timing = retry or RetryPolicy(), timing or AsyncTiming()
+        self.servers = access.servers
+        self._new_key = send_calls.new_key if idempotent and policy.rounds > 1 else lambda: None
+        self._sender = AsyncSender(
+            access.servers,
+            access.credential,
+            policy,
+            timing,
+            seconds(timeout),
+            verify=verify,
+            max_answer=max_answer,
+            transport=transport,
+        )
+        self._journal = open_journal(receipts, self.application)
+        self._renewer = AsyncClaimRenewer(self._sender.run, timing.clock)
+
+    def __repr__(self) -> str:
+        """Names the servers and leaves the key out."""
+        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections and the file of receipts. Jobs that loops still hold are released first."""
+        try:
+            await self._renewer.close()
+        finally:
+            await self._sender.close()
+            self._journal.close()
+
+    @property
+    def application(self) -> str:
+        """The application of the client's queues."""
+        return self.servers[0].application
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
+        return self._sender.authorization.scheme
 
     # -- queues
 
@@ -314,41 +384,6 @@ class AsyncClient(AsyncFollowing):
         with self._journal.putting(queue, chosen, message):
             await self._sender.run(call)
 
-    # -- reading
-
-    async def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
-        """Reads one page of messages by time, by default from all partitions.
-
-        Args:
-            queue: The queue.
-            wait: Seconds, up to 20, to wait for messages if there are none.
-            options: See :class:`Query`.
-        """
-        return await self._sender.run(read_calls.read(Query(queue=queue, **options), wait))
-
-    async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
-        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
-        query: Query | None = Query(queue=queue, **options)
-        while query is not None:
-            page = await self._sender.run(read_calls.read(query))
-            yield page
-            query = read_calls.onward(query, page)
-
-    async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
-        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
-        async for page in self.read_pages(queue, **options):
-            for message in page.messages:
-                yield message
-
-    async def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
-        """Reads one page of each of up to 100 queues in one call, in the order asked.
-
-        Args:
-            queries: Names, or :class:`Query` for more than a name.
-            wait: Seconds, up to 20, to wait for messages if none of them has any.
-        """
-        return await self._sender.run(read_calls.read_queues(queries, wait))
-
     # -- messages by id
 
     async def get(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> list[Message]:
@@ -409,7 +444,7 @@ class AsyncClient(AsyncFollowing):
         Raises:
             Conflict: The queue is being moved to another one, or cannot be claimed from.
         """
-        begun = await self._sender.run(move_calls.begin(source, target))
+        begun = await self._sender.run(service_calls.begin_move(source, target))
         return self.moving(begun.id)
 
     def moving(self, identifier: str) -> AsyncMoving:
@@ -418,7 +453,7 @@ class AsyncClient(AsyncFollowing):
 
     async def moves(self) -> tuple[Move, ...]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return await self._sender.run(move_calls.moves())
+        return await self._sender.run(service_calls.moves())
 
     # -- consumer offsets
 
@@ -445,7 +480,7 @@ class AsyncClient(AsyncFollowing):
             OffsetConflict: Something else was recorded; has the present values.
             Conflict: The group is a new one, and the queue has 1,000 already.
         """
-        return await self._sender.run(offset_calls.commit(queue, group, offsets, expected))
+        return await self._sender.run(progress_calls.commit(queue, group, offsets, expected))
 
     async def offsets(self, queue: str, group: str) -> Offsets:
         """Returns the offsets and the lag of a group.
@@ -453,7 +488,7 @@ class AsyncClient(AsyncFollowing):
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
-        return await self._sender.run(offset_calls.offsets(queue, group))
+        return await self._sender.run(progress_calls.offsets(queue, group))
 
     async def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
         """Returns the number of messages behind given cursors; the service records nothing.
@@ -462,15 +497,15 @@ class AsyncClient(AsyncFollowing):
             queue: The queue.
             cursors: Per partition the last message processed, or its id; None: nothing was.
         """
-        return await self._sender.run(offset_calls.lag(queue, cursors))
+        return await self._sender.run(progress_calls.lag(queue, cursors))
 
     async def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""
-        return await self._sender.run(offset_calls.groups(queue))
+        return await self._sender.run(progress_calls.groups(queue))
 
     async def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
-        await self._sender.run(offset_calls.delete_group(queue, group))
+        await self._sender.run(progress_calls.delete_group(queue, group))
 
     async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
@@ -482,7 +517,7 @@ class AsyncClient(AsyncFollowing):
             cursor: Instead of those, the cursor of a page: all before it was read.
             back: Also mark less than before.
         """
-        return await self._sender.run(unread_calls.mark_read(queue, seen, cursor, back=back))
+        return await self._sender.run(progress_calls.mark_read(queue, seen, cursor, back=back))
 
     async def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
         """Counts what the caller has not read, in up to 1,000 queues.
@@ -491,7 +526,7 @@ class AsyncClient(AsyncFollowing):
             queues: Their names; None: all that the credential may read.
             limit: Messages of each queue to count at most; None: 100.
         """
-        return await self._sender.run(unread_calls.unread(queues, limit))
+        return await self._sender.run(progress_calls.unread(queues, limit))
 
     # -- the service
 

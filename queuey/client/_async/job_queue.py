@@ -11,7 +11,7 @@ from queuey.client._async.job import AsyncJob, send_all
 from queuey.client.calls import claim_calls, tracing
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
-from queuey.client.calls.read_calls import Partitions
+from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
 from queuey.client.claims.handlers import async_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from msgspec import UNSET, UnsetType
 
 from queuey.api.progress import Move
-from queuey.client.calls import message_calls, move_calls, schedule_calls, send_calls
+from queuey.client.calls import message_calls, send_calls, service_calls
 from queuey.client.calls.call import Seconds, seconds
 from queuey.client.calls.send_calls import Outgoing, SendOptions, ToSend
 from queuey.client.errors import AnswerTimeout, NameNotFound
@@ -144,7 +144,7 @@ class Schedules:
             "missed": missed,
             "paused": paused,
         }
-        return self._sender.run(schedule_calls.put(name, plan, message))
+        return self._sender.run(service_calls.put_schedule(name, plan, message))
 
     def get(self, name: str) -> Schedule:
         """Returns a schedule.
@@ -152,14 +152,14 @@ class Schedules:
         Raises:
             NotFound: There is none of that name that the caller may see.
         """
-        return self._sender.run(schedule_calls.show(name))
+        return self._sender.run(service_calls.show_schedule(name))
 
     def list(self) -> tuple[Schedule, ...]:
         """Lists the schedules that the caller may see, by name, without their messages."""
         found: list[Schedule] = []
         start: str | None = None
         while True:
-            page = self._sender.run(schedule_calls.page(start))
+            page = self._sender.run(service_calls.schedules(start))
             found += page.schedules
             if page.more is None:
                 return tuple(found)
@@ -178,11 +178,11 @@ class Schedules:
 
         If the answer is lost, this is not sent again, because it would post another one.
         """
-        return self._sender.run(schedule_calls.run(name))
+        return self._sender.run(service_calls.run_schedule(name))
 
     def delete(self, name: str) -> None:
         """Deletes a schedule. If the answer was lost and this is sent again, it may raise ``NotFound``."""
-        self._sender.run(schedule_calls.delete(name))
+        self._sender.run(service_calls.delete_schedule(name))
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -211,11 +211,11 @@ class Moving:
 
     def show(self) -> Move:
         """Returns the progress of the move."""
-        return self._sender.run(move_calls.show(self.id))
+        return self._sender.run(service_calls.show_move(self.id))
 
     def cancel(self) -> Move:
         """Ends the move soon; messages that have been moved stay in the target. An ended move stays as it is."""
-        return self._sender.run(move_calls.cancel(self.id))
+        return self._sender.run(service_calls.cancel_move(self.id))
 
     def wait(self, timeout: Seconds | None = None, *, told: Callable[[Move], object] | None = None) -> Move:
         """Waits for the end and returns the move, whose state is ``done``, ``cancelled`` or ``failed`` then.

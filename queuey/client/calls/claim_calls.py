@@ -32,6 +32,7 @@ from queuey.client.calls.call import (
     decode,
     encode,
     encode_value,
+    named_error,
     nothing,
     number_text,
     partitions_text,
@@ -39,8 +40,7 @@ from queuey.client.calls.call import (
     reads,
     seconds,
 )
-from queuey.client.calls.error_answers import named_error
-from queuey.client.calls.read_calls import Partitions, messages_of, plain_messages
+from queuey.client.calls.message_calls import Partitions, messages_of, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
 

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict, get_args
 
 from queuey.client.calls.call import Call, Seconds, number_text, partitions_text, seconds
 from queuey.client.calls.claim_calls import claim
-from queuey.client.calls.read_calls import Partitions
+from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.held import HeldClaim, receipts_by_queue
 from queuey.client.errors import InvalidArgument
 from queuey.client.http.attempts import Notice

@@ -23,8 +23,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from queuey.client.calls.call import Call, HttpAnswer, Seconds, Times, seconds
-from queuey.client.calls.error_answers import read_error
+from queuey.client.calls.call import Call, HttpAnswer, Seconds, Times, read_error, seconds
 from queuey.client.errors import (
     ApiError,
     ClientError,

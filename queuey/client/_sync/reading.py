@@ -1,36 +1,66 @@
-"""Live reads of a client: by long polls, page by page, and by streams."""
+"""Reads of a client: page by page, live by long polls, and by streams."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import Unpack
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec import structs
 
-from queuey.client._async.caller import AsyncCaller
+from queuey.client.calls import message_calls
 from queuey.client.calls.call import Point, Seconds
-from queuey.client.calls.read_calls import (
-    EarlyMessages,
-    ReadOptions,
-    checked_wait,
-    live_query,
-    newest,
-    read,
-    resumed,
-)
+from queuey.client.calls.live_reads import EarlyMessages, Streaming, checked_wait, live_query, newest
+from queuey.client.calls.message_calls import Query, ReadOptions, resumed
 from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import Notice, Patience
-from queuey.client.results import Message, Page, StreamedMessage
-from queuey.client.streaming import Streaming
+from queuey.client.results import Message, Page, QueueRead, StreamedMessage
+
+if TYPE_CHECKING:
+    from queuey.client._sync.sender import Sender
 
 SHORTEST_POLL = 0.5
 """Min seconds between two reads, for a server that does not hold a request open."""
 
 
-class AsyncFollowing(AsyncCaller):
-    """Live reads of :class:`~queuey.client.AsyncClient`."""
+class Reading:
+    """Reads by time of :class:`~queuey.client.Client`."""
 
-    async def tail_pages(
+    _sender: Sender
+
+    def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
+        """Reads one page of messages by time, by default from all partitions.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            options: See :class:`Query`.
+        """
+        return self._sender.run(message_calls.read(Query(queue=queue, **options), wait))
+
+    def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Page]:
+        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
+        query: Query | None = Query(queue=queue, **options)
+        while query is not None:
+            page = self._sender.run(message_calls.read(query))
+            yield page
+            query = message_calls.onward(query, page)
+
+    def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Message]:
+        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
+        for page in self.read_pages(queue, **options):
+            for message in page.messages:
+                yield message
+
+    def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
+        """Reads one page of each of up to 100 queues in one call, in the order asked.
+
+        Args:
+            queries: Names, or :class:`Query` for more than a name.
+            wait: Seconds, up to 20, to wait for messages if none of them has any.
+        """
+        return self._sender.run(message_calls.read_queues(queries, wait))
+
+    def tail_pages(
         self,
         queue: str,
         *,
@@ -38,7 +68,7 @@ class AsyncFollowing(AsyncCaller):
         patience: Seconds | None = None,
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
-    ) -> AsyncIterator[Page]:
+    ) -> Iterator[Page]:
         """Follows a queue and never ends; yields an empty page whenever ``wait`` has passed without messages.
 
         Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, continues
@@ -64,9 +94,9 @@ class AsyncFollowing(AsyncCaller):
             placed = query.since is not None or query.after is not None
             try:
                 # Without a beginning the first read only finds the horizon: everything from there on is new.
-                page = await sender.run(read(query, seconds_held) if placed else newest(query))
+                page = sender.run(message_calls.read(query, seconds_held) if placed else newest(query))
             except ClientError as error:
-                await timing.sleep(patient.pause_after(error))
+                timing.sleep(patient.pause_after(error))
                 continue
             patient.restored()
             if not placed:
@@ -81,9 +111,9 @@ class AsyncFollowing(AsyncCaller):
                 yield page
             pause = min(SHORTEST_POLL, seconds_held) - (timing.clock() - asked)
             if pause > 0 and not (page.messages or page.more):
-                await timing.sleep(pause)
+                timing.sleep(pause)
 
-    async def tail(
+    def tail(
         self,
         queue: str,
         *,
@@ -91,13 +121,13 @@ class AsyncFollowing(AsyncCaller):
         patience: Seconds | None = None,
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
-    ) -> AsyncIterator[Message]:
+    ) -> Iterator[Message]:
         """Follows a queue, message by message; see :meth:`tail_pages`."""
-        async for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
+        for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
             for message in page.messages:
                 yield message
 
-    async def stream(
+    def stream(
         self,
         queues: str | Iterable[str] | None = None,
         *,
@@ -108,7 +138,7 @@ class AsyncFollowing(AsyncCaller):
         early: bool = False,
         patience: Seconds | None = None,
         notice: Notice | None = None,
-    ) -> AsyncIterator[StreamedMessage]:
+    ) -> Iterator[StreamedMessage]:
         """Follows one queue, several, or (None) all that the credential may read; never ends.
 
         One connection serves up to 1,000 queues. The stream continues after failures, restarts of the service and new
@@ -129,14 +159,11 @@ class AsyncFollowing(AsyncCaller):
             ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
 
         Example:
-            >>> import asyncio
-            >>> from queuey.client import AsyncClient
-            >>> async def main():
-            ...     async with AsyncClient() as client:
-            ...         async for streamed in client.stream(["orders"], since=0):
-            ...             print(streamed.queue, streamed.message.body)
-            ...             break
-            >>> asyncio.run(main())
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     for streamed in client.stream(["orders"], since=0):
+            ...         print(streamed.queue, streamed.message.body)
+            ...         break
             orders one apple
         """
         sender = self._sender
@@ -145,22 +172,22 @@ class AsyncFollowing(AsyncCaller):
         renewed = False
         while True:
             attempts = sender.attempts(state.call())
-            header = await sender.authorization.header()
+            header = sender.authorization.header()
             try:
-                async with sender.open(attempts, header) as parts:
-                    async for part in parts:
+                with sender.open(attempts, header) as parts:
+                    for part in parts:
                         patient.restored()
                         renewed = False
                         for streamed in state.read(part):
                             yield streamed
-                        if state.expires and await sender.authorization.renew(header):
+                        if state.expires and sender.authorization.renew(header):
                             break
                 pause = sender.timing.draw() * sender.policy.base
             except ClientError as error:
                 if isinstance(error, NotAuthenticated) and not renewed:
                     renewed = True
-                    if await sender.authorization.renew(header):
+                    if sender.authorization.renew(header):
                         continue
                 attempts.pause_after(error)  # It records which server has failed.
                 pause = patient.pause_after(error)
-            await sender.timing.sleep(pause)
+            sender.timing.sleep(pause)

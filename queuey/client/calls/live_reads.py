@@ -1,4 +1,7 @@
-"""Streams of several queues: the request, the server-sent events of the answer (WHATWG HTML, 9.2), the next request."""
+"""Live reads: the queries of a tail, and the requests of a stream.
+
+A stream is one request about several queues, whose answer consists of server-sent events (WHATWG HTML, 9.2).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from queuey.client.calls.call import (
     Call,
     HttpAnswer,
     Point,
+    Seconds,
     decoder_of,
     encode,
     nothing,
@@ -20,15 +24,82 @@ from queuey.client.calls.call import (
     partitions_text,
     point_text,
     queue_segment,
+    read_error,
+    seconds,
     string,
 )
-from queuey.client.calls.error_answers import read_error
-from queuey.client.calls.read_calls import EarlyMessages, plain_messages
+from queuey.client.calls.message_calls import Query, ReadOptions, plain_messages, read
 from queuey.client.errors import InvalidAnswer, InvalidArgument
-from queuey.client.results import StreamedMessage
+from queuey.client.results import Message, Page, StreamedMessage, order_of
 
+MOST_EARLY = 10_000
+"""Max messages of which it is remembered that they were given early; older ones may be given again."""
 LONGEST_LINE = 64 << 20
 """Max bytes of a line of an event."""
+
+
+def live_query(queue: str, options: ReadOptions) -> Query:
+    """Returns the query to follow a queue with: by default its partitions are merged by time."""
+    options.setdefault("merge", True)
+    query = Query(queue=queue, **options)
+    if query.order != "ascending" or query.before is not None or query.until is not None:
+        raise InvalidArgument("a live read goes forwards and has no end: leave out order, before and until")
+    return query
+
+
+def newest(query: Query) -> Call[Page]:
+    return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
+
+
+def checked_wait(wait: Seconds) -> float:
+    """Raises InvalidArgument for a ``wait`` with which reading on would spin or be refused."""
+    wait = seconds(wait)
+    number_text("wait", wait)  # It is checked.
+    if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
+        raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
+    return wait
+
+
+class EarlyMessages:
+    """The messages that were given early and have not come in their place yet: each is given once."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int, str], tuple[int, int]] = {}
+
+    def is_new(self, queue: str, message: Message) -> bool:
+        """Returns whether the message was not given before, and remembers an early one."""
+        key = queue, message.partition, message.id
+        if not message.early:
+            return self._given.pop(key, None) is None
+        if key in self._given:
+            return False
+        if len(self._given) >= MOST_EARLY:
+            del self._given[next(iter(self._given))]
+        self._given[key] = order_of(message.id)
+        return True
+
+    def new_ones(self, page: Page) -> tuple[Message, ...]:
+        """Returns the messages of a page of one queue that were not given before."""
+        messages = tuple(message for message in page.messages if self.is_new("", message))
+        if not page.more:
+            self.forget_below(page.horizon)
+        return messages
+
+    def forget_below(self, position: str) -> None:
+        """Forgets messages below a position that was read up to: those that have not come by then have vanished."""
+        reached = order_of(position) if self._given else None
+        while self._given and reached:
+            first, at = next(iter(self._given.items()))
+            if at >= reached:
+                break
+            del self._given[first]
+
+    def marks(self) -> bool | str:
+        """Returns ``early`` of the next read of their queue: above the last of each partition."""
+        last: dict[int, tuple[tuple[int, int], str]] = {}
+        for (_, number, identifier), at in self._given.items():
+            last[number] = max(last.get(number, (at, identifier)), (at, identifier))
+        return ",".join(f"{number}:{identifier}" for number, (_, identifier) in last.items()) or True
 
 
 class _Data(ReadMessage, frozen=True, gc=False):
