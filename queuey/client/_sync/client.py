@@ -299,8 +299,8 @@ class Client(Reading):
         # Sent again under the program's own key, a message must be the same.
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
-        with self._journal.sending(queue, (message,)) as sending:
-            (receipt,) = sending.stored([self._sender.run(call)])
+        with self._journal.sending(queue, (message,)) as stored:
+            (receipt,) = stored([self._sender.run(call)])
         return receipt
 
     def send_many(
@@ -538,5 +538,5 @@ class Client(Reading):
 
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
-        with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(self._sender.run(call))
+        with self._journal.sending(queue, chunk.messages) as stored:
+            return stored(self._sender.run(call))
