@@ -168,13 +168,9 @@ def backlog(queue: str, limit: int | None) -> Call[Backlog]:
 
 
 def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - as its callers
-    def jobs_of(answer: HttpAnswer) -> list[OutstandingJob]:
-        return decode(answer, _Jobs).jobs
-
-    params: tuple[tuple[str, str], ...] = (("limit", number_text("limit", limit)),)
-    if states:
-        params += (("states", "true"),)
-    return Call("GET", f"{queue_segment(queue)}/jobs", jobs_of, params=params, repeatable=True)
+    params = (("limit", number_text("limit", limit)), *((("states", "true"),) if states else ()))
+    path = f"{queue_segment(queue)}/jobs"
+    return Call("GET", path, lambda answer: decode(answer, _Jobs).jobs, params=params, repeatable=True)
 
 
 def peek(queue: str, limit: int) -> Call[list[Message]]:
