@@ -75,7 +75,7 @@ class AsyncSender:
 
         Args:
             call: The call.
-            within: Max seconds; None: those of the policy.
+            within: Max seconds, if fewer than those of the policy.
 
         Raises:
             ClientError: That of the last attempt.
@@ -102,7 +102,7 @@ class AsyncSender:
                     await self.timing.sleep(pause)
 
     def attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
-        """Returns the attempts at a call, which is useless after ``within`` seconds; None: never."""
+        """Returns the attempts at a call, which is given up after ``within`` seconds if those are given."""
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
 
