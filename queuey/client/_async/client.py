@@ -34,16 +34,7 @@ from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
 from queuey.client.http.attempts import AsyncTiming, RetryPolicy
 from queuey.client.receipts import open_journal
-from queuey.client.results import (
-    CreatedQueue,
-    Message,
-    NamePage,
-    Queue,
-    QueuePage,
-    RawMessage,
-    Receipt,
-    Unread,
-)
+from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
 
 if TYPE_CHECKING:
     import ssl

@@ -39,13 +39,7 @@ class AsyncJob:
         1
     """
 
-    def __init__(
-        self,
-        claimed: Claimed,
-        held_claim: HeldClaim,
-        claims: HeldClaims,
-        sender: AsyncSender,
-    ) -> None:
+    def __init__(self, claimed: Claimed, held_claim: HeldClaim, claims: HeldClaims, sender: AsyncSender) -> None:
         self.claimed = claimed
         """The claim, as the service has described it."""
         self.held_claim = held_claim

@@ -48,12 +48,7 @@ class AsyncJobQueue:
         to ann 1
     """
 
-    def __init__(
-        self,
-        queues: str | Iterable[str],
-        sender: AsyncSender,
-        renewer: AsyncClaimRenewer,
-    ) -> None:
+    def __init__(self, queues: str | Iterable[str], sender: AsyncSender, renewer: AsyncClaimRenewer) -> None:
         self.queues = claim_calls.names_of(queues)
         self._sender = sender
         self._renewer = renewer

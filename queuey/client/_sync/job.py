@@ -36,13 +36,7 @@ class Job:
         1
     """
 
-    def __init__(
-        self,
-        claimed: Claimed,
-        held_claim: HeldClaim,
-        claims: HeldClaims,
-        sender: Sender,
-    ) -> None:
+    def __init__(self, claimed: Claimed, held_claim: HeldClaim, claims: HeldClaims, sender: Sender) -> None:
         self.claimed = claimed
         """The claim, as the service has described it."""
         self.held_claim = held_claim

@@ -45,12 +45,7 @@ class JobQueue:
         to ann 1
     """
 
-    def __init__(
-        self,
-        queues: str | Iterable[str],
-        sender: Sender,
-        renewer: ClaimRenewer,
-    ) -> None:
+    def __init__(self, queues: str | Iterable[str], sender: Sender, renewer: ClaimRenewer) -> None:
         self.queues = claim_calls.names_of(queues)
         self._sender = sender
         self._renewer = renewer

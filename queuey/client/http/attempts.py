@@ -248,11 +248,7 @@ class Patience:
     """
 
     def __init__(
-        self,
-        policy: RetryPolicy,
-        limit: Seconds | None,
-        timing: Timing | AsyncTiming,
-        notice: Notice | None,
+        self, policy: RetryPolicy, limit: Seconds | None, timing: Timing | AsyncTiming, notice: Notice | None
     ) -> None:
         self._policy = policy
         self._notice = notice
