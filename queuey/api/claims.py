@@ -80,14 +80,14 @@ class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
     partitions: Partitions | None = None
 
 
-class ClaimRequest(Struct, frozen=True):
-    """Claims to acknowledge at once, before any message is claimed."""
+class ClaimRequest(ClaimQuery, frozen=True, kw_only=True):
+    """Receipts to acknowledge before any message is claimed, and what is not in the query."""
 
     acknowledge: Receipts | None = None
 
 
-class ClaimOfSeveral(Struct, frozen=True):
-    """Queues to claim from, in order of preference, and receipts to acknowledge before that, by queue."""
+class ClaimOfSeveral(SeveralClaimsQuery, frozen=True, kw_only=True):
+    """Queues in order of preference, receipts to acknowledge first, by queue, and what is not in the query."""
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=MAX_QUEUES)]
     acknowledge: dict[str, Receipts] | None = None
