@@ -6,6 +6,7 @@ them at any time: sent requests go on, and messages that arrive for no caller ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from queuey.api.claims import MAX_STATES
 from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
@@ -38,7 +40,7 @@ from queuey.service.claims.requests import (
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.turns import PartitionRotation
 from queuey.service.claims.upkeep import SnapshotPolicy
-from queuey.service.core import Core
+from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter, WakeSource, Watchers
@@ -61,6 +63,7 @@ AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
 
 
+logger = logging.getLogger(__name__)
 OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors of one queue, which say nothing about others."""
 
@@ -135,6 +138,7 @@ class ClaimUseCases(ClaimOverview):
         gather: bool = False,
         ack: PiggybackedAck | None = None,
         worker: str = "",
+        states: bool = False,
     ) -> list[ClaimDelivery]:
         """Gives messages to a caller.
 
@@ -149,6 +153,8 @@ class ClaimUseCases(ClaimOverview):
             ack: Acknowledged at once, in the same entry if it is of the partition that is asked first. It has its
                 result before this returns. If it fails, nothing is claimed.
             worker: The caller's name for itself.
+            states: Messages that were delivered before have the last state of an earlier delivery, at most
+                ``MAX_STATES`` of them. What cannot be read is left out.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
@@ -172,7 +178,8 @@ class ClaimUseCases(ClaimOverview):
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
-            found = await search.run(order, ack, settles, partial(self._is_late, ttl))
+            complete = partial(self._add_states, queue) if states and ttl else None
+            found = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
         except ClaimUndecided:
             self._try_again(waiter)
             raise
@@ -219,6 +226,23 @@ class ClaimUseCases(ClaimOverview):
             self._try_again(waiter)
             raise undecided
         return None, []
+
+    async def _add_states(self, queue: Queue, found: list[ClaimDelivery]) -> None:
+        """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
+        again = [one for one in found if one.deliveries > 1][:MAX_STATES]
+
+        def read() -> None:
+            for one in again:
+                state = self._attempts.last_state(queue, one.receipt.partition, one.message.position)
+                one.state = None if state is None else state.json
+
+        if again:
+            try:
+                await self.core.in_thread(read)
+            except GivenUp:
+                raise
+            except QueueyError as error:
+                logger.debug("the states of messages delivered again cannot be read: %s", error)
 
     def _try_again(self, waiter: Waiter | None) -> None:
         """Wakes a caller later that missed messages which may be free."""

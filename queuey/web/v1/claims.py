@@ -35,6 +35,8 @@ from queuey.web.validators import Errors
 S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]
 """Errors by queue."""
+_STATES = api.MAX_STATES * api.MAX_STATE
+"""Max bytes of the states in an answer."""
 
 
 class _Given(NamedTuple, Generic[S]):
@@ -80,7 +82,7 @@ class ClaimViews(Views):
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter(request, match)
-            await request.reserve(SHORT_BYTES)
+            await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
             return await current.apply(partial(claim, waiter=waiter))
 
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
@@ -115,7 +117,7 @@ class ClaimViews(Views):
             current = accesses
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
-            await request.reserve(SHORT_BYTES)
+            await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
             claim = partial(self._service.claims.claim, **terms)
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
             return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue.qid), messages, queue.name)
@@ -196,6 +198,7 @@ class ClaimViews(Views):
             "partitions": partitions,
             "max_bytes": SHORT_BYTES,
             "worker": asked.worker,
+            "states": asked.states,
         }
 
     # Receipts
