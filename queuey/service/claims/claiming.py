@@ -38,7 +38,7 @@ class ClaimDelivery(msgspec.Struct, gc=False):
         receipt: Names this delivery.
         deliveries: How many there were, this one included.
         expires: Seconds since 1970; 0: nothing was claimed.
-        state: JSON of the last state that an earlier delivery's worker has set; None: none, or not asked for.
+        state: JSON of the last state that an earlier delivery's worker has set; None if it was not read, or not set.
     """
 
     message: Message

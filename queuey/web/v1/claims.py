@@ -75,9 +75,9 @@ class ClaimViews(Views):
 
     async def claim(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "work")
-        given = {} if request.body == b"" else await request.read(partial(self._given, request, api.ClaimRequest))
-        wait, terms = self._terms_of(request, api.ClaimQuery, given)
-        receipts = given.get("acknowledge")
+        body = {} if request.body == b"" else await request.read(partial(self._body, request, api.ClaimRequest))
+        wait, terms = self._terms_of(request, api.ClaimQuery, body)
+        receipts = body.get("acknowledge")
         ack = PiggybackedAck()
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
@@ -104,11 +104,11 @@ class ClaimViews(Views):
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
-        given = await request.read(partial(self._given, request, api.ClaimOfSeveral))
-        names, receipts = _several(given)
+        body = await request.read(partial(self._body, request, api.ClaimOfSeveral))
+        names, receipts = _several(body)
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
-        wait, terms = self._terms_of(request, api.SeveralClaimsQuery, given)
+        wait, terms = self._terms_of(request, api.SeveralClaimsQuery, body)
         if terms["partitions"] is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
@@ -169,36 +169,36 @@ class ClaimViews(Views):
             request.in_doubt = True
         return _results(texts, settled)
 
-    def _given(self, request: Request, kind: type[api.ClaimRequest | api.ClaimOfSeveral]) -> dict[str, Any]:
+    def _body(self, request: Request, kind: type[api.ClaimRequest | api.ClaimOfSeveral]) -> dict[str, Any]:
         return self.fields(kind).json(request, b"{}" if kind is api.ClaimRequest else b"")
 
     def _terms_of(
-        self, request: Request, kind: type[api.SeveralClaimsQuery], given: Mapping[str, object]
+        self, request: Request, kind: type[api.SeveralClaimsQuery], body: Mapping[str, object]
     ) -> tuple[float, dict[str, Any]]:
         """Returns the seconds to wait, and what else query and body say as arguments of the use case."""
         names = self.fields(kind).names
-        if names.isdisjoint(given):
+        if names.isdisjoint(body):
             return self._terms(request)
-        body = {name: given[name] for name in names & given.keys() if given[name] is not None}
+        terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
         query = read_query(request, names)
-        if twice := query.keys() & body.keys():
+        if twice := query.keys() & terms.keys():
             raise InvalidRequest(dict.fromkeys(sorted(twice), "Is given twice, in the query and in the body"))
-        return self._read_terms(query | body)
+        return self._read_terms(query | terms)
 
-    def _read_terms(self, given: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
+    def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
         errors = Errors()
-        asked = self.fields(api.ClaimQuery).read(given, errors)
-        partitions = errors.take("partitions", read_partitions, asked.partitions)
+        terms = self.fields(api.ClaimQuery).read(values, errors)
+        partitions = errors.take("partitions", read_partitions, terms.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
         errors.check()
-        return asked.wait, {
-            "limit": asked.limit,
-            "ttl": round(asked.ttl, 3),
+        return terms.wait, {
+            "limit": terms.limit,
+            "ttl": round(terms.ttl, 3),
             "partitions": partitions,
             "max_bytes": SHORT_BYTES,
-            "worker": asked.worker,
-            "states": asked.states,
+            "worker": terms.worker,
+            "states": terms.states,
         }
 
     # Receipts
@@ -326,9 +326,9 @@ class ClaimViews(Views):
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
-def _several(given: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
+def _several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
     """Returns the queues of a claim of several, and the receipts by queue."""
-    names, receipts = given.get("queues"), given.get("acknowledge")
+    names, receipts = body.get("queues"), body.get("acknowledge")
     errors = Errors()
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         errors["queues"] = validators.REQUIRED if names is None else "Is not a list of names"
@@ -340,17 +340,17 @@ def _several(given: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
     return names or [], receipts or {}
 
 
-def _receipts_in(name: str, given: object, queue: Queue) -> list[ClaimReceipt]:
+def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
     """Reads the receipts in a field.
 
     Raises:
         InvalidRequest: Naming each that is bad.
     """
     errors = Errors()
-    texts = errors.take(name, validators.items, given, api.MAX_CLAIMS)
-    found = _parsed(name, texts or [], queue, errors)
+    texts = errors.take(name, validators.items, value, api.MAX_CLAIMS)
+    receipts = _parsed(name, texts or [], queue, errors)
     errors.check()
-    return found
+    return receipts
 
 
 def _levels(value: object) -> int:

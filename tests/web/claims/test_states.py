@@ -49,7 +49,7 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
     assert shown(owner) is None
 
 
-def again(caller: Caller, claim: dict[str, Any], **more: object) -> dict[str, Any]:
+def again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
     """Releases a message, and returns it as it is claimed again."""
     assert caller.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]}).status == 200
     [claim] = caller.claim(ttl=60, **more)
