@@ -13,7 +13,7 @@ from qdo.cli.opening import open_client
 from qdo.cli.options import MEETING, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
-from qdo.subscriptions import subscribe
+from qdo.partitions import subscribe
 from queuey.terminal import output, times
 from queuey.terminal.bars import bar
 from queuey.terminal.commands import group

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from qdo.consumer.settings import ConsumerSettings
-from qdo.worker.settings import Retry, WorkerSettings
+from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from queuey.terminal.setting_values import bare, type_text
 from queuey.terminal.struct_options import descriptions
 

@@ -24,12 +24,11 @@ from qdo.consumer.rebalance.manual_assignment import ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.consumer.refusals import Refusals
-from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription, subscribe
+from qdo.partitions import Partition, Queue, Subscription, subscribe
+from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from qdo.subscriptions import Subscription
+from qdo.partitions import Subscription
 
 LISTS = "/"
 """Key of refusals to say which queues there are; no queue has such a name."""

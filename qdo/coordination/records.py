@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.partitions import Partition
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Subscription
 
 Event = Literal["changed", "suspended", "connected", "lost"]
 """``changed``: something that was read from the session may have changed: its assignment, the leader, the members, the

@@ -11,7 +11,7 @@ from qdo.curator.items import HEAD, OVERHEAD, decode, encode
 from qdo.curator.lifecycle import Event
 from qdo.curator.names import FORBIDDEN
 from qdo.errors import BadItem, InvalidArgument, QdoError
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
 
 if TYPE_CHECKING:
     from qdo.curator.leader import LeaderElection

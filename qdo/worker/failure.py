@@ -13,7 +13,7 @@ import msgspec
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.settings import WorkerSettings
+from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from random import random
 from typing import Any, Literal, NamedTuple, Protocol
 
+from qdo.settings import WorkerSettings
 from qdo.worker import exit_codes
 from qdo.worker.executors.in_process import Executor
 from qdo.worker.failure import (
@@ -23,7 +24,6 @@ from qdo.worker.failure import (
 from qdo.worker.handlers import TaskOf
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
 from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")

@@ -31,6 +31,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument
+from qdo.settings import WorkerSettings
 from qdo.tasks import cancel
 from qdo.worker import exit_codes, handlers
 from qdo.worker.claim_source import Claims, ClaimSource
@@ -42,7 +43,6 @@ from qdo.worker.handlers import Context, Handler, HasHandler
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.offset_source import OffsetSource
-from qdo.worker.settings import WorkerSettings
 from qdo.worker.sources import Handling, Source
 from queuey.client.claims.handlers import is_async
 from queuey.client.forks import DefaultSignals

@@ -24,8 +24,8 @@ from typing import NamedTuple
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.refusals import Refusals
-from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
+from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel, start
 from queuey.client import (
     EARLIEST,

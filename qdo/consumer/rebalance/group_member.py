@@ -42,8 +42,7 @@ from qdo.errors import (
     MemberExists,
     SessionLost,
 )
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 from qdo.tasks import cancel, happens, start
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,7 @@ import msgspec
 from qdo.consumer.refusals import LISTS, Refusals
 from qdo.coordination import Sight
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
-from qdo.partitions import Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Queue, Subscription
 from qdo.tasks import happens
 from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, NotFound, RetryPolicy
 from queuey.client.lookup import look_up, rights_for

@@ -18,6 +18,7 @@ from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination import HandlingNote
 from qdo.errors import QdoError
 from qdo.partitions import Partition
+from qdo.settings import key_by
 from qdo.worker.dispatch.batch_size import BatchSize
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
@@ -40,7 +41,6 @@ from qdo.worker.failure import (
     WorkerLost,
     report,
 )
-from qdo.worker.keys import key_by
 from qdo.worker.sources import Handling
 from queuey.client import Message, deadletters
 from queuey.client.deadletters import Cause

@@ -10,8 +10,8 @@ from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
+from qdo.settings import WorkerSettings
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.settings import WorkerSettings
 from queuey.client import RetryPolicy
 
 logger = logging.getLogger("qdo.worker")

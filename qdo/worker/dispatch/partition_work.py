@@ -33,10 +33,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from qdo.partitions import Partition
+from qdo.settings import Key
 from qdo.tasks import happens
 from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
-from qdo.worker.keys import Key
 from queuey.client import Message
 
 

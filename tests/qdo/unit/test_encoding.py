@@ -23,8 +23,7 @@ from qdo.coordination.encoding import (
 )
 from qdo.coordination.tree import NODE_LIMIT
 from qdo.errors import CoordinationIncompatible, InvalidArgument
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 queues = st.builds(Queue, texts, texts, texts)

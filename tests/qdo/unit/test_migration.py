@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.coordination import CommittedOffset
-from qdo.migration import WorkerStatus, newest, plan, read_status
+from qdo.moves import WorkerStatus, newest_statuses, plan_migration, read_status
 from qdo.partitions import Partition, Queue
 from queuey.client import Message, id_before
 
@@ -47,7 +47,7 @@ def test_any_form_of_the_body_is_read(form: Any) -> None:  # noqa: ANN401 - make
 )
 def test_what_is_no_status_is_named(wrong: object) -> None:
     """A message that says nothing is passed over, with its place and the reason."""
-    found, unreadable = newest([message(wrong, THIRD, 4), message(body("a-1"))])
+    found, unreadable = newest_statuses([message(wrong, THIRD, 4), message(body("a-1"))])
     assert [status.queue for status in found] == ["a"]
     assert len(unreadable) == 1
     assert unreadable[0].startswith(f"4:{THIRD}: ")
@@ -56,7 +56,7 @@ def test_what_is_no_status_is_named(wrong: object) -> None:
 @given(st.permutations([(FIRST, 1, FIRST), (SECOND, 5, THIRD), (THIRD, 7, SECOND)]))
 def test_newest_status_counts(entries: list[tuple[str, int, str]]) -> None:
     """Of several statuses of a partition the newest counts, wherever it lies and even if it is behind."""
-    found, _ = newest(message(body("or-ders-3", processed), name, place) for name, place, processed in entries)
+    found, _ = newest_statuses(message(body("or-ders-3", processed), name, place) for name, place, processed in entries)
     assert [(status.message, status.processed) for status in found] == [(THIRD, SECOND)]
 
 
@@ -73,7 +73,7 @@ def test_a_second_run_changes_nothing(said: dict[int, str | None], known: dict[i
     """Carrying out a plan leaves nothing to be done by the next one, and moves nothing back."""
     statuses = {place: one for number, name in said.items() for place, one in status(number, name).items()}
     recorded = {Partition(ORDERS, number): CommittedOffset(name) for number, name in known.items()}
-    moves, _ = plan(statuses, {ORDERS: 5}, recorded)
+    moves, _ = plan_migration(statuses, {ORDERS: 5}, recorded)
     assert not any(move.goes_back for move in moves)
     after = recorded | {move.partition: CommittedOffset(move.after) for move in moves}
-    assert not any(move.changes for move in plan(statuses, {ORDERS: 5}, after)[0])
+    assert not any(move.changes for move in plan_migration(statuses, {ORDERS: 5}, after)[0])

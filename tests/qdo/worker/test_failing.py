@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from qdo.partitions import Queue
+from qdo.settings import Retry
 from qdo.worker import exit_codes
 from qdo.worker.failure import Delivery, Failure
 from qdo.worker.middleware import Middleware
-from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
 from queuey.client import Message, QueueNotFound
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from qdo.partitions import Queue
+from qdo.settings import Retry
 from qdo.worker import exit_codes
 from qdo.worker.failure import StopWorker
-from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 

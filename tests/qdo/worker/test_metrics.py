@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
+from qdo.settings import Retry
 from qdo.worker import exit_codes
-from qdo.worker.settings import Retry
 from queuey.client import Message
 from tests.qdo.worker.conftest import Workers, quick, until
 

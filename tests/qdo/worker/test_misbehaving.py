@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from qdo.partitions import Queue
+from qdo.settings import Retry
 from qdo.worker import exit_codes
-from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import LONG_ENOUGH

@@ -16,11 +16,11 @@ import pytest
 
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
+from qdo.settings import Retry
 from qdo.worker import exit_codes
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.processes import ChildProcess
-from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, quick, until

@@ -20,8 +20,7 @@ from qdo.consumer.rebalance.member_states import (
     partition_changes,
 )
 from qdo.coordination import Member, TargetAssignment
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 
 QUEUE = Queue("host", "app", "orders")
 ONE, TWO, THREE, FOUR = (Partition(QUEUE, number) for number in (1, 2, 3, 4))

@@ -10,10 +10,10 @@ from hypothesis import strategies as some
 
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.settings import WorkerSettings
 from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.settings import WorkerSettings
 
 REFUSED, OTHER = (Partition(Queue("store", "app", "q"), number) for number in (1, 2))
 

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
+from qdo.settings import Retry, WorkerSettings
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
@@ -20,7 +21,6 @@ from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
-from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.sources import Handling
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages

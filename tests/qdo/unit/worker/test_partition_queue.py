@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from qdo.settings import key_by
 from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionQueue
-from qdo.worker.keys import key_by
 from queuey.client import Message
 from tests.qdo.unit.worker.dead_letter_samples import message
 

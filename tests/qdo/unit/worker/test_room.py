@@ -13,6 +13,7 @@ import pytest
 
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition, Queue
+from qdo.settings import WorkerSettings
 from qdo.worker import exit_codes
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.partition_work import MessageRun
@@ -21,7 +22,6 @@ from qdo.worker.executors.processes import Crashed
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
 from qdo.worker.sources import Handling, end_if_handlers_hang
 from queuey.client import Message
 

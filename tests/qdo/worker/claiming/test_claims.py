@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Queue
+from qdo.settings import Retry, WorkerSettings
 from qdo.worker import exit_codes
 from qdo.worker.claim_source import Claims
 from qdo.worker.failure import StopWorker
 from qdo.worker.handlers import delivery
-from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncTiming, Message, QueueNotFound, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter

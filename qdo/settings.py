@@ -1,20 +1,92 @@
-"""How a worker handles messages, and whether and when it tries a failed one again.
+"""The settings of consumers and workers: what they are, and whether and when a worker tries a failed message again.
 
-Nothing here sleeps or reads a clock.
+Nothing here sleeps or reads a clock. Settings refuse values that their types forbid, however they are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Annotated, Literal
+import functools
+import typing
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
-from qdo.checked_settings import CheckedSettings
 from qdo.errors import InvalidArgument
-from qdo.subscriptions import QUEUE_NAME
-from qdo.worker.keys import key_by
+from qdo.partitions import QUEUE_NAME
+from queuey.client import Message
 from queuey.client.deadletters import TTL
+
+
+class CheckedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A struct whose fields are checked when it is made, by their types and limits."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument with the setting and its value."""
+        for name, hint in _hints(type(self)).items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, hint)
+            except msgspec.ValidationError as error:
+                raise InvalidArgument(f"setting {name} is {value!r}: {error}") from error
+
+
+@functools.cache  # a worker makes settings for every message that fails
+def _hints(kind: type) -> Mapping[str, object]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+MIB = 1024 * 1024
+LONGEST_WAIT = 20.0
+"""Max seconds that the service holds a read open."""
+LARGEST_PAGE = 1000
+"""Max messages of one partition in an answer of the service."""
+
+Start = Literal["earliest", "latest"]
+
+
+class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
+    """The settings of a consumer. Durations are seconds.
+
+    Example:
+        >>> from qdo import ConsumerSettings
+        >>> ConsumerSettings(start="latest", commit_every=5).commit_every
+        5
+
+    A quarter of ``prefetch_messages`` is reserved, in equal parts, for partitions without fetched messages, so that
+    slow partitions do not starve other ones. Answers that are being received are not counted. Every partition may have
+    one message beyond ``prefetch_bytes``. Where a group starts at the latest messages, this position is recorded before
+    any message is returned. With ``commit_every``, messages that poll returned count as processed when poll is called
+    again without skipping their partition.
+
+    Attributes:
+        start: Where a group without an offset begins: with the oldest message, or with new messages only.
+        page: Messages of one partition in one read, up to 1000.
+        prefetch_messages: Messages that a worker fetches in advance, over all partitions.
+        prefetch_bytes: Bytes of their bodies.
+        wait: Seconds for which the service holds a read open, up to 20.
+        discover: Time between two searches for new queues and partitions.
+        settle: Seconds for which the leader collects further changes before it makes an assignment; after a quiet time
+            the first change does not wait.
+        grace: How long members with a ``name`` keep their partitions while they are away; the same for all members.
+        revoke_timeout: How long a rebalance waits for a partition that moves. Then the next owner handles its message.
+        commit_every: Seconds between automatic commits; None: there are none.
+        mirror: Record the offsets in the service too, so that ``queuey offsets show`` shows them.
+    """
+
+    start: Start = "earliest"
+    page: Annotated[int, Meta(ge=1, le=LARGEST_PAGE)] = LARGEST_PAGE
+    prefetch_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 5000
+    prefetch_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 16 * MIB
+    wait: Annotated[float, Meta(gt=0, le=LONGEST_WAIT)] = LONGEST_WAIT
+    discover: Annotated[float, Meta(ge=0.01, le=3600)] = 30.0
+    settle: Annotated[float, Meta(ge=0)] = 0.05
+    grace: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    revoke_timeout: Annotated[float, Meta(ge=0.01, le=86_400)] = 30.0
+    commit_every: Annotated[float, Meta(gt=0)] | None = None
+    mirror: bool = False
+
 
 _MOST_DOUBLINGS = 1000
 _YEAR = 31_536_000
@@ -135,3 +207,39 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
         super().__post_init__()
         if self.by is not None:
             key_by(self.by)
+
+
+Key = Callable[[Message], Hashable]
+
+
+def key_by(text: str) -> Key:
+    """Returns a function that returns a message's key; messages without one share the key None.
+
+    Args:
+        text: ``header:<name>``, or ``body:<field>`` with dots between the names of nested fields. A body that is the
+            text of a JSON value counts as that value.
+
+    Raises:
+        InvalidArgument: It is neither.
+    """
+    kind, _, name = text.partition(":")
+    if kind == "header" and name:
+        lower = name.lower()
+        return lambda message: message.headers.get(lower)
+    if kind == "body" and all(name.split(".")):
+        names = name.split(".")
+        return lambda message: _field(message.body, names)
+    raise InvalidArgument(f"a key is header:<name> or body:<field>, not {text!r}")
+
+
+def _field(body: Any, names: list[str]) -> Hashable:  # noqa: ANN401 - any JSON value
+    if isinstance(body, str | bytes):
+        try:
+            body = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+    for name in names:
+        if not isinstance(body, dict):
+            return None
+        body = body.get(name)
+    return msgspec.json.encode(body) if isinstance(body, dict | list) else body

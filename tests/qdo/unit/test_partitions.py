@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.errors import InvalidArgument
-from qdo.subscriptions import subscribe
+from qdo.partitions import subscribe
 
 
 def test_names_and_patterns_add_up() -> None:
