@@ -11,8 +11,7 @@ from functools import partial
 
 from qdo.coordination.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
 from qdo.curator.bridge import ensure, insist
-from qdo.curator.items import largest
-from qdo.curator.names import Child
+from qdo.curator.nodes import Child, largest
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
 

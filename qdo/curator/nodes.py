@@ -1,4 +1,4 @@
-"""The names of a queue's nodes: what each of Curator's recipes writes, what it says, and the order it gives.
+"""The nodes of a queue: their names, as each of Curator's recipes writes them, and their data.
 
 =========================  ====================================================  ====================================
 recipe                     name                                                  order
@@ -21,20 +21,31 @@ SimpleDistributedQueue     ``qn-`` + sequence                                   
   priority queue may hold names without priority, which come before all others, and a delay queue names without epoch,
   which are due at once.
 * Any other name is none of the queue's: it stays as it is.
+
+A node of a SimpleDistributedQueue holds one message as it is. The other four write one or more in an envelope:
+
+=========  =======  ===========================================================
+offset     size     what
+=========  =======  ===========================================================
+0          4        version of the format: 0x00010001, big-endian
+4          1        0x01: a message follows; 0x02: the end
+5          4        length of the message in bytes, a signed big-endian number
+9          length   the message
+…                   the last three again for each further message, then 0x02
+=========  =======  ===========================================================
+
+A node may hold no message. What follows the end is not looked at, as Curator does not look at it either.
 """
 
 from __future__ import annotations
 
-import abc
 import re
+import struct
 from collections.abc import Iterable
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from qdo.errors import InvalidArgument
+from qdo.errors import BadItem, InvalidArgument
 
-ITEM = "queue-"
-SIMPLE_ITEM = "qn-"
-SEPARATOR = "|"
 LEAST_PRIORITY = -(2**31)
 MOST_PRIORITY = 2**31 - 1
 MOST_EPOCH = 2**63 - 1
@@ -43,7 +54,6 @@ FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 LONGEST_ID = 1024
 """Max characters of an id; Curator has no limit, ZooKeeper one for the whole request."""
 
-_SEQUENCE = "(?P<sequence>[0-9]{10}|-[0-9]{9,10})"
 _BITS = 2**32
 
 
@@ -76,17 +86,25 @@ class Child(NamedTuple):
         """Sorts nodes of one parent from the oldest to the youngest, also after the sequence became negative."""
         return self.sequence % _BITS
 
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Sorts nodes of one queue in the order in which they are taken."""
+        return LEAST_PRIORITY - 1 if self.priority is None else self.priority, self.epoch, self.age
 
-class Names(abc.ABC):
-    """The names of one recipe.
 
-    Attributes:
+class Names:
+    """The nodes of one recipe: the names, and the messages in each.
+
+    Args:
         recipe: The recipe's name.
         item: What the names of its nodes begin with.
+        further: Pattern of what stands between that and the sequence; some names have nothing there.
     """
 
-    recipe: ClassVar[str]
-    item: ClassVar[str] = ITEM
+    def __init__(self, recipe: str, item: str = "queue-", further: str = "") -> None:
+        self.recipe = recipe
+        self._item = item
+        self._pattern = re.compile(f"{item}(?:{further})?(?P<sequence>[0-9]{{10}}|-[0-9]{{9,10}})")
 
     def parse(self, name: str) -> Child | None:
         """Returns the parts of a name; None: it is none of the recipe's.
@@ -97,11 +115,16 @@ class Names(abc.ABC):
             >>> QUEUE.parse("config") is None
             True
         """
-        for pattern in self._patterns:
-            if match := pattern.fullmatch(name):
-                prefix = name[: match.start("sequence")]
-                return self._child(name, prefix, int(match["sequence"]), match.groupdict())
-        return None
+        match = self._pattern.fullmatch(name)
+        if match is None:
+            return None
+        parts = {part: text for part, text in match.groupdict().items() if text is not None}
+        sequence, epoch = int(parts["sequence"]), int(parts.get("epoch", "0"), 16)
+        priority = int(parts["priority"], 16) if "priority" in parts else None
+        if priority is not None and priority > MOST_PRIORITY:
+            priority -= _BITS
+        prefix = name[: match.start("sequence")]
+        return Child(name, prefix, sequence, priority, epoch if epoch <= MOST_EPOCH else 0, parts.get("id"))
 
     def in_order(self, names: Iterable[str]) -> list[Child]:
         """Returns the nodes in the order in which they are taken; names that are none of the recipe's are left out.
@@ -111,39 +134,33 @@ class Names(abc.ABC):
             >>> [child.priority for child in found]
             [-1, 1]
         """
-        return sorted((child for name in names if (child := self.parse(name)) is not None), key=self.rank)
+        return sorted(
+            (child for name in names if (child := self.parse(name)) is not None), key=lambda child: child.rank
+        )
 
-    def rank(self, child: Child) -> tuple[int, ...]:
-        """Returns the sort key of a node in its queue."""
-        return (child.age,)
+    def messages(self, data: bytes) -> list[bytes]:
+        """Returns the messages of a node; see :func:`decode`."""
+        return decode(data)
 
-    _patterns: ClassVar[tuple[re.Pattern[str], ...]]
-
-    def _child(self, name: str, prefix: str, sequence: int, found: dict[str, str]) -> Child:  # noqa: ARG002 - others look
-        return Child(name, prefix, sequence)
+    def data(self, message: bytes) -> bytes:
+        """Returns the data of a node with one message."""
+        return encode([message])
 
 
 class PlainNames(Names):
-    recipe = "DistributedQueue"
-    _patterns = (re.compile(ITEM + _SEQUENCE),)
-
     def prefix(self) -> str:
-        return self.item
+        return self._item
 
 
 class SimpleNames(PlainNames):
-    recipe = "SimpleDistributedQueue"
-    item = SIMPLE_ITEM
-    _patterns = (re.compile(SIMPLE_ITEM + _SEQUENCE),)
+    def messages(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def data(self, message: bytes) -> bytes:
+        return message
 
 
 class PriorityNames(Names):
-    recipe = "DistributedPriorityQueue"
-    _patterns = (
-        re.compile(ITEM + r"(?P<sign>[01])(?P<priority>[0-9A-F]{8})" + _SEQUENCE),
-        re.compile(ITEM + _SEQUENCE),
-    )
-
     def prefix(self, priority: int) -> str:
         """Raises InvalidArgument if the priority does not fit into 32 bits.
 
@@ -155,25 +172,10 @@ class PriorityNames(Names):
             raise InvalidArgument(
                 f"a priority is a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}, not {priority}"
             )
-        return f"{self.item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
-
-    def rank(self, child: Child) -> tuple[int, ...]:
-        return (LEAST_PRIORITY - 1 if child.priority is None else child.priority, child.age)
-
-    def _child(self, name: str, prefix: str, sequence: int, found: dict[str, str]) -> Child:
-        if "priority" not in found:
-            return Child(name, prefix, sequence)
-        value = int(found["priority"], 16)
-        return Child(name, prefix, sequence, priority=value if value <= MOST_PRIORITY else value - _BITS)
+        return f"{self._item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
 
 
 class DelayNames(Names):
-    recipe = "DistributedDelayQueue"
-    _patterns = (
-        re.compile(ITEM + r"\|(?P<epoch>[0-9A-Fa-f]{1,16})\|" + _SEQUENCE),
-        re.compile(ITEM + _SEQUENCE),
-    )
-
     def prefix(self, epoch: int) -> str:
         """Raises InvalidArgument if the epoch is not above 0, or does not fit into 64 bits.
 
@@ -183,23 +185,10 @@ class DelayNames(Names):
         """
         if not _is(int, epoch) or not 0 < epoch <= MOST_EPOCH:
             raise InvalidArgument(f"an instant is a whole number of ms since 1970 from 1 to {MOST_EPOCH}, not {epoch}")
-        return f"{self.item}{SEPARATOR}{epoch:08X}{SEPARATOR}"
-
-    def rank(self, child: Child) -> tuple[int, ...]:
-        return (child.epoch, child.age)
-
-    def _child(self, name: str, prefix: str, sequence: int, found: dict[str, str]) -> Child:
-        epoch = int(found.get("epoch", "0"), 16)
-        return Child(name, prefix, sequence, epoch=epoch if epoch <= MOST_EPOCH else 0)
+        return f"{self._item}|{epoch:08X}|"
 
 
 class IdNames(Names):
-    recipe = "DistributedIdQueue"
-    _patterns = (
-        re.compile(ITEM + r"\|(?P<id>[^|]*)\|" + _SEQUENCE),
-        re.compile(ITEM + _SEQUENCE),
-    )
-
     def prefix(self, identifier: str) -> str:
         """Raises InvalidArgument: see :meth:`fixed`.
 
@@ -207,7 +196,7 @@ class IdNames(Names):
             >>> IDS.prefix("orders/17")
             'queue-|orders_17|'
         """
-        return f"{self.item}{SEPARATOR}{self.fixed(identifier)}{SEPARATOR}"
+        return f"{self._item}|{self.fixed(identifier)}|"
 
     def fixed(self, identifier: str) -> str:
         """Returns an id with ``_`` for ``/`` and ``|``.
@@ -219,17 +208,14 @@ class IdNames(Names):
             raise InvalidArgument(f"an id is a text of 1 to {LONGEST_ID} characters, not {str(identifier)[:50]!r}")
         if match := FORBIDDEN.search(identifier):
             raise InvalidArgument(f"ZooKeeper takes no {match[0]!r} in a name; choose another id than {identifier!r}")
-        return identifier.replace("/", "_").replace(SEPARATOR, "_")
-
-    def _child(self, name: str, prefix: str, sequence: int, found: dict[str, str]) -> Child:
-        return Child(name, prefix, sequence, id=found.get("id"))
+        return identifier.replace("/", "_").replace("|", "_")
 
 
-QUEUE: Final = PlainNames()
-PRIORITY: Final = PriorityNames()
-DELAY: Final = DelayNames()
-IDS: Final = IdNames()
-SIMPLE: Final = SimpleNames()
+QUEUE: Final = PlainNames("DistributedQueue")
+PRIORITY: Final = PriorityNames("DistributedPriorityQueue", further="[01](?P<priority>[0-9A-F]{8})")
+DELAY: Final = DelayNames("DistributedDelayQueue", further=r"\|(?P<epoch>[0-9A-Fa-f]{1,16})\|")
+IDS: Final = IdNames("DistributedIdQueue", further=r"\|(?P<id>[^|]*)\|")
+SIMPLE: Final = SimpleNames("SimpleDistributedQueue", "qn-")
 RECIPES: Final[dict[str, Names]] = {
     "queue": QUEUE,
     "priority": PRIORITY,
@@ -238,3 +224,72 @@ RECIPES: Final[dict[str, Names]] = {
     "simple": SIMPLE,
 }
 """The recipes by the names that commands have for them."""
+
+
+VERSION = 0x00010001
+MESSAGE = 0x01
+END = 0x02
+OVERHEAD = 5
+"""Number of bytes of a node beside its messages and their heads."""
+HEAD = 5
+"""Number of bytes before each message: the opcode and the length."""
+AROUND = 1024
+"""Max bytes of a request beside paths and data."""
+
+_VERSION = struct.Struct(">i")
+_HEAD = struct.Struct(">Bi")
+
+
+def encode(messages: Iterable[bytes]) -> bytes:
+    """Returns the bytes of a node with these messages.
+
+    Example:
+        >>> encode([b"m0"]).hex(" ")
+        '00 01 00 01 01 00 00 00 02 6d 30 02'
+    """
+    parts = [_VERSION.pack(VERSION)]
+    for message in messages:
+        parts += _HEAD.pack(MESSAGE, len(message)), message
+    return b"".join((*parts, bytes([END])))
+
+
+def decode(data: bytes) -> list[bytes]:
+    """Returns the messages of a node.
+
+    Raises:
+        BadItem: These are not bytes that Curator's queues write. The error keeps them and says where they differ.
+
+    Example:
+        >>> decode(encode([b"one", b""]))
+        [b'one', b'']
+    """
+    if len(data) < _VERSION.size:
+        raise BadItem(f"{len(data)} bytes are too few for the format's version, which has {_VERSION.size}", data)
+    (version,) = _VERSION.unpack_from(data)
+    if version != VERSION:
+        raise BadItem(f"version 0x{version & 0xFFFFFFFF:08X} at byte 0 is not 0x{VERSION:08X}", data)
+    messages: list[bytes] = []
+    at = _VERSION.size
+    while (opcode := data[at : at + 1]) != bytes([END]):
+        if not opcode:
+            raise BadItem(f"the data ends at byte {at} without the opcode 0x{END:02X}", data)
+        if opcode[0] != MESSAGE:
+            raise BadItem(f"opcode 0x{opcode[0]:02X} at byte {at} is neither 0x{MESSAGE:02X} nor 0x{END:02X}", data)
+        if len(data) < at + HEAD:
+            raise BadItem(f"the data ends in the length of the message at byte {at}", data)
+        _, length = _HEAD.unpack_from(data, at)
+        begin, at = at + HEAD, at + HEAD + length
+        if length < 0:
+            raise BadItem(f"the message at byte {begin} has a length of {length}", data)
+        if len(data) < at:
+            raise BadItem(f"the message at byte {begin} has {len(data) - begin} of its {length} bytes", data)
+        messages.append(data[begin:at])
+    return messages
+
+
+def largest(limit: int, path: str, prefix: str) -> int:
+    """Returns the max bytes of a node that can be put, and put back by its consumers.
+
+    ``limit``: max bytes of a request at the servers, ``jute.maxbuffer``.
+    """
+    return limit - AROUND - 8 * len(f"{path}/{prefix}".encode())

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from qdo.coordination.tree import Link, State
+from qdo.curator.backlog import Backlog, now_ms
 from qdo.curator.bridge import TRY_AGAIN, ensure, run, soon
-from qdo.curator.consuming.backlog import Backlog, now_ms
-from qdo.curator.consuming.taking import LockingTaker, Taker, Untaken
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.names import Child
+from qdo.curator.nodes import Child
 from qdo.curator.options import QueueOptions
+from qdo.curator.taking import LockingTaker, Taker, Untaken
 from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
 from qdo.tasks import happens
 
