@@ -19,7 +19,7 @@ from qdo.coordination.session import Standing
 from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments, StoredTarget, TargetGeneration
 from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
 from qdo.coordination.watched import WatchedNodes
-from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.errors import CoordinationError
 from qdo.partitions import Partition
 from qdo.worker.dispatch.contiguous_offset import ContiguousOffset

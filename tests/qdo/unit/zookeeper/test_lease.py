@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.keepalive.vitals import Vitals
 
 INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, Wire
-from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, SessionLease, Wire
 from tests.qdo.unit.zookeeper.test_lease import Hand
 from tests.waiting import join
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
 from qdo.coordination import Member, Sight
-from qdo.coordination.encoding import (
+from qdo.coordination.records import (
     Codec,
     decode_member,
     decode_offset,
