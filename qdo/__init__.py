@@ -13,7 +13,7 @@ from queuey import __version__ as __version__  # One distribution has one versio
 if TYPE_CHECKING:
     from qdo.consumer.blocking import Consumer
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.consumer.fetch.fetch_buffer import Batch
+    from qdo.consumer.fetch_buffer import Batch
     from qdo.coordination import Coordinator
     from qdo.coordination.opening import open_coordinator
     from qdo.errors import (
@@ -104,7 +104,7 @@ _HOMES = (
     "worker.failure",
     "worker.middleware",
     "worker.handlers",
-    "consumer.fetch.fetch_buffer",
+    "consumer.fetch_buffer",
     "consumer.consumer",
     "consumer.blocking",
     "worker.claim_source",

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from qdo.cli import settings
-from qdo.cli.loading import load
-from qdo.cli.settings import WorkSettings
+from qdo.cli.settings import WorkSettings, load
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from queuey.terminal.setting_values import SettingsError
 

@@ -20,8 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from qdo import ConsumerSettings, Retry, WorkerSettings
-from qdo.consumer import consumer
-from qdo.consumer.fetch import fetcher
+from qdo.consumer import consumer, fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import stored_assignments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdo.consumer.fetch.fetch_buffer import weigh
+from qdo.consumer.fetch_buffer import weigh
 from tests.qdo.unit.samples import message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch.fetch_buffer import Batch, FetchBuffer, share
+from qdo.consumer.fetch_buffer import Batch, FetchBuffer, share
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition

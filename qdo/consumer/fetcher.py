@@ -21,9 +21,9 @@ from operator import attrgetter
 from random import uniform
 from typing import NamedTuple
 
-from qdo.consumer.fetch.fetch_buffer import FetchBuffer
+from qdo.consumer.fetch_buffer import FetchBuffer
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.refusals import Refusals
+from qdo.consumer.rebalance.queue_discovery import Refusals
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel, start
