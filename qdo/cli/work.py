@@ -73,7 +73,7 @@ def work(settings: WorkSettings) -> None:
 
 
 async def _serve(settings: WorkSettings) -> int:
-    from qdo.worker import exit_codes
+    from qdo.worker.failure import ExitCode
 
     settings = _with_queues_of_jobs(settings)
     coordinator = None if settings.claim else make_coordinator(settings)
@@ -87,11 +87,11 @@ async def _serve(settings: WorkSettings) -> int:
                     end_at_once_if_told()
                     async with ended_if_blocked(hangs_after):
                         code = await worker.serve(signals=True)
-                    return exit_codes.FAILED if watching.done() and watching.result() else code
+                    return ExitCode.FAILED if watching.done() and watching.result() else code
                 except HandlerError as error:
                     # It could be found and called, so this may pass: a supervisor should try again.
                     output.note(f"qdo: {error}")
-                    return exit_codes.FAILED
+                    return ExitCode.FAILED
                 finally:
                     watching.cancel()
     finally:
@@ -319,7 +319,7 @@ class EndedInTime:
 
 def end_at_once_if_told() -> None:
     """Ends the process at once by a signal to end; while the worker serves, it handles the signals."""
-    from qdo.worker import exit_codes
+    from qdo.worker.failure import ExitCode
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(exit_codes.FAILED))
+        signal.signal(number, lambda *_: os._exit(ExitCode.FAILED))

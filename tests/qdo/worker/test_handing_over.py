@@ -15,8 +15,8 @@ from qdo.consumer.partition_listener import Callbacks
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition
-from qdo.worker import exit_codes
-from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.failure import ExitCode
+from qdo.worker.offset_committer import OffsetCommitter
 from qdo.worker.offset_source import OffsetSource
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.consumer.conftest import session_of
@@ -59,7 +59,7 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     if suspended:
         await until(lambda: len(workers.seen) == 92)
         source._resumed()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert len(workers.seen) == 100
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 100)
     assert sorted(workers.seen) == list(range(100))
@@ -83,7 +83,7 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
     await workers.system.service.expire(session_of(worker.consumer))
     await until(task.done)
     go_on.set()
-    assert await task == exit_codes.UNFINISHED
+    assert await task == ExitCode.UNFINISHED
     assert await workers.offsets() == {}
 
 
@@ -110,7 +110,7 @@ async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: W
         await until(lambda: bool(workers.seen and (handler == "hangs" or not source.dispatcher._running)))
         await workers.system.service.expire(session_of(worker.consumer))
         try:
-            assert await asyncio.wait_for(task, 60) == exit_codes.UNFINISHED
+            assert await asyncio.wait_for(task, 60) == ExitCode.UNFINISHED
         finally:
             go_on.set()
     assert await workers.offsets() == {}
@@ -163,7 +163,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
     assert not leaving.done()
     assert old.consumer._group.table.held.keys() == {busy}
     go_on.set()
-    assert await leaving == exit_codes.ENDED
+    assert await leaving == ExitCode.ENDED
     await until(lambda: len(new.consumer.assignment) == 8)
     assert assigned == []
 
@@ -187,7 +187,7 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
 
     with replace(AsyncConsumer.commit, refuse), replace(flush, flush_briefly):
         worker.stop()
-        assert await ended == exit_codes.UNFINISHED
+        assert await ended == ExitCode.UNFINISHED
 
 
 async def test_cancelling_gives_up_what_is_in_hand(workers: Workers) -> None:
@@ -235,7 +235,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
     await workers.system.service.expire(session_of(worker.consumer))
     await workers.recorded(ids[1])
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert workers.seen == ["1:1"] * 4 + ["1:2"]
 
 
@@ -248,10 +248,10 @@ async def test_a_worker_can_be_stopped_before_it_has_joined(workers: Workers) ->
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(task), 0.2)
         worker.stop()
-        assert await task == exit_codes.ENDED
+        assert await task == ExitCode.ENDED
     early = await workers.make(workers.note, workers.system.named("orders"))
     early.stop()
-    assert await early.serve() == exit_codes.ENDED
+    assert await early.serve() == ExitCode.ENDED
 
 
 async def test_any_thread_can_stop_it(workers: Workers) -> None:
@@ -265,7 +265,7 @@ async def test_any_thread_can_stop_it(workers: Workers) -> None:
             worker.stop()
 
     worker = await workers.make(handle, queue)
-    assert await workers.start(worker) == exit_codes.ENDED
+    assert await workers.start(worker) == ExitCode.ENDED
     assert (await workers.offsets())[1] == ids[2]
     worker.stop()
 
@@ -288,6 +288,6 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
         await note(*given)
 
     worker.consumer.note = refused  # type: ignore[assignment, method-assign] # stands for a coordination that lets it know late
-    assert await workers.serve_until(worker, 3) == exit_codes.ENDED
+    assert await workers.serve_until(worker, 3) == ExitCode.ENDED
     assert workers.seen == ["1:1", "1:2", "1:3"]
     assert tried[2] - tried[0] > 0.9

@@ -10,8 +10,7 @@ import pytest
 
 from qdo.partitions import Queue
 from qdo.settings import Retry
-from qdo.worker import exit_codes
-from qdo.worker.failure import StopWorker
+from qdo.worker.failure import ExitCode, StopWorker
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 
@@ -68,7 +67,7 @@ async def test_a_stop_says_that_messages_will_be_repeated(
         task = workers.start(worker)
         await until(lambda: "attempt 1 failed" in caplog.text or task.done())
         worker.stop()
-        assert await asyncio.wait_for(task, 30) == exit_codes.UNFINISHED
+        assert await asyncio.wait_for(task, 30) == ExitCode.UNFINISHED
     (said,) = [record for record in caplog.records if "some will be handled again" in record.message]
     assert said.__dict__["partitions"] == [str(partition_of(queue))]
     assert await workers.offsets() == {1: None} or not await workers.offsets()

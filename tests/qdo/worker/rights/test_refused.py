@@ -8,7 +8,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from qdo.worker import exit_codes
+from qdo.worker.failure import ExitCode
 from tests.qdo.consumer.test_sight import NONE, GroupWithKeys, KeyedTransport, both, group
 from tests.qdo.worker.conftest import Workers, quick, until
 
@@ -38,7 +38,7 @@ async def test_a_revoked_worker_hands_over_and_ends(
     transport.key = NONE
     await until(lambda: healthy.consumer.assignment == both(orders))
     await until(lambda: (registry.get_sample_value("qdo_refused_seconds") or 0) > 0)
-    assert await asyncio.wait_for(ending, 60) == exit_codes.FAILED
+    assert await asyncio.wait_for(ending, 60) == ExitCode.FAILED
     assert "the service has refused its credential" in caplog.text
     assert not going_on.done()
     await group.system.send(orders, 1)
@@ -66,7 +66,7 @@ async def test_a_worker_that_may_read_one_queue_of_two_no_more_ends(
     await until(lambda: worker.consumer.refused > 0)
     assert both(mails) <= worker.consumer.assignment
     await group.system.send(mails, 1)
-    assert await asyncio.wait_for(ending, 60) == exit_codes.FAILED
+    assert await asyncio.wait_for(ending, 60) == ExitCode.FAILED
     assert workers.seen == []
     fresh = await workers.make(workers.note_async, mails, consuming=DISCOVER)
     await workers.serve_until(fresh, 1)

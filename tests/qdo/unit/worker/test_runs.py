@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qdo.worker.dispatch.batch_size import BatchSize
+from qdo.worker.runs import BatchSize
 
 
 @given(some.floats(1e-9, 100), some.integers(1, 5000))

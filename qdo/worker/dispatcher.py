@@ -19,17 +19,6 @@ from qdo.coordination import HandlingNote
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from qdo.settings import key_by
-from qdo.worker.dispatch.batch_size import BatchSize
-from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
-from qdo.worker.dispatch.offset_committer import OffsetCommitter
-from qdo.worker.dispatch.partition_work import (
-    FailedMessage,
-    KeyedQueue,
-    MessageRun,
-    OrderedQueue,
-    PartitionWork,
-)
-from qdo.worker.dispatch.slow_handlers import age_of, is_stopped, outcome, too_long
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -41,6 +30,10 @@ from qdo.worker.failure import (
     WorkerLost,
     report,
 )
+from qdo.worker.offset_committer import OffsetCommitter
+from qdo.worker.partition_queue import FailedMessage, KeyedQueue, OrderedQueue
+from qdo.worker.partition_work import CrashSuspicion, PartitionWork
+from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
 from qdo.worker.sources import Handling
 from queuey.client import Message, deadletters
 from queuey.client.deadletters import Cause
