@@ -77,7 +77,7 @@ class Backlog:
         self._bad &= names
         self._blocked = {name: child for name, child in self._blocked.items() if name in names}
         aside = self._held | self._bad | self._blocked.keys()
-        self._heap = [(child.rank, child) for child in found if child.name not in aside]
+        self._heap = [(child.rank(), child) for child in found if child.name not in aside]
         heapq.heapify(self._heap)
         self._begun, self._listed = 0, len(found)
         self._not_before = ended + SHARE * (ended - began)
@@ -102,7 +102,7 @@ class Backlog:
         """A node in hand can be taken again."""
         self._held.discard(child.name)
         self._blocked.pop(child.name, None)
-        heapq.heappush(self._heap, (child.rank, child))
+        heapq.heappush(self._heap, (child.rank(), child))
 
     def drop(self, child: Child) -> None:
         """A node in hand is gone."""
@@ -140,7 +140,7 @@ class Backlog:
         """The lock of a node may be free."""
         child = self._blocked.pop(name, None)
         if child is not None:
-            heapq.heappush(self._heap, (child.rank, child))
+            heapq.heappush(self._heap, (child.rank(), child))
 
 
 def now_ms() -> int:

@@ -81,15 +81,10 @@ class Child(NamedTuple):
     epoch: int = 0
     id: str | None = None
 
-    @property
-    def age(self) -> int:
-        """Sorts nodes of one parent from the oldest to the youngest, also after the sequence became negative."""
-        return self.sequence % _BITS
-
-    @property
     def rank(self) -> tuple[int, int, int]:
-        """Sorts nodes of one queue in the order in which they are taken."""
-        return LEAST_PRIORITY - 1 if self.priority is None else self.priority, self.epoch, self.age
+        """Sorts nodes of one queue in the order in which they are taken, also after the sequence became negative."""
+        priority = LEAST_PRIORITY - 1 if self.priority is None else self.priority
+        return priority, self.epoch, self.sequence % _BITS
 
 
 class Names:
@@ -118,13 +113,15 @@ class Names:
         match = self._pattern.fullmatch(name)
         if match is None:
             return None
-        parts = {part: text for part, text in match.groupdict().items() if text is not None}
-        sequence, epoch = int(parts["sequence"]), int(parts.get("epoch", "0"), 16)
-        priority = int(parts["priority"], 16) if "priority" in parts else None
+        parts = match.groupdict()
+        priority = int(parts["priority"], 16) if parts.get("priority") else None
         if priority is not None and priority > MOST_PRIORITY:
             priority -= _BITS
+        epoch = int(parts["epoch"], 16) if parts.get("epoch") else 0
         prefix = name[: match.start("sequence")]
-        return Child(name, prefix, sequence, priority, epoch if epoch <= MOST_EPOCH else 0, parts.get("id"))
+        return Child(
+            name, prefix, int(parts["sequence"]), priority, epoch if epoch <= MOST_EPOCH else 0, parts.get("id")
+        )
 
     def in_order(self, names: Iterable[str]) -> list[Child]:
         """Returns the nodes in the order in which they are taken; names that are none of the recipe's are left out.
@@ -134,9 +131,7 @@ class Names:
             >>> [child.priority for child in found]
             [-1, 1]
         """
-        return sorted(
-            (child for name in names if (child := self.parse(name)) is not None), key=lambda child: child.rank
-        )
+        return sorted((child for name in names if (child := self.parse(name)) is not None), key=Child.rank)
 
     def messages(self, data: bytes) -> list[bytes]:
         """Returns the messages of a node; see :func:`decode`."""
