@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from qdo.settings import ConsumerSettings, Retry, WorkerSettings
     from qdo.worker.claim_source import Claims
     from qdo.worker.failure import Delivery, Failure, StopWorker
-    from qdo.worker.handlers import delivery, set_state
-    from qdo.worker.middleware import Middleware
+    from qdo.worker.handlers import Middleware, delivery, set_state
     from qdo.worker.worker import Worker
 
 __all__ = [
@@ -102,7 +101,6 @@ _HOMES = (
     "coordination.opening",
     "settings",
     "worker.failure",
-    "worker.middleware",
     "worker.handlers",
     "consumer.fetch_buffer",
     "consumer.consumer",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from qdo.coordination.changes import lacks_parent, make
 from qdo.coordination.tree import Create, Link, Rejection, RejectionReason
-from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.tasks import LoopThread
 

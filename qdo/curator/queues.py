@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
-from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.backlog import Backlog
 from qdo.curator.bridge import count, ensure, lent, run, within
 from qdo.curator.consumption import Consumption

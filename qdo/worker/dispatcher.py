@@ -35,14 +35,15 @@ from qdo.worker.partition_queue import FailedMessage, KeyedQueue, OrderedQueue
 from qdo.worker.partition_work import CrashSuspicion, PartitionWork
 from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
 from qdo.worker.sources import Handling
-from queuey.client import Message, deadletters
+from queuey.client import Message, RetryPolicy, deadletters
 from queuey.client.deadletters import Cause
 
 logger = logging.getLogger("qdo.worker")
 
 _HELD_RUNS = 5
 """Max batches that are held in all; beyond that only single messages are fetched, for partitions without any."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_PAUSES = RetryPolicy(base=0.5, cap=30.0)
+"""Pauses after something could not be stored."""
 _NOTING_SECONDS = 2.0
 """Timeout to record that no message is being handled, before a partition is released, in seconds."""
 
@@ -351,7 +352,7 @@ class Dispatcher:
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
             # Mostly the partition is another member's by now, and this worker will hear of it.
-            await work.pause(_FIRST_PAUSE)
+            await work.pause(_PAUSES.base)
         if suspicion.over:
             work.suspicion = None
         return ran
@@ -453,14 +454,14 @@ class Dispatcher:
         queue, place = work.partition.queue.name, Delivery(work.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = self._settings.dead_queue, self._settings.dead_ttl
-        for doublings in count():
+        for failures in count(1):
             try:
                 target = await deadletters.bury(
                     self._consumer.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
                 self._metrics.note("dead_letter_failures")
-                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(doublings, 10))
+                pause = _PAUSES.pause(failures, 1.0)
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
                 report(logging.ERROR, place, held.message, failure, text, error, pause)
                 if not await work.pause(pause):

@@ -20,9 +20,8 @@ from qdo.worker.failure import (
     decide,
     report,
 )
-from qdo.worker.handlers import TaskOf
+from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
 from qdo.worker.runs import Executor
 from queuey.client import AsyncClient, Message
 

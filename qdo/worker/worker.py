@@ -38,9 +38,8 @@ from qdo.worker.claim_source import Claims, ClaimSource
 from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
 from qdo.worker.failure import ExitCode, Failure, StopTheWorker
-from qdo.worker.handlers import Context, Handler, HasHandler
+from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
 from qdo.worker.offset_source import OffsetSource
 from qdo.worker.runs import Executor
 from qdo.worker.sources import Handling, Source

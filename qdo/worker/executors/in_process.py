@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import Context, TaskOf, present_delivery, state_setter
-from qdo.worker.middleware import Hooks
+from qdo.worker.handlers import Context, Hooks, TaskOf, present_delivery, state_setter
 from qdo.worker.runs import MessageRun
 from queuey.client import Message
 from queuey.client.claims.handlers import NothingRan, check_ran

@@ -32,10 +32,9 @@ from typing import Any, NamedTuple, cast
 from qdo.errors import HandlerError, TimeLimit
 from qdo.tasks import cancel, start
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import TaskOf
-from qdo.worker.middleware import Hooks
+from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.runs import MessageRun
-from queuey.client import Message
+from queuey.client import Message, RetryPolicy
 
 READY = b"r"
 UNFIT = b"x"
@@ -90,7 +89,8 @@ _LEAVE_SECONDS = 5.0
 """Timeout for a child to leave its context, before it is killed, in seconds."""
 _CANCEL_SECONDS = 5.0
 """Timeout for an async task that the child has cancelled to end, before the child is killed, in seconds."""
-_LONGEST_PAUSE = 30.0
+_PAUSES = RetryPolicy(base=0.5, cap=30.0)
+"""Pauses after a child could not be started."""
 
 
 class Crashed(Exception):
@@ -339,11 +339,11 @@ class ProcessExecutor:
 
     async def _replace(self) -> None:
         """Starts another child, however often that fails."""
-        for doublings in count():
+        for failures in count(1):
             try:
                 await self._add()
             except (HandlerError, OSError) as error:
-                pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(doublings, 10))
+                pause = _PAUSES.pause(failures, 1.0)
                 logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - says it all
                 await asyncio.sleep(pause)
             else:

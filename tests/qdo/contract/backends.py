@@ -100,7 +100,7 @@ def another(link: Link) -> Link:
         return LocalLink(link._options, "scope")
     if isinstance(link, TreeLink):
         return TreeLink(link.tree, link.host, link.timeout)
-    from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
+    from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
     assert isinstance(link, ZooKeeperLink)
     return ZooKeeperLink(link._access)

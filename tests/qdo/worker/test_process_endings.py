@@ -10,8 +10,7 @@ import pytest
 from qdo.settings import WorkerSettings
 from qdo.worker.executors.processes import ProcessExecutor
 from qdo.worker.failure import Delivery, RunResult
-from qdo.worker.handlers import load_handler
-from qdo.worker.middleware import Hooks
+from qdo.worker.handlers import Hooks, load_handler
 from qdo.worker.runs import MessageRun
 from qdo.worker.worker import _runner
 from tests.qdo.unit.samples import ONE, message

@@ -16,8 +16,8 @@ from qdo.partitions import Partition
 from qdo.settings import Retry, WorkerSettings
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.handlers import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
 from qdo.worker.offset_committer import OffsetCommitter
 from qdo.worker.partition_work import CrashSuspicion
 from qdo.worker.runs import MessageRun

@@ -6,7 +6,7 @@ import pytest
 
 from qdo.errors import InvalidArgument
 from qdo.worker.failure import Delivery
-from qdo.worker.middleware import Hooks, Middleware
+from qdo.worker.handlers import Hooks, Middleware
 from queuey.client import Message
 from tests.qdo.unit.worker.dead_letter_samples import FIRST, message
 
