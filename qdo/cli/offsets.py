@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
-from qdo.cli.opening import group_of, open_both, open_group
+from qdo.cli.opening import OpenedGroup, group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.selection import chosen, deleted, existing, hidden, id_of, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
 from qdo.moves import Move, carry_out, migrate_offsets, moves, refuse_active
+from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
 from queuey.terminal.commands import group
 from queuey.terminal.output import DryRun, Yes
 from queuey.titles import instant, titled
 
-if TYPE_CHECKING:
-    from qdo.cli.opening import OpenedGroup
-    from qdo.partitions import Partition
-
 app = group()
 
 Numbers = Annotated[
     list[int] | None, typer.Option("--partition", min=1, help="Only partitions of this number; several may be given.")
 ]
-Wanted = Callable[["OpenedGroup", "list[Partition]"], Awaitable[Mapping["Partition", str | None]]]
+Wanted = Callable[[OpenedGroup, list[Partition]], Awaitable[Mapping[Partition, str | None]]]
 
 _FATES = {
     "move": "",

@@ -17,9 +17,10 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import GROUP, MEETING, QUEUES, with_settings
 from qdo.cli.selection import chosen, point
 from qdo.cli.settings import SERVICE, WorkSettings
+from qdo.consumer.rebalance.queue_discovery import identify
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
-from queuey.client import ClientError, GroupOffset
+from queuey.client import ClientError, GroupOffset, QueueNotFound
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.texts import plural
@@ -121,8 +122,6 @@ async def status(
 
 
 async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
-    from qdo.consumer.rebalance.queue_discovery import identify
-
     members = await coordinator.members()
     target = await coordinator.target() or TargetAssignment()
     # A member that has left gets nothing any more; the next member that joins will write that.
@@ -166,8 +165,6 @@ def _member(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStat
 
 async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
     """Adds the lag to the partitions of the client's service and application."""
-    from queuey.client import QueueNotFound
-
     slots = asyncio.Semaphore(AT_A_TIME)
     behind: dict[tuple[str, int], GroupOffset] = {}
 
