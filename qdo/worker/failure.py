@@ -13,7 +13,7 @@ import msgspec
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.settings import WorkerSettings
+from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
 
@@ -31,6 +31,19 @@ class StopWorker(Exception):
 
 class WorkerLost(Exception):
     """A worker was handling the message when its session was lost: it crashed, or was held up for too long."""
+
+
+class ExitCode:
+    """How a worker's process ends, for its supervisor. 2 is left to the command line: wrong usage."""
+
+    ENDED = 0
+    """Code after a signal, ``stop()`` or ``StopWorker``; all messages in flight were finished and recorded."""
+    FAILED = 1
+    """Code after an unhandled error, a second signal, or a refusal for good by the service or the coordination."""
+    MESSAGE_FAILED = 3
+    """Code when a message failed at last and the settings say to stop then; it is not marked as handled."""
+    UNFINISHED = 4
+    """Code after a stop when handlers or commits did not end in time; messages will be handled again."""
 
 
 class Delivery(NamedTuple):

@@ -23,9 +23,8 @@ from msgspec import structs
 from qdo.coordination import Member, TargetAssignment
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.records import Sight
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Subscription
 from qdo.partitions import Queue as SharedQueue
-from qdo.subscriptions import Subscription
 from queuey import ids
 from queuey.client import Client
 from queuey.messages import Message, Queue, QueueSpec, Record, Scope, Slice

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from qdo.cli.loading import load as load_work
+from qdo.cli.settings import load as load_work
 from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
