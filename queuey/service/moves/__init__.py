@@ -15,7 +15,7 @@ from queuey.errors import InvalidRequest, MoveNotFound
 from queuey.service.claims import ClaimUseCases
 from queuey.service.due_work import DueRunner
 from queuey.service.moves.carrying import MoveCarrier, MoveTiming
-from queuey.service.moves.records import MoveRecord, MoveRecords, began, decode
+from queuey.service.moves.records import OVER, MoveRecord, MoveRecords, began, decode
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
@@ -105,7 +105,7 @@ class MoveUseCases:
         record = self._records.find(application, name)
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        return _report(MoveState, self._records.cancel(record.move))
+        return _report(MoveState, record if record.progress.state in OVER else self._records.cancel(record.move))
 
 
 def _is_seen(record: MoveRecord, may_see: Callable[[str], bool]) -> bool:
