@@ -20,6 +20,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
@@ -220,25 +221,28 @@ class DueRunner:
             name = row.application, row.name
             planned = self._planned.get(name)
             if was_ahead or planned is None or planned.version != row.version:
-                is_due = was_ahead or row.due > self._latest(now)
-                self._planned[name] = _PlannedStep(min(row.due, now) if is_due else row.due, row.version)
+                self._planned[name] = _PlannedStep(row.due, row.version)
         self._searched = now
 
-    def _latest(self, now: int) -> float:
-        """Returns the latest time (ticks) at which a record may be due."""
-        return now + self._timing.max_ahead * TICKS_PER_SECOND
-
     def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
-        """Returns whether the clock was ahead, and the records that this process has to know of; blocks."""
+        """Returns whether the clock was ahead, and the records that this process has to know of; blocks.
+
+        Those that a clock that was ahead has put off are due now.
+        """
         ahead = self._store.ids_ahead()
         self._work.prepare(ahead)
         was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_AHEAD
         is_each = was_ahead or self._searched is None
         overdue = now - int(self._timing.overdue * TICKS_PER_SECOND)
-        until = overdue if not is_each and self._timing.max_ahead == math.inf else ids.TICKS_MAX - 1
-        rows = self._store.due_records(self._work.kind, until, limit=MAX_KNOWN)
-        latest = self._latest(now)
-        return was_ahead, [row for row in rows if is_each or row.due <= overdue or row.due > latest]
+        latest = now + self._timing.max_ahead * TICKS_PER_SECOND
+        until = overdue if not is_each and latest == math.inf else ids.TICKS_MAX - 1
+        found = []
+        for row in self._store.due_records(self._work.kind, until, limit=MAX_KNOWN):
+            if was_ahead or row.due > latest:
+                found.append(replace(row, due=min(row.due, now)))
+            elif is_each or row.due <= overdue:
+                found.append(row)
+        return was_ahead, found
 
     async def _step(self, name: Name) -> None:
         """Takes the next step of a record, if it has not changed since this process read it.

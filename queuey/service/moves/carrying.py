@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from secrets import randbits
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import MoveRecords, Progress, State, decode
 from queuey.storage import Store
 
+T = TypeVar("T")
 MOST_HERE = 8
 """Max moves that one process works on at a time."""
 REST, LONGEST_REST = 0.25, 0.1
@@ -134,7 +135,7 @@ class MoveCarrier:
         return work
 
     async def _save(self, work: _Work, progress: Progress, due: int) -> _Work:
-        """Records progress; it may have been asked meanwhile to end.
+        """Records progress.
 
         Raises:
             RecordChanged: Another process works on the move now.
@@ -143,12 +144,7 @@ class MoveCarrier:
         moved = progress.moved - active.progress.moved
         if moved:
             progress = replace(progress, updated=self._wall())
-        while True:
-            try:
-                saved = await self._core.in_thread(partial(self._records.save, record, progress, due))
-                break
-            except RecordChanged:
-                record, progress = await self._cancelled(record, progress)
+        saved, progress = await self._write(partial(self._records.save, due=due), record, progress)
         self._moved += moved
         active.progress = progress
         work = self._work[record.name] = _Work(active, saved, self._clock())
@@ -162,25 +158,27 @@ class MoveCarrier:
             state = "failed"
         moved, now = counted.moved - work.active.progress.moved, self._wall()
         over = replace(counted, state=state, ended=now, runner=0, updated=now if moved else counted.updated)
-        while True:
-            try:
-                await self._core.in_thread(partial(self._records.end, record, over))
-                break
-            except RecordChanged:
-                record, over = await self._cancelled(record, over)
+        await self._write(self._records.end, record, over)
         self._moved += moved
 
-    async def _cancelled(self, record: Record, progress: Progress) -> tuple[Record, Progress]:
-        """Returns a record that is another one than expected, and progress, if that is because it was cancelled.
+    async def _write(
+        self, write: Callable[[Record, Progress], T], record: Record, progress: Progress
+    ) -> tuple[T, Progress]:
+        """Writes progress; returns the result and the progress, which is that of a move asked to end if it was.
 
         Raises:
             RecordChanged: Another process works on the move now, or it is over.
         """
-        record = await self._core.in_thread(partial(self._records.reread, record))
-        there = decode(record.value).progress
-        if there.runner != self._token or there.state != "cancelling":
-            raise RecordChanged(record.name)
-        return record, replace(progress, state="cancelling") if progress.state == "running" else progress
+        while True:
+            try:
+                return await self._core.in_thread(partial(write, record, progress)), progress
+            except RecordChanged:
+                record = await self._core.in_thread(partial(self._records.reread, record))
+                there = decode(record.value).progress
+                if there.runner != self._token or there.state != "cancelling":
+                    raise
+                if progress.state == "running":
+                    progress = replace(progress, state="cancelling")
 
     async def end(self) -> None:
         """Clears the runner, so that other processes go on at once."""
