@@ -25,7 +25,7 @@ from queuey.claims import (
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
-from queuey.service.moves.partition_moves import PartitionMove
+from queuey.service.moves.active_move import PartitionMove
 from tests.sim import world as simulated
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]

@@ -2,7 +2,7 @@
 
 The record of a move is due some seconds after the process at work on it has changed it last, which it does every
 second. So if that process stands still, another one goes on. If the other one works after all, that does no harm: see
-:mod:`queuey.service.moves.partition_moves`.
+:mod:`queuey.service.moves.active_move`.
 """
 
 from __future__ import annotations
