@@ -19,15 +19,24 @@ from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, Q
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, JobState
-from queuey.service.claims.claiming import ClaimDelivery, ClaimSearch, PiggybackedAck, answers, by_partition, in_order
-from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.claiming import (
+    ClaimDelivery,
+    ClaimSearch,
+    PartitionRotation,
+    PiggybackedAck,
+    answers,
+    by_partition,
+    in_order,
+)
+from queuey.service.claims.follow_ups import SnapshotPolicy
+from queuey.service.claims.log_cache import Forwarding, Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
 from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ChangeRequest,
+    ClaimTotals,
     ClaimUndecided,
     Kind,
     Request,
@@ -35,9 +44,6 @@ from queuey.service.claims.requests import (
     StateQuery,
     too_late,
 )
-from queuey.service.claims.totals import ClaimTotals
-from queuey.service.claims.turns import PartitionRotation
-from queuey.service.claims.upkeep import SnapshotPolicy
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
