@@ -16,17 +16,15 @@ from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
 from queuey.service.claims import ClaimDelivery, ClaimUseCases, PiggybackedAck
 from queuey.service.core import Core
-from queuey.service.drafts import Draft
 from queuey.service.explaining import Explaining
 from queuey.service.limits import Limits
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
-from queuey.service.operating.keys import Keys
+from queuey.service.operating.credentials import Keys, Sessions
 from queuey.service.operating.redriving import Redriving
-from queuey.service.operating.sessions import Sessions
 from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark

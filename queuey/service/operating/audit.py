@@ -20,8 +20,7 @@ from queuey.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.ids import Position
 from queuey.messages import AUDITS, Location, Message, Meta, QueueSpec
 from queuey.service.core import Core
-from queuey.service.drafts import Draft
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader

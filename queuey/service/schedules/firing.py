@@ -19,9 +19,8 @@ from queuey.errors import (
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
-from queuey.service.drafts import content_of
 from queuey.service.due_work import NextStep
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import MessageUseCases, content_of
 from queuey.service.queue_access import ATTEMPTS, find_queue
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Schedule, State

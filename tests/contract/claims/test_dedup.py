@@ -22,7 +22,7 @@ from queuey.service.claims import finding
 from queuey.service.claims.finding import MOST_COVERS
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Candidates
-from queuey.service.drafts import Draft
+from queuey.service.messages import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.blocking import BlockingNames, blocking, post, set_apart

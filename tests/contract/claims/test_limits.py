@@ -21,7 +21,7 @@ from queuey.service.claims import scans
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import PAGE, Candidates
-from queuey.service.drafts import Draft
+from queuey.service.messages import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post

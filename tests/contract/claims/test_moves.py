@@ -29,8 +29,8 @@ from queuey.errors import (
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue, QueueSpec, Record
 from queuey.service import QueueAccess, Service
-from queuey.service.drafts import Draft
 from queuey.service.due_work import DueRunner
+from queuey.service.messages import Draft
 from queuey.service.moves import MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove

@@ -24,7 +24,7 @@ from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service
 from queuey.service.claims import scans
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import PAGE
-from queuey.service.drafts import Draft
+from queuey.service.messages import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post
