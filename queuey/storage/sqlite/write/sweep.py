@@ -18,8 +18,8 @@ from queuey import ids
 from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.catalogue.ledger import KEPT
 from queuey.storage.sqlite.database import LOG_BYTES, Database
+from queuey.storage.sqlite.progress import LEDGER_KEPT
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.troubles import Trouble
 
@@ -161,7 +161,7 @@ class Sweep:
                     yield self._perform(partial(_remove_covers, qid))
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_finish_pending_delete, qid))
-        while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
+        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_KEPT):
             yield self._perform(partial(_forget_entries, old))
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
 
