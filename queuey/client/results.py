@@ -8,11 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from queuey.api.explaining import QueueExplanation
-from queuey.api.messages import PostedMessage
+from queuey.api.messages import Explanation, PostedMessage, ReadMark, Reason
 from queuey.api.progress import GroupOffset, Move, Offsets
-from queuey.api.queues import Hello, PartitionInfo, QueueInfo
-from queuey.api.reads import Explanation, ReadMark, Reason
+from queuey.api.queues import Hello, PartitionInfo, QueueExplanation, QueueInfo
 from queuey.api.values import Id
 from queuey.client.errors import ApiError
 from queuey.client.positions import order_of, time_of

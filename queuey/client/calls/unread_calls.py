@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from queuey.api.reads import UnreadQueue, UnreadQueues
+from queuey.api.messages import UnreadQueue, UnreadQueues
 from queuey.client.calls.call import (
     JSON,
     Call,

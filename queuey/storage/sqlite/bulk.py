@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from operator import itemgetter
@@ -195,7 +194,9 @@ def _load(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -
     return len(alive)
 
 
-def measure(database: Database, queues: Sequence[Queue], *, messages: int = MEASURED_MESSAGES) -> Iterator[list[Measure]]:
+def measure(
+    database: Database, queues: Sequence[Queue], *, messages: int = MEASURED_MESSAGES
+) -> Iterator[list[Measure]]:
     """Measures queues, at most ``messages`` of a partition in one snapshot; see the storage contract.
 
     Each partition is counted by one statement, prepared once: for queues of a few messages that is as cheap as one

@@ -11,7 +11,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, QueueExists, QueueNotFound
 from queuey.messages import OPERATORS, Key, Queue, QueueSpec, Scope
-from queuey.storage import Applications, Catalogue, queue_rows, scopes, specs
+from queuey.storage import Applications, Catalogue, catalogue_rows, specs
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -20,7 +20,7 @@ _INSERT = (
     f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) "  # noqa: S608 - constants
     f"VALUES ({', '.join('?' for _ in row_codec.QUEUE_COLUMNS.split(','))})"
 )
-_UPDATE = f"UPDATE queues SET {queue_rows.assignments()} WHERE application = ? AND name = ?"  # noqa: S608 - constants
+_UPDATE = f"UPDATE queues SET {catalogue_rows.assignments()} WHERE application = ? AND name = ?"  # noqa: S608 - constants
 _LIST_QUEUES = (
     f"SELECT {row_codec.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
     "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
@@ -90,7 +90,7 @@ class SqliteCatalogue(Catalogue, Applications):
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
             changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
-            transaction.connection.execute(_UPDATE, (*queue_rows.values(changed), queue.application, queue.name))
+            transaction.connection.execute(_UPDATE, (*catalogue_rows.values(changed), queue.application, queue.name))
             return changed
 
         return self._changed(queue, self._db.writer.perform(work))
@@ -187,7 +187,7 @@ class SqliteCatalogue(Catalogue, Applications):
             connection.execute(
                 "INSERT INTO keys (digest, application, id, created, expires, note, scope) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (digest, application, key.id, key.created, expires, note, scopes.to_text(scope)),
+                (digest, application, key.id, key.created, expires, note, catalogue_rows.scope_text(scope)),
             )
             return key
 
@@ -237,5 +237,5 @@ def _key(row: Any) -> Key:  # noqa: ANN401 - a row of the driver
         created=created,
         expires=expires,
         note=note,
-        scope=scopes.from_text(scope),
+        scope=catalogue_rows.scope_of(scope),
     )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from queuey.api import claims as api
-from queuey.api.reads import QueueReadError
+from queuey.api.messages import QueueReadError
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue

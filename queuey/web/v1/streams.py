@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import unquote
 
-from queuey.api.reads import StreamAsked, StreamFields, StreamQuery
+from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.service import QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES

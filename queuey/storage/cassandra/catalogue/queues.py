@@ -19,7 +19,7 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.messages import Queue, QueueSpec
-from queuey.storage import Applications, Catalogue, queue_rows, specs
+from queuey.storage import Applications, Catalogue, catalogue_rows, specs
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, QueueCache, Row, row_of
@@ -38,7 +38,7 @@ _INSERT = Statement(
     idempotent=False,
 )
 _UPDATE = Statement(
-    f"UPDATE queues SET {queue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
+    f"UPDATE queues SET {catalogue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(
@@ -158,7 +158,7 @@ class CassandraCatalogue(Catalogue, Applications):
         fields = specs.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
         changed = await self._change_row(
-            queue, _UPDATE, (*queue_rows.values(updated), updated.version), updated.version
+            queue, _UPDATE, (*catalogue_rows.values(updated), updated.version), updated.version
         )
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
@@ -246,4 +246,4 @@ class CassandraCatalogue(Catalogue, Applications):
 def _values_of(row: Row) -> tuple[object, ...]:
     queue = row.queue
     numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
-    return queue.application, queue.name, *numbers, *queue_rows.values(queue), queue.created, queue.version
+    return queue.application, queue.name, *numbers, *catalogue_rows.values(queue), queue.created, queue.version
