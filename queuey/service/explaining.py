@@ -17,7 +17,8 @@ from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_tex
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
-from queuey.claims import State, limited_key_of
+from queuey.claims.places import limited_key_of
+from queuey.claims.state import State
 from queuey.errors import ClaimsRefused, GroupNotFound
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice

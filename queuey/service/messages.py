@@ -13,7 +13,7 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
-from queuey.claims import digest_of, partition_of
+from queuey.claims.covers import digest_of, partition_of
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
 from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of

@@ -15,9 +15,13 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ClaimTiming, CoverDraft, Entry, EntryDraft, ScanDuplicates, State
-from queuey.claims.entries import CoverMade
+from queuey.claims.covers import CoverDraft, ScanDuplicates
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.entries import CoverMade, Entry
 from queuey.claims.order import OrderCheck
+from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.state import State
+from queuey.claims.timing import ClaimTiming
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice

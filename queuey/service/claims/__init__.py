@@ -13,7 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, Settlement, State
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.state import State
+from queuey.claims.timing import ClaimTiming
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.messages import Location, Queue

@@ -15,7 +15,8 @@ from math import inf
 import msgspec
 
 from queuey import deadletters
-from queuey.claims import State, place_in
+from queuey.claims.covers import place_in
+from queuey.claims.state import State
 from queuey.deadletters import Attempt, Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
+from queuey.claims.drafts import Poll
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages import Message, Meta, Queue
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import ClaimTotals, Given, Kind, PollRequest, Request, SettleRequest, giving_back

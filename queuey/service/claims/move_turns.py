@@ -8,8 +8,9 @@ from itertools import islice
 import msgspec
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, EntryDraft, ScanDuplicates, State
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.covers import ScanDuplicates
+from queuey.claims.drafts import MOST_IDS, EntryDraft
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request

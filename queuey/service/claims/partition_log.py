@@ -19,21 +19,12 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from queuey.claims import (
-    ClaimTiming,
-    CoverDraft,
-    Entry,
-    EntryDraft,
-    LastDelivery,
-    Poll,
-    ReceiptStatus,
-    ScanDuplicates,
-    State,
-    UnknownFormat,
-    decode_entry,
-    encode_entry,
-)
-from queuey.claims.receipts import SECRET_BITS
+from queuey.claims.covers import CoverDraft, ScanDuplicates
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
+from queuey.claims.state import LastDelivery, State
+from queuey.claims.timing import ClaimTiming
 from queuey.deadletters import queue_for
 from queuey.errors import (
     InvalidRequest,

@@ -13,19 +13,11 @@ from functools import partial
 from typing import Any, Literal, cast
 from zlib import crc32
 
-from queuey.claims import (
-    MOST_ABOVE,
-    MOST_OUTSTANDING,
-    MOST_WAITING,
-    ClaimReceipt,
-    Entry,
-    EntryDraft,
-    Poll,
-    ReceiptStatus,
-    Settlement,
-    State,
-)
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.drafts import MOST_IDS, EntryDraft, Poll
+from queuey.claims.entries import Entry
+from queuey.claims.order import MOST_WAITING
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.deadletters import queue_for
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.messages import Backoff, Message, Queue

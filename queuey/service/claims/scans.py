@@ -17,8 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, MOST_WAITING, ScanDuplicates, State, Waiting
+from queuey.claims.covers import MOST_UNCONFIRMED, ScanDuplicates
 from queuey.claims.drafts import MOST_IDS
+from queuey.claims.order import MOST_WAITING, Waiting
+from queuey.claims.state import MOST_ABOVE, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.service.limits import Limits

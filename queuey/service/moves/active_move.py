@@ -31,7 +31,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import place_in
+from queuey.claims.covers import place_in
 from queuey.deadletters import moved_to
 from queuey.errors import (
     ClaimsRefused,

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from queuey.api import claims as api
 from queuey.api.messages import QueueReadError
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess, Service

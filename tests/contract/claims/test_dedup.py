@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.claims import State, digest_of
+from queuey.claims.covers import digest_of
+from queuey.claims.state import State
 from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavailable
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service import Service

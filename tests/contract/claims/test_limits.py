@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, EntryDraft, ReceiptStatus, State, decode_entry
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.entries import decode_entry
+from queuey.claims.order import MOST_WAITING
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import MOST_ABOVE, State
 from queuey.errors import InvalidRequest, StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key

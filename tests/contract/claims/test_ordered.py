@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, ReceiptStatus, decode_entry
+from queuey.claims.entries import decode_entry
+from queuey.claims.order import MOST_WAITING
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import MOST_ABOVE
 from queuey.deadletters import dead_letter_from
 from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
 from queuey.ids import Position

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
 from queuey.service.claims import JobState, ReleaseReason

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from queuey.claims import LikelyPlaces, State
-from queuey.claims.places import FreePlaces, Places
+from queuey.claims.places import FreePlaces, LikelyPlaces, Places
+from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import Message
 from queuey.service import Limits

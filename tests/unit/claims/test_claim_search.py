@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, Poll
+from queuey.claims.drafts import Poll
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
 from queuey.service.claims.claiming import ClaimSearch, PartitionRotation, PiggybackedAck, by_partition

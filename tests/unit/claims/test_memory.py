@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import queuey
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.messages import Location, Queue
 from queuey.service import Limits
 from queuey.service.claims import ClaimDelivery
