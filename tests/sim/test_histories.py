@@ -29,7 +29,8 @@ from queuey.service import ClaimUseCases, Limits
 from queuey.service.claims import finding, follow_ups, scans
 from queuey.service.claims.finding import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
-from queuey.service.claims.log_cache import Forwarding, Key
+from queuey.service.claims.forwarding import Forwarding
+from queuey.service.claims.log_cache import Key
 from queuey.service.claims.partition_log import PATIENCE, PartitionLog, RoundEnd
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, Wish

@@ -19,7 +19,7 @@ from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, Watchers
 from queuey.service.claims import scans
-from queuey.service.claims.log_cache import SHARED
+from queuey.service.claims.forwarding import SHARED
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.contracts.claim_logs import Appended

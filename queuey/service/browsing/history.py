@@ -11,7 +11,6 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import msgspec
 
@@ -146,10 +145,23 @@ class History:
 
     def of(self, queue: Queue) -> Cells:
         """Returns the merged cells of all processes of the service; waits a moment for the others."""
-        own = partial(self.own, queue.uid)
-        mine, answers = self._workers.ask_others(Topic.HISTORY, b"%d" % queue.uid, ANSWER_SECONDS, own)
+        identity = self._workers.identity
+        answers: list[bytes] = []
+        heard = threading.Semaphore(0)
+
+        def hear(answer: bytes | None) -> None:
+            if answer is not None:
+                answers.append(answer)
+            heard.release()
+
+        others = [number for number in range(1, identity.total + 1) if number != identity.number]
+        for number in others:
+            self._workers.ask(number, Topic.HISTORY, b"%d" % queue.uid, hear)
+        until = time.monotonic() + ANSWER_SECONDS
+        for _ in others:
+            heard.acquire(timeout=max(0.0, until - time.monotonic()))
         now = Cells(int(self._clock()) // STEP, (), (), ())
-        return merged([now, mine, *map(_decode, answers.values())])
+        return merged([now, self.own(queue.uid), *map(_decode, answers)])
 
     def _add(self, queue: Queue, last: int) -> Ring:
         ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)

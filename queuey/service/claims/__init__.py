@@ -32,7 +32,8 @@ from queuey.service.claims.claiming import (
     in_order,
 )
 from queuey.service.claims.follow_ups import SnapshotPolicy
-from queuey.service.claims.log_cache import Forwarding, Key, LogCache
+from queuey.service.claims.forwarding import Forwarding
+from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
 from queuey.service.claims.overview import ClaimOverview

@@ -19,7 +19,8 @@ from queuey import ids
 from queuey.deadletters import DeadLetter, by_origin, place_of, shape_of, stored_dead_letter
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
-from queuey.service.browsing import MAX_SHAPED, short_cursor
+from queuey.service.browsing import short_cursor
+from queuey.service.browsing.failures import MAX_SHAPED
 from queuey.service.core import Core
 from queuey.service.messages import Draft, MessageUseCases, content_of
 from queuey.service.queue_access import QueueAccess

@@ -22,9 +22,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 REBIND_SECONDS = 0.1
@@ -121,28 +120,6 @@ class Workers:
             answer(None)
         else:
             other.ask(topic, question, answer)
-
-    def ask_others(
-        self, topic: Topic, question: bytes, seconds: float, own: Callable[[], T]
-    ) -> tuple[T, dict[int, bytes]]:
-        """Asks all other workers; blocks.
-
-        Returns the result of ``own``, which runs meanwhile, and the answers that came within ``seconds``, by worker.
-        """
-        answers: dict[int, bytes] = {}
-        heard = threading.Semaphore(0)
-
-        def hear(number: int, answer: bytes | None) -> None:
-            if answer is not None:
-                answers[number] = answer
-            heard.release()
-
-        for number in self._others:
-            self.ask(number, topic, question, partial(hear, number))
-        result, until = own(), time.monotonic() + seconds
-        for _ in self._others:
-            heard.acquire(timeout=max(0.0, until - time.monotonic()))
-        return result, dict(answers)
 
     def leave(self, seconds: float) -> None:
         """Answers open questions, for at most ``seconds``, and asks and answers no more."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -82,14 +83,25 @@ class Told:
 
     def all(self) -> Counts:
         """Asks all workers; one that does not answer in time has None."""
-        own, answers = self._workers.ask_others(Topic.COUNTS, b"", ANSWER_SECONDS, self._own)
         identity = self._workers.identity
         if identity.total == 1:
-            return {"": own}
+            return {"": self._own()}
         found: dict[str, Snapshot | None] = dict.fromkeys(map(str, range(1, identity.total + 1)))
-        return (
-            found | {str(number): _decode(answer) for number, answer in answers.items()} | {str(identity.number): own}
-        )
+        left = threading.Semaphore(0)
+
+        def heard(number: int, answer: bytes | None) -> None:
+            if answer is not None:
+                found[str(number)] = _decode(answer)
+            left.release()
+
+        others = [number for number in range(1, identity.total + 1) if number != identity.number]
+        for number in others:
+            self._workers.ask(number, Topic.COUNTS, b"", partial(heard, number))
+        own = self._own()
+        until = time.monotonic() + ANSWER_SECONDS
+        for _ in others:
+            left.acquire(timeout=max(0.0, until - time.monotonic()))
+        return found | {str(identity.number): own}
 
     def _tell(self, _question: bytes, answer: Answer) -> Callable[[], object]:
         """Answers when a thread has asked the store, too."""
