@@ -64,9 +64,17 @@ Outcome = Literal["none", "unknown"]
 
 
 class QueueyError(Exception):
-    """Base of all errors of Queuey; ``code`` is stable."""
+    """Base of all errors of Queuey; ``code`` is stable.
+
+    Attributes:
+        form: The text, with a place for each argument; blank: the argument is the text.
+    """
 
     code = "Error"
+    form = ""
+
+    def __str__(self) -> str:
+        return self.form.format(*self.args, quoted=quote(str(self.args[0]))) if self.form else super().__str__()
 
 
 class InvalidRequest(QueueyError):
@@ -178,7 +186,7 @@ class NotFound(QueueyError):
     """
 
     code = "NotFound"
-    form = "{name}"
+    form = "{0}"
 
     def __init__(self, name: str = "", text: str = "") -> None:
         super().__init__(name, text)
@@ -186,41 +194,41 @@ class NotFound(QueueyError):
         self._text = text
 
     def __str__(self) -> str:
-        return self._text or self.form.format(name=self.name, quoted=quote(self.name))
+        return self._text or super().__str__()
 
 
 class ApplicationNotFound(NotFound):
     code = "InvalidApplicationName"
-    form = "Application {name!r} does not exist. Create it: queuey app create {quoted}"
+    form = "Application {0!r} does not exist. Create it: queuey app create {quoted}"
 
 
 class QueueNotFound(NotFound):
     code = "InvalidQueueName"
-    form = "Queue {name!r} does not exist. Create it: queuey queue create {quoted}"
+    form = "Queue {0!r} does not exist. Create it: queuey queue create {quoted}"
 
 
 class GroupNotFound(NotFound):
     code = "InvalidGroupName"
-    form = "Group {name!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
+    form = "Group {0!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
 
 
 class KeyNotFound(NotFound):
     code = "InvalidKeyId"
-    form = "Key {name!r} does not exist. List those that do: queuey app keys APPLICATION"
+    form = "Key {0!r} does not exist. List those that do: queuey app keys APPLICATION"
 
 
 class MoveNotFound(NotFound):
     """The application has no such move, or it ended more than 30 days ago."""
 
     code = "InvalidMoveId"
-    form = "Move {name!r} does not exist. List those that do: queuey queue moves"
+    form = "Move {0!r} does not exist. List those that do: queuey queue moves"
 
 
 class ScheduleNotFound(NotFound):
     """The application has no such schedule, or the caller may not know of it."""
 
     code = "InvalidScheduleName"
-    form = "Schedule {name!r} does not exist. List those that do: queuey schedule list"
+    form = "Schedule {0!r} does not exist. List those that do: queuey schedule list"
 
 
 class Conflict(QueueyError):
@@ -253,10 +261,7 @@ class ApplicationExists(Conflict):
     """
 
     code = "ApplicationExists"
-
-    def __str__(self) -> str:
-        name = str(self.args[0])
-        return f"Application {name!r} exists already. Give it a further key: queuey app key-add {quote(name)}"
+    form = "Application {0!r} exists already. Give it a further key: queuey app key-add {quoted}"
 
 
 class OffsetConflict(Conflict):
@@ -292,14 +297,12 @@ class KeyInUse(Conflict):
     """
 
     code = "IdempotencyKeyInUse"
+    form = 'A post with key "{0}" is being carried out. Send it again in {1} s.'
 
     def __init__(self, key: str, retry_after: int = 1) -> None:
         super().__init__(key, retry_after)
         self.key = key
         self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return f'A post with key "{self.key}" is being carried out. Send it again in {self.retry_after} s.'
 
 
 class NameTaken(Conflict):
@@ -310,9 +313,7 @@ class NameTaken(Conflict):
     """
 
     code = "NameTaken"
-
-    def __str__(self) -> str:
-        return f'"{self.args[0]}" names another message. Wait until that is done, or replace it with PUT.'
+    form = '"{0}" names another message. Wait until that is done, or replace it with PUT.'
 
 
 class NameChanged(Conflict):
@@ -323,9 +324,7 @@ class NameChanged(Conflict):
     """
 
     code = "NameChanged"
-
-    def __str__(self) -> str:
-        return f'"{self.args[0]}" is being changed by others.'
+    form = '"{0}" is being changed by others.'
 
 
 class RecordChanged(Conflict):
@@ -336,9 +335,7 @@ class RecordChanged(Conflict):
     """
 
     code = "RecordChanged"
-
-    def __str__(self) -> str:
-        return f'"{self.args[0]}" is being changed by others. Try again.'
+    form = '"{0}" is being changed by others. Try again.'
 
 
 class TimeZoneUnknown(Conflict):
@@ -349,12 +346,10 @@ class TimeZoneUnknown(Conflict):
     """
 
     code = "TimeZoneUnknown"
-
-    def __str__(self) -> str:
-        return (
-            f"Time zone {self.args[0]!r} is not known on this machine of the service. "
-            "Install the package tzdata there, or give the schedule another time zone."
-        )
+    form = (
+        "Time zone {0!r} is not known on this machine of the service. "
+        "Install the package tzdata there, or give the schedule another time zone."
+    )
 
 
 class MoveUnderWay(Conflict):
@@ -367,14 +362,11 @@ class MoveUnderWay(Conflict):
     """
 
     code = "MoveUnderWay"
+    form = "Queue {0!r} is being moved to {1!r}. Wait until that has ended, or cancel it: move {2}"
 
     def __init__(self, source: str, target: str, move: str) -> None:
         super().__init__(source, target, move)
         self.move = move
-
-    def __str__(self) -> str:
-        source, target, move = self.args
-        return f"Queue {source!r} is being moved to {target!r}. Wait until that has ended, or cancel it: move {move}"
 
 
 class ClaimsRefused(Conflict):
@@ -395,14 +387,11 @@ class ClaimLost(Conflict):
     code = "ClaimLost"
 
     def __init__(self, results: Sequence[object]) -> None:
-        super().__init__(results)
-        self.results = tuple(results)
-
-    def __str__(self) -> str:
-        return (
+        super().__init__(
             "Some messages were delivered again, because their claims had expired, or were replaced under their name: "
             "see results. Skip these."
         )
+        self.results = tuple(results)
 
 
 class QueueChanged(QueueyError):

@@ -14,7 +14,8 @@ from queuey.errors import NotAllowed, StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
-from queuey.service.claims import ClaimDelivery, ClaimUseCases, PiggybackedAck
+from queuey.service.claims import ClaimUseCases
+from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.core import Core
 from queuey.service.explaining import Explaining
 from queuey.service.limits import Limits
@@ -39,21 +40,17 @@ from queuey.storage import Store
 
 __all__ = [
     "Bound",
-    "Check",
     "ClaimDelivery",
     "ClaimUseCases",
     "Draft",
-    "Explaining",
     "Limits",
     "Location",
     "Mark",
-    "MoveUseCases",
     "PiggybackedAck",
     "QueueAccess",
     "Range",
     "Reading",
     "ScheduleReport",
-    "ScheduleUseCases",
     "Service",
     "Source",
     "Waiter",

@@ -55,14 +55,6 @@ from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
-__all__ = [
-    "ClaimDelivery",
-    "ClaimUseCases",
-    "JobState",
-    "PiggybackedAck",
-    "ReleaseReason",
-]
-
 T = TypeVar("T")
 ENOUGH = 100
 """Max ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and

@@ -19,7 +19,6 @@ from queuey.service.moves.records import OVER, MoveRecord, MoveRecords, began, d
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
-__all__ = ["MoveTiming", "MoveUseCases"]
 M = TypeVar("M", bound=Move)
 
 

@@ -16,7 +16,8 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, pars
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess, Service
-from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter

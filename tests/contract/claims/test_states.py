@@ -8,8 +8,8 @@ from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
-from queuey.service.claims import JobState, ReleaseReason
-from queuey.service.claims.attempts import Attempts
+from queuey.service.claims import ReleaseReason
+from queuey.service.claims.attempts import Attempts, JobState
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.blocking import blocking
