@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.receipts import ClaimReceipt
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn

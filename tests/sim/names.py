@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import decode_entry, encode_entry
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, Message, Named, NewMessage

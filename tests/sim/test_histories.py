@@ -20,8 +20,7 @@ from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import CoverMade, Entry
 from queuey.claims.order import OrderCheck
 from queuey.claims.receipts import ClaimReceipt
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice

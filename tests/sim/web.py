@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, Watchers
 from queuey.service.claims.follow_ups import SnapshotPolicy

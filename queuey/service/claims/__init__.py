@@ -15,8 +15,7 @@ import msgspec
 
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.messages import Location, Queue

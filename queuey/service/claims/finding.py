@@ -10,8 +10,7 @@ from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import MOST_IDS
 from queuey.claims.order import Waiting, ended_in_order, free_in_order, freed_by, key_of
 from queuey.claims.places import ClaimLimits, LikelyPlaces, limited_key_of, limits_of
-from queuey.claims.state import MOST_OUTSTANDING, State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import MOST_OUTSTANDING, ClaimTiming, State
 from queuey.errors import QueueyError
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of

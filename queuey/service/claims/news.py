@@ -21,8 +21,7 @@ from contextlib import suppress
 from functools import partial
 
 from queuey.claims.places import limits_of
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache

@@ -23,8 +23,7 @@ from queuey.claims.covers import CoverDraft, ScanDuplicates
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
-from queuey.claims.state import LastDelivery, State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, LastDelivery, State
 from queuey.deadletters import queue_for
 from queuey.errors import (
     InvalidRequest,

@@ -11,7 +11,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, QueueExists, QueueNotFound
 from queuey.messages import OPERATORS, Key, Queue, QueueSpec, Scope
-from queuey.storage import Applications, Catalogue, catalogue_rows, specs
+from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -38,13 +38,13 @@ class SqliteCatalogue(Catalogue, Applications):
     _known: dict[str, float]
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        fields = specs.of_new(spec)
+        fields = catalogue_rows.of_new(spec)
 
         def work(transaction: Transaction) -> tuple[Queue, bool]:
             connection = transaction.connection
             present = row_codec.find_queue(connection, application, name, transaction.catalogue)
             if present is not None:
-                if differing := specs.differing(present, spec):
+                if differing := catalogue_rows.differing(present, spec):
                     raise QueueExists(present, differing)
                 return present, False
             if not row_codec.has_application(connection, application):
@@ -85,7 +85,7 @@ class SqliteCatalogue(Catalogue, Applications):
         return cached if cached is not None and cached.version == self._db.catalogue else None
 
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        fields = specs.changed(queue, changes, clear)
+        fields = catalogue_rows.changed(queue, changes, clear)
 
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)

@@ -31,10 +31,9 @@ from queuey.messages import Message, Meta, Queue, QueueSpec, Record
 from queuey.service import QueueAccess, Service
 from queuey.service.due_work import DueRunner
 from queuey.service.messages import Draft
-from queuey.service.moves import MoveUseCases
+from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.carrying import MoveCarrier, MoveTiming
 from queuey.service.moves.records import (
     KIND,
     MOST_LISTED,

@@ -8,8 +8,7 @@ from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, digest_of, split_duplicates
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import CoverChanges, Entry, decode_entry, encode_entry
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message
 

@@ -13,8 +13,7 @@ from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import decode_entry, encode_entry
 from queuey.claims.places import ClaimLimits, limits_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import State
-from queuey.claims.timing import ClaimTiming
+from queuey.claims.state import ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue
 
