@@ -67,14 +67,18 @@ class QueueyError(Exception):
     """Base of all errors of Queuey; ``code`` is stable.
 
     Attributes:
-        form: The text, with a place for each argument; blank: the argument is the text.
+        form: The text, with places for the arguments, of which the first one is also ``name``, and as ``quoted`` for a
+            shell; blank: the argument is the text.
     """
 
     code = "Error"
     form = ""
 
     def __str__(self) -> str:
-        return self.form.format(*self.args, quoted=quote(str(self.args[0]))) if self.form else super().__str__()
+        if not self.form:
+            return super().__str__()
+        name = str(self.args[0])
+        return self.form.format(*self.args, name=name, quoted=quote(name))
 
 
 class InvalidRequest(QueueyError):
@@ -186,7 +190,7 @@ class NotFound(QueueyError):
     """
 
     code = "NotFound"
-    form = "{0}"
+    form = "{name}"
 
     def __init__(self, name: str = "", text: str = "") -> None:
         super().__init__(name, text)
@@ -199,36 +203,36 @@ class NotFound(QueueyError):
 
 class ApplicationNotFound(NotFound):
     code = "InvalidApplicationName"
-    form = "Application {0!r} does not exist. Create it: queuey app create {quoted}"
+    form = "Application {name!r} does not exist. Create it: queuey app create {quoted}"
 
 
 class QueueNotFound(NotFound):
     code = "InvalidQueueName"
-    form = "Queue {0!r} does not exist. Create it: queuey queue create {quoted}"
+    form = "Queue {name!r} does not exist. Create it: queuey queue create {quoted}"
 
 
 class GroupNotFound(NotFound):
     code = "InvalidGroupName"
-    form = "Group {0!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
+    form = "Group {name!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
 
 
 class KeyNotFound(NotFound):
     code = "InvalidKeyId"
-    form = "Key {0!r} does not exist. List those that do: queuey app keys APPLICATION"
+    form = "Key {name!r} does not exist. List those that do: queuey app keys APPLICATION"
 
 
 class MoveNotFound(NotFound):
     """The application has no such move, or it ended more than 30 days ago."""
 
     code = "InvalidMoveId"
-    form = "Move {0!r} does not exist. List those that do: queuey queue moves"
+    form = "Move {name!r} does not exist. List those that do: queuey queue moves"
 
 
 class ScheduleNotFound(NotFound):
     """The application has no such schedule, or the caller may not know of it."""
 
     code = "InvalidScheduleName"
-    form = "Schedule {0!r} does not exist. List those that do: queuey schedule list"
+    form = "Schedule {name!r} does not exist. List those that do: queuey schedule list"
 
 
 class Conflict(QueueyError):
@@ -261,7 +265,7 @@ class ApplicationExists(Conflict):
     """
 
     code = "ApplicationExists"
-    form = "Application {0!r} exists already. Give it a further key: queuey app key-add {quoted}"
+    form = "Application {name!r} exists already. Give it a further key: queuey app key-add {quoted}"
 
 
 class OffsetConflict(Conflict):
@@ -297,7 +301,7 @@ class KeyInUse(Conflict):
     """
 
     code = "IdempotencyKeyInUse"
-    form = 'A post with key "{0}" is being carried out. Send it again in {1} s.'
+    form = 'A post with key "{name}" is being carried out. Send it again in {1} s.'
 
     def __init__(self, key: str, retry_after: int = 1) -> None:
         super().__init__(key, retry_after)
@@ -313,7 +317,7 @@ class NameTaken(Conflict):
     """
 
     code = "NameTaken"
-    form = '"{0}" names another message. Wait until that is done, or replace it with PUT.'
+    form = '"{name}" names another message. Wait until that is done, or replace it with PUT.'
 
 
 class NameChanged(Conflict):
@@ -324,7 +328,7 @@ class NameChanged(Conflict):
     """
 
     code = "NameChanged"
-    form = '"{0}" is being changed by others.'
+    form = '"{name}" is being changed by others.'
 
 
 class RecordChanged(Conflict):
@@ -335,7 +339,7 @@ class RecordChanged(Conflict):
     """
 
     code = "RecordChanged"
-    form = '"{0}" is being changed by others. Try again.'
+    form = '"{name}" is being changed by others. Try again.'
 
 
 class TimeZoneUnknown(Conflict):
@@ -347,7 +351,7 @@ class TimeZoneUnknown(Conflict):
 
     code = "TimeZoneUnknown"
     form = (
-        "Time zone {0!r} is not known on this machine of the service. "
+        "Time zone {name!r} is not known on this machine of the service. "
         "Install the package tzdata there, or give the schedule another time zone."
     )
 
@@ -362,7 +366,7 @@ class MoveUnderWay(Conflict):
     """
 
     code = "MoveUnderWay"
-    form = "Queue {0!r} is being moved to {1!r}. Wait until that has ended, or cancel it: move {2}"
+    form = "Queue {name!r} is being moved to {1!r}. Wait until that has ended, or cancel it: move {2}"
 
     def __init__(self, source: str, target: str, move: str) -> None:
         super().__init__(source, target, move)
