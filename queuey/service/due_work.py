@@ -14,10 +14,11 @@ import asyncio
 import logging
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -80,7 +81,7 @@ class NextStep(NamedTuple):
     rest: float = 0.0
 
 
-class DueWork(Protocol):
+class DueWork(ABC):
     """What is done with the records of a kind.
 
     Attributes:
@@ -89,6 +90,7 @@ class DueWork(Protocol):
 
     kind: str
 
+    @abstractmethod
     def prepare(self, ahead: float) -> None:
         """Is called before each search, in a thread.
 
@@ -96,9 +98,11 @@ class DueWork(Protocol):
             ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead once.
         """
 
-    def held(self, name: str) -> Record | None:
+    def held(self, name: str) -> Record | None:  # noqa: ARG002 - none by default
         """Returns a record that need not be read before its next step: another process's change is noticed later."""
+        return None
 
+    @abstractmethod
     async def step(self, record: Record) -> NextStep | None:
         """Takes the next step of a record.
 
@@ -109,10 +113,10 @@ class DueWork(Protocol):
             QueueyError: It failed, and is to be repeated.
         """
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:  # noqa: B027 - nothing by default
         """Is called when another process has changed a record, or after its last step."""
 
-    async def end(self) -> None:
+    async def end(self) -> None:  # noqa: B027 - nothing by default
         """Is called when the service ends, after the last step."""
 
 

@@ -23,7 +23,7 @@ from queuey.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChang
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Record
 from queuey.service.claims import ClaimUseCases
-from queuey.service.due_work import DueRunner, DueTiming, NextStep
+from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import KIND, OVER, MoveRecord, MoveRecords, Progress, State, began, decode
 from queuey.service.queue_access import QueueAccess
@@ -169,7 +169,7 @@ class _Work(NamedTuple):
     saved: float
 
 
-class MoveCarrier:
+class MoveCarrier(DueWork):
     """Takes the steps of moves, as a ``DueWork``: each moves a partition a chunk further."""
 
     kind = KIND

@@ -31,32 +31,14 @@ from queuey.errors import (
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
-from queuey.service.due_work import DueRunner, DueTiming, NextStep
+from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.messages import MessageUseCases, content_of
 from queuey.service.queue_access import ATTEMPTS, find_queue
 from queuey.service.schedules import states
-from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State, kept
-from queuey.service.schedules.timetables import (
-    Timetable,
-    check_cron,
-    check_zone,
-)
+from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
 from queuey.storage import Store
 from queuey.storage.troubles import Trouble
 from queuey.time_parsing import clock_warning
-
-__all__ = [
-    "MAX_MESSAGE",
-    "MAX_NAME",
-    "Outcome",
-    "Plan",
-    "ScheduleReport",
-    "ScheduleUseCases",
-    "Timetable",
-    "check_cron",
-    "check_zone",
-    "kept",
-]
 
 MAX_SCHEDULES = 1000
 """Max schedules of an application; a few more if several are made at the same moment."""
@@ -251,7 +233,7 @@ def _report(record: Record) -> ScheduleReport:
     )
 
 
-class FireUseCases:
+class FireUseCases(DueWork):
     """Fires schedules by steps, any of which may be a process's last; as a ``DueWork``, and for callers.
 
     ``counts`` are the ticks of this process by state.
@@ -275,12 +257,6 @@ class FireUseCases:
     async def step(self, record: Record) -> NextStep:
         record = await self.go_on(record)
         return NextStep(record.version, record.due)
-
-    def held(self, name: str) -> None: ...
-
-    def forget(self, name: str) -> None: ...
-
-    async def end(self) -> None: ...
 
     async def go_on(self, record: Record) -> Record:
         """Carries out the next step of a schedule, and returns its record; the same one if there is no step.
