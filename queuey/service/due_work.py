@@ -231,7 +231,7 @@ class DueRunner:
     def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
         """Returns whether the clock was ahead, and the records that this process has to know of; blocks.
 
-        Those that a clock that was ahead has put off are due now.
+        A record that was put off by a clock that was ahead is due now.
         """
         ahead = self._store.ids_ahead()
         self._work.prepare(ahead)

@@ -1,6 +1,6 @@
 """Requests to one partition's log, their queue and their counters.
 
-Each is answered once. Those that wait at one moment share an entry.
+Each is answered once. Requests that wait at one moment share an entry.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ class MoveCarrier(DueWork):
                     progress = replace(progress, state="cancelling")
 
     async def end(self) -> None:
-        """Clears the runner, so that other processes go on at once."""
+        # Without a runner in the record, other processes go on at once.
         for work in list(self._work.values()):
             try:
                 await self._save(work, replace(work.active.counted(), runner=0), self._store.claim_time())

@@ -39,7 +39,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Origin, class of the last error and common form of its text, both
-            cut to :data:`~queuey.service.browsing.MAX_SHAPED` characters.
+            cut to :data:`~queuey.service.browsing.failures.MAX_SHAPED` characters.
         place: The only one that is meant.
     """
 
