@@ -4,10 +4,9 @@ Importing this loads no HTTP library and reads neither the environment nor any f
 """
 
 from queuey.api.claims import Backlog, ClaimCounts, PartitionClaims, QueueSize
-from queuey.api.explaining import QueueExplanation
+from queuey.api.messages import Explanation, ReadMark, Reason
 from queuey.api.progress import GroupOffset, Move, Offsets
-from queuey.api.queues import Hello, PartitionInfo, QueueInfo
-from queuey.api.reads import Explanation, ReadMark, Reason
+from queuey.api.queues import Hello, PartitionInfo, QueueExplanation, QueueInfo
 from queuey.api.schedules import Tick
 from queuey.client._async.client import AsyncClient
 from queuey.client._async.job import AsyncJob

@@ -10,7 +10,7 @@ from queuey.console import cookies, pages
 from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import STEP, UNKNOWN, History
-from queuey.service.operating.sessions import UserLogin
+from queuey.service.operating.credentials import UserLogin
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

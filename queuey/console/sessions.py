@@ -15,7 +15,7 @@ from queuey.console import cookies, pages
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
 from queuey.service import QueueAccess, Service
-from queuey.service.operating.sessions import Session, Sessions, UserLogin
+from queuey.service.operating.credentials import Session, Sessions, UserLogin
 from queuey.settings import Users
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from queuey import ids
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY

@@ -18,7 +18,7 @@ from queuey.console.login import EXCHANGES, WRONG_CODES
 from queuey.console.resources import console
 from queuey.errors import SettingsError
 from queuey.messages import QueueSpec
-from queuey.service.operating.sessions import Sessions, UserLogin
+from queuey.service.operating.credentials import Sessions, UserLogin
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store
 from queuey.user_queues import issuer_tag, queue_name, user_name

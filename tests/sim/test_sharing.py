@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from queuey.claims import MOST_ABOVE, Settlement, decode_entry
+from queuey.claims.entries import decode_entry
+from queuey.claims.receipts import Settlement
+from queuey.claims.state import MOST_ABOVE
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics

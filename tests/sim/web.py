@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from queuey.claims import ClaimTiming
+from queuey.claims.state import ClaimTiming
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, Watchers
-from queuey.service.claims.upkeep import SnapshotPolicy
+from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
 from tests.harness.checking.claims import APART
 from tests.sim.replicas import Faults, ModelStore, Replicas

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.api.explaining import QueueExplanation
+from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
-from queuey.api.queues import Hello, QueueInfo
-from queuey.api.reads import Explanation, ReadMark
+from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._async.job_queue import AsyncJobQueue
 from queuey.client._async.reading import AsyncReading
 from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.api.reads import ReadMessage
+from queuey.api.messages import ReadMessage
 from queuey.client.calls.call import (
     JSON,
     Call,

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from queuey.api.reads import Explanation, Fetched, ManyRead, Range, RangeRead, ReadMessage
+from queuey.api.messages import Explanation, Fetched, ManyRead, Range, RangeRead, ReadMessage
 from queuey.client.calls.call import (
     JSON,
     Call,

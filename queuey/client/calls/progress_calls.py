@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from queuey.api.messages import ReadMark, UnreadQueue, UnreadQueues
 from queuey.api.progress import GroupList, GroupOffset, LagRead, Offsets, RecordedOffsets
-from queuey.api.reads import ReadMark, UnreadQueue, UnreadQueues
 from queuey.client.calls.call import (
     JSON,
     Call,

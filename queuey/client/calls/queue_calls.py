@@ -8,8 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-from queuey.api.explaining import QueueExplanation
-from queuey.api.queues import QueueInfo, Rights
+from queuey.api.queues import QueueExplanation, QueueInfo, Rights
 from queuey.client.calls.call import (
     JSON,
     Call,

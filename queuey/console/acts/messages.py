@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, Deed, Field, Plan
 from queuey.console.sessions import Ask
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from queuey import ids
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.facades.emodb.errors import BadArgument
 from queuey.messages import Message
 

@@ -10,7 +10,7 @@ from typing import Any
 from queuey.access import matches
 from queuey.api.claims import MAX_COUNTED
 from queuey.api.queues import Action
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.facades.emodb import errors, moves, payloads
 from queuey.facades.emodb.message_ids import MessageIds

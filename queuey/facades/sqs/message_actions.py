@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import KeyInUse, StoreUnavailable
 from queuey.facades.sqs import fifo, requests
 from queuey.facades.sqs.asked import Asked, Result

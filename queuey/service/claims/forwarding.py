@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
+from queuey.claims.drafts import Poll
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages import Message, Meta, Queue
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.requests import Given, Kind, PollRequest, Request, SettleRequest, giving_back
-from queuey.service.claims.totals import ClaimTotals
+from queuey.service.claims.requests import ClaimTotals, Given, Kind, PollRequest, Request, SettleRequest, giving_back
 from queuey.service.core import Core
 from queuey.service.workers import Answer, Topic, Workers
 

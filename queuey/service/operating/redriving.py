@@ -22,8 +22,7 @@ from queuey.messages import Location, Message, Meta, PostKey, Queue
 from queuey.service.browsing import short_cursor
 from queuey.service.browsing.failures import MAX_SHAPED
 from queuey.service.core import Core
-from queuey.service.drafts import Draft, content_of
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import Draft, MessageUseCases, content_of
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader

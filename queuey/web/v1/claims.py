@@ -11,12 +11,13 @@ import msgspec
 from msgspec import structs
 
 from queuey.api import claims as api
-from queuey.api.reads import QueueReadError
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.api.messages import QueueReadError
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess, Service
-from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter

@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from queuey.access import VERBS, format_principal, parse_principals
 from queuey.api import queues as api
-from queuey.api.explaining import QueueExplanation
+from queuey.api.queues import QueueExplanation
 from queuey.errors import InvalidRequest
 from queuey.messages import RESETTABLE, Backoff, ChosenOptions, Principal, Queue, QueueOptions, QueueSpec
 from queuey.service import Limits, QueueAccess

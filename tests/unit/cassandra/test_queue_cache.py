@@ -12,7 +12,7 @@ from msgspec import structs
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import MAX_TTL, Backoff, Principal, Queue
-from queuey.storage import queue_rows
+from queuey.storage import catalogue_rows
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
@@ -277,5 +277,5 @@ def test_reach(seconds: int) -> None:
 )
 def test_fields_come_back(queue: Queue) -> None:
     """What is written of a queue is what is read."""
-    values = (queue.uid, queue.qid, 1, 9, 1088, *queue_rows.values(queue), queue.created, queue.version)
+    values = (queue.uid, queue.qid, 1, 9, 1088, *catalogue_rows.values(queue), queue.created, queue.version)
     assert row_of(queue.application, queue.name, values, 0.0).queue == queue

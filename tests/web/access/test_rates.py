@@ -11,7 +11,7 @@ import pytest
 from queuey.access import Caller, Grant
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.settings import Rates, UserIssuer
-from queuey.settings.rates import OwnRates
+from queuey.settings.definitions import OwnRates
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app

@@ -16,7 +16,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import OPERATORS, Key, Scope
-from queuey.storage import Applications, scopes
+from queuey.storage import Applications, catalogue_rows
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
@@ -221,13 +221,13 @@ def _found(row: Sequence[Any]) -> _Found:
         created=created,
         expires=expires,
         note=note or "",
-        scope=scopes.from_text(scope),
+        scope=catalogue_rows.scope_of(scope),
     )
     return _Found(key, version)
 
 
 def _values(key: Key) -> tuple[Any, ...]:
-    return key.application, key.id, key.created, key.expires, key.note, scopes.to_text(key.scope)
+    return key.application, key.id, key.created, key.expires, key.note, catalogue_rows.scope_text(key.scope)
 
 
 def _own(key: Key, application: str) -> Key:

@@ -19,7 +19,7 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.messages import Queue, QueueSpec
-from queuey.storage import Applications, Catalogue, queue_rows, specs
+from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, QueueCache, Row, row_of
@@ -38,7 +38,7 @@ _INSERT = Statement(
     idempotent=False,
 )
 _UPDATE = Statement(
-    f"UPDATE queues SET {queue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
+    f"UPDATE queues SET {catalogue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(
@@ -81,14 +81,14 @@ class CassandraCatalogue(Catalogue, Applications):
 
     @blocking()
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        specs.of_new(spec)
+        catalogue_rows.of_new(spec)
         row, created = await self._find_row(application, name), False
         if row is None:
             if not await self._has_application(application):
                 raise ApplicationNotFound(application)
             async with self._transactions.turn(("queue", application, name)):
                 row, created = await self._create_row(application, name, spec)
-        if differing := specs.differing(row.queue, spec):
+        if differing := catalogue_rows.differing(row.queue, spec):
             raise QueueExists(row.queue, differing)
         return row.queue, created
 
@@ -130,7 +130,7 @@ class CassandraCatalogue(Catalogue, Applications):
             qid=new_number(),
             created=ids.ticks_to_seconds(now),
             version=new_number(),
-            **specs.given(spec),
+            **catalogue_rows.given(spec),
         )
         longest_ttl = self._default_longest_ttl(queue)
         return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
@@ -155,10 +155,10 @@ class CassandraCatalogue(Catalogue, Applications):
 
     @blocking()
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        fields = specs.changed(queue, changes, clear)
+        fields = catalogue_rows.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
         changed = await self._change_row(
-            queue, _UPDATE, (*queue_rows.values(updated), updated.version), updated.version
+            queue, _UPDATE, (*catalogue_rows.values(updated), updated.version), updated.version
         )
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
@@ -246,4 +246,4 @@ class CassandraCatalogue(Catalogue, Applications):
 def _values_of(row: Row) -> tuple[object, ...]:
     queue = row.queue
     numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
-    return queue.application, queue.name, *numbers, *queue_rows.values(queue), queue.created, queue.version
+    return queue.application, queue.name, *numbers, *catalogue_rows.values(queue), queue.created, queue.version

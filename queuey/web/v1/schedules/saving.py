@@ -17,7 +17,9 @@ from queuey.api import schedules as api
 from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.messages import Queue
 from queuey.service import Draft, Limits, ScheduleReport, Service
-from queuey.service.schedules import MAX_MESSAGE, MAX_NAME, Plan, Timetable, check_cron, check_zone, kept
+from queuey.service.schedules import MAX_MESSAGE, MAX_NAME
+from queuey.service.schedules.states import Plan, kept
+from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match

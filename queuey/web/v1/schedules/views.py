@@ -12,7 +12,8 @@ from queuey.api import schedules as api
 from queuey.api.messages import ScheduledMessage
 from queuey.messages import Meta
 from queuey.service import Draft, ScheduleReport, Service
-from queuey.service.schedules import MAX_MESSAGE, Outcome
+from queuey.service.schedules import MAX_MESSAGE
+from queuey.service.schedules.states import Outcome
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.api import reads
+from queuey.api import messages as api
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.service import Mark, QueueAccess, parse_bound
@@ -36,7 +36,7 @@ def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
     return {number: end(mark) for number, mark in marks.items()}
 
 
-def _take_ends(asked: reads.NewReadMark, errors: Errors) -> Marks:
+def _take_ends(asked: api.NewReadMark, errors: Errors) -> Marks:
     """Reads up to where messages are read; bad fields are in ``errors``."""
     until = errors.take("until", _ends, asked.until, lambda mark: mark.end)
     cursor = errors.take("cursor", _ends, asked.cursor, lambda mark: mark.start)
@@ -61,26 +61,26 @@ class UnreadViews(Views):
         access = self._authorization.enter(request, match, "read")
         reader = self._authorization.reader(request, match["app"])
         errors = Errors()
-        asked = self.fields(reads.NewReadMark).body(request, errors)
+        asked = self.fields(api.NewReadMark).body(request, errors)
         ends = _take_ends(asked, errors)
         errors.check()
         marked = self._service.unread.mark(access, reader, ends, back=asked.back)
-        return json_response(reads.ReadMark(read=_texts(marked.marks), pending=marked.pending))
+        return json_response(api.ReadMark(read=_texts(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
         """Counts unread messages of several queues; an error of one does not keep the rest from being counted."""
         self._service.queues.require_application(match["app"])
         reader = self._authorization.reader(request, match["app"])
-        given = self.fields(reads.UnreadAsked).json(request, b"{}")
+        given = self.fields(api.UnreadAsked).json(request, b"{}")
         errors = Errors()
-        limit = self.fields(reads.UnreadAsked).read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
+        limit = self.fields(api.UnreadAsked).read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
         names = self._names(request, match["app"], given.get("queues"), errors)
         errors.check()
         entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
         accesses = [each for each in entered if isinstance(each, QueueAccess)]
         counts = iter(self._service.unread.unread(accesses, reader, limit))
         found = [next(counts) if isinstance(each, QueueAccess) else each for each in entered]
-        return json_response(reads.UnreadQueues(queues=tuple(map(_shown, names, found))))
+        return json_response(api.UnreadQueues(queues=tuple(map(_shown, names, found))))
 
     def _names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
         most = self._limits.max_queues_per_stream
@@ -92,9 +92,9 @@ class UnreadViews(Views):
         return list(dict.fromkeys(names))
 
 
-def _shown(name: str, found: Unread | QueueyError | None) -> reads.UnreadQueue | reads.QueueReadError:
+def _shown(name: str, found: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
     if isinstance(found, QueueyError):
-        return reads.QueueReadError(queue_name=name, error_msg=error_texts(found))
+        return api.QueueReadError(queue_name=name, error_msg=error_texts(found))
     if found is None:
-        return reads.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
-    return reads.UnreadQueue(queue_name=name, **unread_fields(found))
+        return api.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
+    return api.UnreadQueue(queue_name=name, **unread_fields(found))

@@ -1,4 +1,4 @@
-"""Compares a :class:`~queuey.messages.QueueSpec` with a queue."""
+"""Rows of queues and keys, for every store: their columns, and the fields that a ``QueueSpec`` sets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,41 @@ from typing import Any
 import msgspec
 
 from queuey.errors import InvalidRequest
-from queuey.messages import Queue, QueueSpec
+from queuey.messages import Backoff, Principal, Queue, QueueSpec, Scope
 
-_DEFAULTS = {
-    field.name: field.default for field in msgspec.structs.fields(Queue) if field.name in QueueSpec.__struct_fields__
+CHOSEN = QueueSpec.__struct_fields__
+"""Columns that callers choose."""
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue) if field.name in CHOSEN}
+_JSON = {
+    "principals": msgspec.json.Decoder(tuple[Principal, ...]).decode,
+    "backoff": msgspec.json.Decoder(Backoff).decode,
 }
+_decode_scope = msgspec.json.Decoder(Scope).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def values(queue: Queue, columns: Iterable[str] = CHOSEN) -> list[Any]:
+    """Returns what the row of a queue has in these columns: JSON, or the field itself."""
+    fields = ((name, getattr(queue, name)) for name in columns)
+    return [(_encode(value).decode() if value else None) if name in _JSON else value for name, value in fields]
+
+
+def fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a queue's row by column; columns without a value are left out."""
+    return {
+        name: _JSON[name](value) if name in _JSON else value
+        for name, value in row.items()
+        if value is not None and value != ""
+    }
+
+
+def assignments() -> str:
+    """Returns what an UPDATE sets, in the order of :func:`values`."""
+    return ", ".join(f"{name} = ?" for name in CHOSEN)
 
 
 def given(spec: QueueSpec) -> dict[str, Any]:
+    """Returns the fields that a caller has chosen."""
     return {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
 
 
@@ -75,3 +102,17 @@ def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str,
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
     _check_shares({"max_claimed": queue.max_claimed, "partitions": queue.partitions} | fields)
     return fields
+
+
+def scope_text(scope: Scope | None) -> str | None:
+    """Returns the scope of a key as the text that stores keep; None stays None."""
+    return None if scope is None else _encode(scope).decode()
+
+
+def scope_of(text: str | None) -> Scope | None:
+    """Reads the result of :func:`scope_text`.
+
+    Raises:
+        msgspec.DecodeError: It is something else; a key with such a scope opens nothing.
+    """
+    return None if text is None else _decode_scope(text)
