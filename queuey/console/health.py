@@ -9,8 +9,8 @@ from queuey import __version__
 from queuey.console.sessions import Asks
 from queuey.errors import StoreUnavailable
 from queuey.messages import Finding
-from queuey.service.workers.counts import Collection
 from queuey.web.endpoint import Match
+from queuey.web.ops import Collection
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 

@@ -19,8 +19,7 @@ from queuey.service import Service
 from queuey.service.workers import Workers
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.ops import HEARTBEAT_INTERVAL, OpsViews
-from queuey.web.ops.backlogs import INTERVAL, Backlogs
+from queuey.web.ops import HEARTBEAT_INTERVAL, INTERVAL, Backlogs, OpsViews
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
