@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from queuey.console import cookies, pages
-from queuey.console.bounds import Bound
 from queuey.console.sessions import form_defect, read_fields, read_form
 from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.service.operating.sessions import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
-from queuey.web.admission.rates import Rate
+from queuey.web.admission.rates import Bound, Rate
 from queuey.web.admission.scheduling import counted_as
 from queuey.web.authorization import Authorization
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
