@@ -39,6 +39,10 @@ MAX_SAMPLED = 20
 MAX_REASONS = 100
 """Max reasons on a page."""
 
+CONTENT = frozenset({"error", "shape", "message_key"})
+"""Details of entries that were in messages."""
+OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
+
 
 class Depth(msgspec.Struct, frozen=True):
     """Depth of a queue in the list.
@@ -202,11 +206,6 @@ def show_schedule(ask: Ask) -> Response:
         body=pages.shown_body(plan.message.draft.body),
         meta=plan.message.meta or Meta(),
     )
-
-
-CONTENT = frozenset({"error", "shape", "message_key"})
-"""Details of entries that were in messages."""
-OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
 def show_log(ask: Ask) -> Response:

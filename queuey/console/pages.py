@@ -41,6 +41,28 @@ HEADERS: tuple[Header, ...] = (
 """Of every answer but those of files."""
 SEE_OTHER = 303
 
+FILE_TYPES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "vendor/htmx-2.0.11.min.js": "text/javascript",
+    "vendor/uPlot-1.6.32.min.js": "text/javascript",
+    "vendor/uPlot-1.6.32.min.css": "text/css",
+}
+"""Every file, and its type."""
+FILE_ROUTE = "/console/static/{hash}/{name:.+}"
+MAX_SHOWN = 64 * 1024
+"""Max characters of a body on a page."""
+MAX_HEX = 4096
+"""Max bytes of a hex dump."""
+MAX_DEPTH = 32
+"""Max depth of JSON that is indented: deeper, the page would be mostly indents."""
+MAX_PREVIEW = 120
+"""Max characters of a body in a list."""
+_HEX_LINE = 16
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+_BRACKETS = re.compile(r"[\[\]{}]")
+
 
 def policy(nonce: str) -> str:
     """Returns the Content-Security-Policy of a page: only scripts and styles that its own elements name."""
@@ -182,18 +204,6 @@ def size(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-FILE_TYPES = {
-    "console.css": "text/css",
-    "console.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-    "vendor/htmx-2.0.11.min.js": "text/javascript",
-    "vendor/uPlot-1.6.32.min.js": "text/javascript",
-    "vendor/uPlot-1.6.32.min.css": "text/css",
-}
-"""Every file, and its type."""
-FILE_ROUTE = "/console/static/{hash}/{name:.+}"
-
-
 class File(NamedTuple):
     content: bytes
     kind: str
@@ -227,19 +237,6 @@ async def show_file(request: Request, match: Match) -> Response:
         ("X-Content-Type-Options", "nosniff"),
         ("Cross-Origin-Resource-Policy", "same-origin"),
     )
-
-
-MAX_SHOWN = 64 * 1024
-"""Max characters of a body on a page."""
-MAX_HEX = 4096
-"""Max bytes of a hex dump."""
-MAX_DEPTH = 32
-"""Max depth of JSON that is indented: deeper, the page would be mostly indents."""
-MAX_PREVIEW = 120
-"""Max characters of a body in a list."""
-_HEX_LINE = 16
-_NOT_PRINTABLE = re.compile(r"[^ -~]")
-_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 class ShownBody(msgspec.Struct, frozen=True):

@@ -36,6 +36,10 @@ Resource = tuple[str, str, dict[str, View | Handler]]
 MAX_FOLLOWING = 2000
 """Max characters of the address after the login. Proxies refuse longer request lines."""
 
+MAX_FINDINGS_AGE = 30.0
+"""Max age of findings that are shown again, in seconds."""
+Examine = Callable[[], list[Finding]]
+
 
 def resources(
     service: Service,
@@ -183,11 +187,6 @@ def _shown(request: Request) -> str:
     return own_page(f"{address.path}?{address.query}" if address.query else address.path)
 
 
-MAX_AGE = 30.0
-"""Max age of findings that are shown again, in seconds."""
-Examine = Callable[[], list[Finding]]
-
-
 class HealthView:
     """The view of ``/console/health``.
 
@@ -199,7 +198,7 @@ class HealthView:
     def __init__(self, asks: Asks, examine: Examine) -> None:
         self._asks = asks
         self._store = asks.service.store
-        self._findings = Collection(lambda: [*examine(), self._try()], MAX_AGE)
+        self._findings = Collection(lambda: [*examine(), self._try()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""

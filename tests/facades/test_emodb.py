@@ -11,9 +11,8 @@ import pytest
 from queuey.access import parse_scope
 from queuey.errors import StoreUnavailable
 from queuey.facades.emodb import views
-from queuey.facades.emodb.message_ids import MessageIds
-from queuey.facades.emodb.names import queue_name, shown_name
-from queuey.facades.emodb.open_claims import OpenClaims
+from queuey.facades.emodb.names import MessageIds, queue_name, shown_name
+from queuey.facades.emodb.views import OpenClaims
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.messages import QueueSpec
 from queuey.service import Service

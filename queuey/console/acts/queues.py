@@ -26,6 +26,8 @@ from queuey.web.validators import Errors
 CHANGED = tuple(name for name, option in options().items() if (option.extra or {})["changes"])
 """Options that can be changed."""
 
+NO_OFFSET = "none"
+
 
 class ChangeOptions(Act):
     name, title, needs = "options", "Change the options", ("admin",)
@@ -178,9 +180,6 @@ class DeleteQueue(Purge):
     def do(self, ask: Ask) -> Deed:
         ask.service.queues.delete(ask.enter("admin"))
         return Deed(text=f"Deleted queue {ask.name}.")
-
-
-NO_OFFSET = "none"
 
 
 class _Offsets(msgspec.Struct, frozen=True):

@@ -24,6 +24,9 @@ from queuey.web.responses import Header
 MAX_BUCKETS = 16_384
 """Max buckets of users, and of applications."""
 
+MAX_COUNTED = 4096
+"""Max names with a counter."""
+
 
 class Rate(NamedTuple):
     """Refill rate and capacity of a bucket."""
@@ -176,10 +179,6 @@ def _refusal(found: _CountedRate) -> TooManyRequests:
     )
     error.retry_after = seconds
     return error
-
-
-MAX_COUNTED = 4096
-"""Max names with a counter."""
 
 
 class Bound:
