@@ -19,7 +19,7 @@ from queuey.storage import Applications
 from queuey.web.admission.rates import Bound, Rate
 from queuey.web.admission.scheduling import counted_as
 from queuey.web.authorization import Authorization
-from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
+from queuey.web.credentials import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, parse_form, read_query

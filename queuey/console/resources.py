@@ -25,7 +25,7 @@ from queuey.web.ops import Collection
 from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
-from queuey.web.v1.schedules.saving import ScheduleSaver
+from queuey.web.v1.schedules import ScheduleSaver
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider

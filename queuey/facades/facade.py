@@ -18,8 +18,7 @@ from queuey.facades.settings import Facades
 from queuey.messages import Location, Queue, QueueSpec
 from queuey.service.queues import queue_name_error
 from queuey.storage import Applications
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.credentials import ApplicationKeys, Identity
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.parts import App
 from queuey.web.requests import Request

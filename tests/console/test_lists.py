@@ -10,7 +10,7 @@ from queuey.access import parse_scope
 from queuey.console import applications
 from queuey.messages import QueueSpec
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in

@@ -17,7 +17,7 @@ from queuey.facades.settings import EmodbFacade, Facades
 from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock
