@@ -188,17 +188,7 @@ class Asks(NamedTuple):
         caller = self.authorization.caller(request)
         if caller.anonymous:
             raise NoCredential("Log in to see this page.")
-        service, authorization, callers, schedules = self
-        return Ask(
-            service=service,
-            authorization=authorization,
-            callers=callers,
-            schedules=schedules,
-            request=request,
-            match=match,
-            caller=caller,
-            given=given,
-        )
+        return Ask(**self._asdict(), request=request, match=match, caller=caller, given=given)
 
     def view(
         self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
