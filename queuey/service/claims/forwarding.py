@@ -37,6 +37,9 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
     max_bytes: int
     worker: str
 
+    def request(self) -> Request:
+        return PollRequest(self.queue, Poll(self.limit, self.ttl, self.max_bytes, self.worker))
+
 
 class _Settle(msgspec.Struct, array_like=True, frozen=True):
     """Receipts for another worker."""
@@ -46,6 +49,9 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
     kind: Kind
     receipts: Sequence[ClaimReceipt]
     ttl: float
+
+    def request(self) -> Request:
+        return SettleRequest(self.queue, self.kind, self.receipts, self.ttl)
 
 
 class _Message(Message, array_like=True, gc=False):
@@ -66,8 +72,8 @@ class Forwarding:
         self._add = add
         self._core = core
         self._totals = totals
-        workers.handle(CLAIM, self._claim)
-        workers.handle(SETTLE, self._settle)
+        workers.handle(CLAIM, self._begin)
+        workers.handle(SETTLE, self._begin)
 
     def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
         """Sends requests to the partition's home, if that is another worker and this one was refused lately.
@@ -111,16 +117,7 @@ class Forwarding:
         elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
             self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in answer]))
 
-    # Questions of other workers
-
-    def _claim(self, asked: _Claim, answer: Answer[list[Given]]) -> GiveUp:
-        poll = Poll(asked.limit, asked.ttl, asked.max_bytes, asked.worker)
-        return self._begin(asked, lambda: PollRequest(asked.queue, poll), answer)
-
-    def _settle(self, asked: _Settle, answer: Answer[list[Settlement]]) -> GiveUp:
-        return self._begin(asked, lambda: SettleRequest(asked.queue, asked.kind, asked.receipts, asked.ttl), answer)
-
-    def _begin(self, asked: _Claim | _Settle, make: Callable[[], Request], answer: Answer[Any]) -> GiveUp:
+    def _begin(self, asked: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
         """Starts another worker's request, from any thread; returns a function that gives it up.
 
         An error is no answer: the worker does it by itself and finds out what is wrong.
@@ -132,7 +129,7 @@ class Forwarding:
                 answer(None if future.exception() is not None else future.result())
 
         def begin() -> None:
-            request = make()
+            request = asked.request()
             begun.append(request)
             request.future.add_done_callback(ended)
             self._add((asked.queue.qid, asked.partition), request)

@@ -341,7 +341,7 @@ class _Other(_End):
             self.send(_ALIVE, 0, b"")
             await self.run(reader, writer)
         except OSError:
-            log.debug("Worker %s cannot be reached", self._address)
+            log.debug("Worker %r cannot be reached", self._address)
         finally:
             self._writer, self._unsent, self._conversation = None, [], None
             self.is_up = self._is_leaving = False
