@@ -1,6 +1,6 @@
 """``queuey read``, ``tail``, ``get``, ``delete``, ``peek`` and ``size``.
 
-They find messages by time, by id or name, and those that are not acknowledged.
+They find messages by time, by id or name, or because nobody has acknowledged them.
 """
 
 from __future__ import annotations

@@ -74,15 +74,15 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
 
 
 def _check_known(key: str, known: Collection[str], where: str) -> None:
-    """Refuses what is no setting or variable.
+    """Refuses an unknown setting or variable.
 
     Raises:
         SettingsError: Says what is meant, perhaps, or that a part of the service is missing.
     """
     for room in OWN:
         if key in {room, variable_of(room)} and key not in known:
-            part = f"it belongs to the part {room!r} of the service, which is not installed"
-            raise SettingsError(f"Unknown setting {key} {where}: {part}. Install {DISTRIBUTION} again, or remove it.")
+            owner = f"it belongs to the part {room!r} of the service, which is not installed"
+            raise SettingsError(f"Unknown setting {key} {where}: {owner}. Install {DISTRIBUTION} again, or remove it.")
     check_known(key, known, where)
 
 

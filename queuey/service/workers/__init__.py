@@ -152,7 +152,7 @@ class Workers:
             self._calls(other.ask, topic.number, content, lambda found: answer(topic.read(found)))
 
     def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
-        """Asks all other workers, and waits; returns the answers by number, None of those that gave none in time."""
+        """Asks all other workers and waits; returns the answers by number, None if a worker gave no answer in time."""
         answers: dict[int, A | None] = dict.fromkeys(self._others)
         arrived = threading.Semaphore(0)
 
