@@ -177,6 +177,7 @@ NO_QUEUES = {
         "backoff",
         "before",
         "body",
+        "claims",
         "consistency",
         "content_type",
         "cron",
@@ -226,6 +227,7 @@ NO_QUEUES = {
         "type",
         "until",
         "wait",
+        "worker",
     ),
 }
 """Fields of requests that name no other queue."""
