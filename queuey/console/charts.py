@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 
 from queuey.console import cookies, pages
@@ -127,11 +126,3 @@ def sample(service: Service, history: History, wait: Callable[[float], bool]) ->
                 return
             except QueueyError as error:  # It is gone, or the store is away.
                 log.debug("The messages of %s/%s cannot be counted: %s", application, name, error)
-
-
-def start_sampling(service: Service, history: History) -> None:
-    """Runs :func:`sample` in a thread until the service ends."""
-    work = threading.Thread(
-        target=sample, args=(service, history, service.stopping.wait), name="queuey-depths", daemon=True
-    )
-    work.start()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -11,7 +13,7 @@ from queuey import __version__
 from queuey.access import Caller
 from queuey.console import applications, cookies, messages, pages, queue
 from queuey.console.acts import ActViews
-from queuey.console.charts import ChartView, start_sampling
+from queuey.console.charts import ChartView, sample
 from queuey.console.login import LoginViews, ProviderViews, own_page
 from queuey.console.sessions import Asks, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
@@ -110,7 +112,8 @@ def console(
         history = History(service.workers)
         service.metrics.heard = history.note
         if samples:
-            start_sampling(service, history)
+            work = partial(sample, service, history, service.stopping.wait)
+            threading.Thread(target=work, name="queuey-depths", daemon=True).start()
         for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
             config.add_resource(name, pattern, views)
 

@@ -12,6 +12,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 
 from queuey.service.workers import AGAIN_SECONDS, Answer, GiveUp, Topic, Workers
@@ -25,6 +26,7 @@ NEWS = Topic(19, list[str], bytes)
 """Asks with the moment of the news and numbers of partitions, hexadecimal: on Cassandra they have more than 64 bits."""
 
 
+@dataclass(slots=True)
 class _Listener:
     """Another worker.
 
@@ -34,12 +36,9 @@ class _Listener:
         not_before: Time of the next question, at the earliest (monotonic).
     """
 
-    __slots__ = ("is_asked", "not_before", "stored")
-
-    def __init__(self) -> None:
-        self.stored: set[int] = set()
-        self.is_asked = False
-        self.not_before = 0.0
+    stored: set[int] = field(default_factory=set)
+    is_asked: bool = False
+    not_before: float = 0.0
 
 
 class News:
