@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ LOST_SECONDS = 2.5
 """Timeout in seconds after which a silent worker that owes an answer counts as gone."""
 AGAIN_SECONDS = 1.0
 """Interval in seconds between attempts to connect."""
+SENT_ALONE = 4 << 10
+"""Bytes of a question or answer that is sent at once: joining it with others would only copy it."""
 MOST_UNSENT = 64 << 20
 """Max bytes that wait for a worker which does not read them; with more, its connection is closed."""
 MOST_BYTES = 256 << 20
@@ -181,11 +183,11 @@ class Workers:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server, address = None, self.identity.address(self.identity.number)
+        loop, address, server = asyncio.get_running_loop(), self.identity.address(self.identity.number), None
         while not self._leaving.done():
             if server is None:
                 with contextlib.suppress(OSError):
-                    server = await asyncio.start_unix_server(self._answer, address, backlog=self.identity.total + 8)
+                    server = await loop.create_unix_server(self._take, address, backlog=self.identity.total + 8)
             for other in self._others.values():
                 other.check()
             await asyncio.wait([self._leaving], timeout=REBIND_SECONDS if server is None else QUIET_SECONDS / 2)
@@ -198,79 +200,94 @@ class Workers:
             asking.send(_LEAVING, 0, b"")
         while time.monotonic() < until and any(asking.is_busy for asking in self._asking):  # noqa: ASYNC110 - threads answer
             await asyncio.sleep(0.005)
+        while self._asking or any(other.is_connected for other in self._others.values()):
+            for asking in self._asking:
+                asking.abort()
+            await asyncio.sleep(0)
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the questions of another worker, until the connection ends."""
-        asking = _Asking(self._calls, self._handlers)
+    def _take(self) -> _Asking:
+        asking = _Asking(self._calls, self._handlers, self._asking.discard)
         self._asking.add(asking)
-        try:
-            await asking.run(reader, writer)
-        finally:
-            self._asking.discard(asking)
+        return asking
 
 
-class _End:
-    """One end of a connection: frames of a kind, a number and some bytes. Used in the bus's thread."""
+class _End(asyncio.Protocol):
+    """One end of a connection: sends frames of a kind, a number and some bytes. Used in the bus's thread."""
 
     def __init__(self) -> None:
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: Any = None
+        self._unread = bytearray()
         self._unsent: list[bytes] = []
 
-    def send(self, kind: int, number: int, content: bytes) -> None:
-        """Sends a frame soon, or when there is a connection. Those of a moment are sent together."""
-        self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
-        if len(self._unsent) == 1:
-            asyncio.get_running_loop().call_soon(self._flush)
+    @property
+    def is_connected(self) -> bool:
+        return self._transport is not None
 
-    def _flush(self) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(b"".join(self._unsent))
-            self._unsent = []
-            if self._writer.transport.get_write_buffer_size() > MOST_UNSENT:
-                self._writer.transport.abort()
-
-    async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handles frames until the connection ends, or at once if the other process is another user's."""
-        self._writer = writer
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Closes the connection unless the other process is of this user."""
+        peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self._transport = transport
+        if _CREDENTIALS.unpack(peer)[1] != os.geteuid():
+            self.abort()
         self._flush()
-        peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        try:
-            while _CREDENTIALS.unpack(peer)[1] == os.geteuid():
-                length, kind, number = _FRAME.unpack(await reader.readexactly(_FRAME.size))
-                if length > MOST_BYTES:
-                    break
-                self.took(kind, number, await reader.readexactly(length))
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # The other end is gone.
-        finally:
-            writer.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Handles complete frames."""
+        self._unread += data
+        at = 0
+        while len(self._unread) - at >= _FRAME.size:
+            length, kind, number = _FRAME.unpack_from(self._unread, at)
+            begin = at + _FRAME.size
+            if length > MOST_BYTES:
+                self.abort()
+                return
+            if len(self._unread) - begin < length:
+                break
+            at = begin + length
+            self.took(kind, number, bytes(self._unread[begin:at]))
+        del self._unread[:at]
 
     def took(self, kind: int, number: int, content: bytes) -> None:
         """Handles a frame."""
         raise NotImplementedError
 
+    def send(self, kind: int, number: int, content: bytes) -> None:
+        """Sends a frame soon, or when there is a connection. Those of a moment are sent together."""
+        self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
+        if len(content) >= SENT_ALONE:
+            self._flush()
+        elif len(self._unsent) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._unsent))
+            self._unsent = []
+            if self._transport.get_write_buffer_size() > MOST_UNSENT:
+                self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
 
 class _Asking(_End):
     """Another worker that asks."""
 
-    def __init__(self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]]) -> None:
+    def __init__(
+        self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]], forget: Callable[[_Asking], None]
+    ) -> None:
         super().__init__()
         self._calls = calls
         self._handlers = handlers
+        self._forget = forget
         self._under_way: dict[int, GiveUp | None] = {}
 
     @property
     def is_busy(self) -> bool:
         """True if an answer is missing or not sent."""
-        unsent = self._unsent or (self._writer is not None and self._writer.transport.get_write_buffer_size())
+        unsent = self._unsent or (self._transport is not None and self._transport.get_write_buffer_size())
         return bool(self._under_way or unsent)
-
-    async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await super().run(reader, writer)
-        finally:
-            for give_up in filter(None, self._under_way.values()):
-                give_up()
 
     def took(self, kind: int, number: int, content: bytes) -> None:
         if kind == _ALIVE:
@@ -288,9 +305,18 @@ class _Asking(_End):
             del self._under_way[number]
             self.send(_FAILURE if answer is None else _ANSWER, number, answer or b"")
 
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._forget(self)
+        for give_up in filter(None, self._under_way.values()):
+            give_up()
+
 
 class _Other(_End):
-    """Another worker that is asked, over one connection at a time."""
+    """Another worker that is asked, over one connection at a time.
+
+    Attributes:
+        is_up: It has answered, and is not about to leave.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         super().__init__()
@@ -299,17 +325,38 @@ class _Other(_End):
         self._asked: dict[int, Answer[bytes]] = {}
         self._numbers = itertools.count(1)
         self._heard = 0.0
-        self._conversation: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._is_leaving = False
         self.is_up = False
-        """True if it has answered, and is not about to leave."""
 
     def connect(self) -> bool:
         """Starts to connect, unless that was tried a moment ago; returns whether there is or will be a connection."""
-        if self._conversation is None and time.monotonic() >= self._not_before:
-            self._conversation = self._loop.create_task(self._converse())
-        return self._conversation is not None
+        if not self.is_connected and self._connecting is None and time.monotonic() >= self._not_before:
+            self._connecting = self._loop.create_task(self._connect())
+        return self.is_connected or self._connecting is not None
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(LOST_SECONDS):
+                await self._loop.create_unix_connection(lambda: self, self._address)
+        except OSError as error:
+            self.connection_lost(error)
+        finally:
+            self._connecting = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.send(_ALIVE, 0, b"")
+        super().connection_made(transport)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport, self._unsent = None, []
+        self._unread.clear()
+        self.is_up = self._is_leaving = False
+        self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
+            answer(None)
 
     def ask(self, kind: int, question: bytes, answer: Answer[bytes]) -> None:
         """Asks, connecting before if need be."""
@@ -325,30 +372,17 @@ class _Other(_End):
     def check(self) -> None:
         """Checks that it is alive, if it has not answered yet."""
         quiet = self._loop.time() - self._heard
-        if self._asked and self._conversation is not None and quiet > LOST_SECONDS:
-            self._conversation.cancel()
+        if self._asked and quiet > LOST_SECONDS:
+            self.abort()
         elif self._asked and quiet >= QUIET_SECONDS / 2:
             self.send(_ALIVE, 0, b"")
 
     def close(self) -> None:
         self._not_before = math.inf
-        if self._conversation is not None:
-            self._conversation.cancel()
-
-    async def _converse(self) -> None:
-        try:
-            reader, writer = await asyncio.open_unix_connection(self._address)
-            self.send(_ALIVE, 0, b"")
-            await self.run(reader, writer)
-        except OSError:
-            log.debug("Worker %r cannot be reached", self._address)
-        finally:
-            self._writer, self._unsent, self._conversation = None, [], None
-            self.is_up = self._is_leaving = False
-            self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
-            asked, self._asked = self._asked, {}
-            for answer in asked.values():
-                answer(None)
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self.connection_lost(None)
+        self.abort()
 
     def took(self, kind: int, number: int, content: bytes) -> None:
         self._heard = self._loop.time()
