@@ -194,36 +194,21 @@ class Backlogs:
         service: Has the queues.
         patterns: Applications, and patterns of their queues' names.
         clock: Monotonic seconds.
-        queues, partitions: Max queues and partitions shown.
     """
 
     def __init__(
-        self,
-        service: Service,
-        patterns: Sequence[tuple[str, str]],
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        queues: int = MAX_QUEUES,
-        partitions: int = MAX_PARTITIONS,
+        self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._service = service
         self._patterns = patterns
-        self._clock = clock
-        self._most_queues, self._most_partitions = queues, partitions
-        self._lock = threading.Lock()
-        self._found: list[QueueBacklog] = []
-        self._until = 0.0
+        self._collection = Collection(lambda: list(self._look()), INTERVAL, clock)
 
     def look(self) -> list[QueueBacklog]:
         """Returns the backlogs as they were a moment ago; blocks. Queues that cannot be asked now are left out."""
-        with self._lock:
-            if self._patterns and self._clock() >= self._until:
-                self._found = list(self._look())
-                self._until = self._clock() + INTERVAL
-            return self._found
+        return self._collection.ask().result() if self._patterns else []
 
     def _look(self) -> Iterator[QueueBacklog]:
-        left = self._most_partitions
+        left = MAX_PARTITIONS
         for queue in self._queues():
             left -= queue.partitions
             if left < 0:
@@ -244,21 +229,19 @@ class Backlogs:
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
-                found, more = self._service.queues.list(
-                    application, start="", limit=self._most_queues, patterns=[pattern]
-                )
+                found, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
             except QueueyError as error:
                 log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
                 continue
             for queue in found:
-                if len(seen) >= self._most_queues:
-                    log.warning("Metrics leave out backlogs: more than %d queues match", self._most_queues)
+                if len(seen) >= MAX_QUEUES:
+                    log.warning("Metrics leave out backlogs: more than %d queues match", MAX_QUEUES)
                     return
                 if (application, queue.name) not in seen:
                     seen.add((application, queue.name))
                     yield queue
             if more is not None:
-                log.warning("Metrics leave out backlogs: more than %d queues match %s", self._most_queues, pattern)
+                log.warning("Metrics leave out backlogs: more than %d queues match %s", MAX_QUEUES, pattern)
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

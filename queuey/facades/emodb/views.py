@@ -28,6 +28,7 @@ from queuey.web.responses import JSON, Response, body_of, json_response
 MAX_CLAIMED = 20_000
 """Max live claims of a queue; polls of a full queue return nothing."""
 REMEMBERED = 4096
+"""Max queues whose numbers of claims are kept."""
 
 PARTITIONS = 8
 DEFAULT_TTL = 14 * 86_400
@@ -52,20 +53,16 @@ class OpenClaims:
 
     Args:
         claims: Counts.
-        most: Claims at which a queue is full.
-        remembered: Queues whose numbers are kept.
     """
 
-    def __init__(self, claims: ClaimUseCases, *, most: int = MAX_CLAIMED, remembered: int = REMEMBERED) -> None:
+    def __init__(self, claims: ClaimUseCases) -> None:
         self._claims = claims
-        self._most = most
-        self._remembered = remembered
         self._lock = Lock()
         self._known: OrderedDict[int, int] = OrderedDict()
 
     def has_room(self, qid: int) -> bool:
         """Returns whether it is known that a queue may have more claims. Never blocks."""
-        return self._known.get(qid, self._most) < self._most
+        return self._known.get(qid, MAX_CLAIMED) < MAX_CLAIMED
 
     def is_full(self, access: QueueAccess) -> bool:
         qid = access.queue.qid
@@ -81,7 +78,7 @@ class OpenClaims:
         with self._lock:
             self._known[qid] = number
             self._known.move_to_end(qid)
-            while len(self._known) > self._remembered:
+            while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
 
 

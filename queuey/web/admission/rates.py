@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
@@ -187,13 +186,11 @@ class Bound:
     Args:
         rate: Of each.
         text: What a name has too many of, as in ``logins of this key``.
-        clock: Monotonic seconds.
     """
 
-    def __init__(self, rate: Rate, text: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: Rate, text: str) -> None:
         self._rate = rate
         self._text = text
-        self._clock = clock
         self._lock = threading.Lock()
         self._buckets = Buckets(MAX_COUNTED)
 
@@ -211,7 +208,7 @@ class Bound:
 
     def _look(self, name: str, *, takes: bool) -> None:
         with self._lock:
-            now = self._clock()
+            now = monotonic()
             bucket = self._buckets.look(name, self._rate, now)
             if not bucket.wait:
                 if takes:
