@@ -65,9 +65,6 @@ class OpsViews:
         """Returns whether the store can write and read, and why not; at most ``HEARTBEAT_INTERVAL`` seconds old."""
         if self._looked is None or (self._due() and not self._looking.locked()):
             await request.in_pool(self._look)
-        return self._say()
-
-    def _say(self) -> Response:
         error = self._health
         if error is None:
             return text_response("OK" if self._warning is None else f"OK, but: {self._warning}")
