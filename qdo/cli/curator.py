@@ -15,9 +15,8 @@ from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
 from qdo.partitions import subscribe
 from queuey.terminal import output, times
-from queuey.terminal.bars import bar
 from queuey.terminal.commands import group
-from queuey.terminal.output import Block, DryRun, ToStderr
+from queuey.terminal.output import Block, DryRun, ToStderr, bar
 from queuey.time_parsing import iso
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from queuey.api.claims import backlog_text
-from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, note_absence
+from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, note_absence
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
 from queuey.terminal.signals import handled

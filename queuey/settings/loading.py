@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from queuey.errors import SettingsError
+from queuey.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
-from queuey.settings.rooms import installed
+from queuey.settings.rooms import OWN, installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
@@ -50,7 +51,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
         *((name, Given(text, option_of(name))) for name, text in options.items() if text is not None),
     ]
     for name, value in given:
-        check_known(name, lines, f"in {value.source}")
+        _check_known(name, lines, f"in {value.source}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for line in lines.values():
@@ -61,7 +62,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
-        check_known(variable, variables, "in the environment")
+        _check_known(variable, variables, "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     rooms = tuple(
         room(**{name: values.pop(name) for name in room.__struct_fields__ if name in values}) for room in installed()
@@ -69,6 +70,19 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     settings = Settings(**values, rooms=rooms)
     check(settings, sources)
     return Loaded(settings, sources)
+
+
+def _check_known(key: str, known: Collection[str], where: str) -> None:
+    """Refuses an unknown setting or variable.
+
+    Raises:
+        SettingsError: Says what is meant, perhaps, or that a part of the service is missing.
+    """
+    for room in OWN:
+        if key in {room, variable_of(room)} and key not in known:
+            owner = f"it belongs to the part {room!r} of the service, which is not installed"
+            raise SettingsError(f"Unknown setting {key} {where}: {owner}. Install {DISTRIBUTION} again, or remove it.")
+    check_known(key, known, where)
 
 
 def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:

@@ -15,7 +15,7 @@ from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.admission.scheduling import counted_as
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import LIMITED_KEY, examine

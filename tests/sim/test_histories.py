@@ -459,12 +459,10 @@ class Forgetful(ModelStore):
         """Does nothing."""
 
 
-def counted_from_the_answer(
-    forwarding: Forwarding, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None
-) -> None:
+def counted_from_the_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
     """Counts the deadline from when another worker's answer is heard."""
     request.decided = forwarding._core.boottime()
-    REAL_HEARD(forwarding, key, request, read, answer)
+    REAL_HEARD(forwarding, key, request, answer)
 
 
 def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:

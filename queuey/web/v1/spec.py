@@ -19,7 +19,6 @@ from queuey.web.v1 import parameters
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.messages import MessageViews
-from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.names import NameViews
 from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.parameters import (
@@ -39,9 +38,9 @@ from queuey.web.v1.parameters import (
     USUAL,
     WITH_BODY,
 )
-from queuey.web.v1.queues import QueueViews
+from queuey.web.v1.queues import MoveViews, QueueViews
 from queuey.web.v1.ranges import RangeViews
-from queuey.web.v1.schedules.views import ScheduleViews
+from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.streams import StreamViews
 from queuey.web.v1.unread import UnreadViews
 from queuey.web.v1.views import Operation

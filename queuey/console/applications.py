@@ -1,4 +1,4 @@
-"""Views of lists: applications, their queues by prefix and page, and failures in an application."""
+"""Views of applications: their list, and of one its queues, failures, schedules, keys and audit log."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import msgspec
 from queuey import ids
 from queuey.access import VERBS, Caller, allowed, application_of, owner_name
 from queuey.console import pages
+from queuey.console.acts import OF_SCHEDULES
 from queuey.console.queue import failures
 from queuey.console.sessions import Ask
 from queuey.deadletters import holds_dead
-from queuey.errors import NotAllowed
-from queuey.messages import Queue
+from queuey.errors import InvalidRequest, NotAllowed
+from queuey.messages import Meta, Queue
 from queuey.service.browsing import by_reason
+from queuey.service.operating.audit import Entry
+from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
+from queuey.web.v1.messages import format_place, parse_place
 
 FIELDS = frozenset({"prefix", "start", "depth", "queue"})
+SCHEDULES_FIELDS = frozenset({"start"})
+LOG_FIELDS = frozenset({"cursor", "queue"})
 PAGE_SIZE = 100
 """Max names on a page."""
 MAX_PARTITIONS = 400
@@ -32,6 +38,10 @@ MAX_SAMPLED = 20
 """Max queues of dead letters that one page of failures reads."""
 MAX_REASONS = 100
 """Max reasons on a page."""
+
+CONTENT = frozenset({"error", "shape", "message_key"})
+"""Details of entries that were in messages."""
+OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -165,3 +175,92 @@ def _own(caller: Caller) -> list[str]:
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
+
+
+def show_schedules(ask: Ask) -> Response:
+    """Lists the schedules of queues that the caller administers."""
+    may_see, start = ask.matching("admin"), ask.given.get("start", "")
+    found, following = ask.service.schedules.list(ask.application, may_see, start=start)
+    return ask.render(
+        "schedules.html",
+        "Schedules of",
+        ask.application,
+        schedules=found,
+        following=following,
+        patterns=ask.patterns("admin"),
+        may_add=bool(ask.caller.patterns(ask.application, "send")),
+    )
+
+
+def show_schedule(ask: Ask) -> Response:
+    """Shows a schedule, and the acts that the caller may do."""
+    schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
+    plan = schedule.plan
+    idle = "schedule-pause" if plan.paused else "schedule-resume"
+    return ask.render(
+        "schedule.html",
+        "Schedule",
+        schedule.name,
+        schedule=schedule,
+        acts=[act for act in OF_SCHEDULES if act.name != idle and act.may(ask, plan.queue)],
+        body=pages.shown_body(plan.message.draft.body),
+        meta=plan.message.meta or Meta(),
+    )
+
+
+def show_log(ask: Ask) -> Response:
+    """Lists entries about queues for which the caller has the right ``admin``, and the caller's own, newest first."""
+    ask.service.queues.require_application(ask.application)
+    patterns, who = ask.caller.patterns(ask.application, "admin"), ask.callers.holder(ask.request)
+    queue = ask.given.get("queue", "")
+
+    def is_shown(entry: Entry) -> bool:
+        return queue in {"", entry.queue} and _is_seen(ask, entry, who)
+
+    try:
+        page = ask.service.audit.page(ask.application, ask.given.get("cursor", ""), is_shown)
+    except ValueError as error:
+        raise InvalidRequest({"cursor": str(error)}) from None
+    return ask.render(
+        "audit.html",
+        "Audit log of",
+        queue or ask.application,
+        name=queue,
+        rows=[(format_place(*place), entry) for place, entry in page.entries],
+        following=page.cursor,
+        patterns=patterns,
+        outcomes=OUTCOMES,
+    )
+
+
+def show_entry(ask: Ask) -> Response:
+    """Shows an entry to callers who see it in the list."""
+    ask.service.queues.require_application(ask.application)
+    partition, position = parse_place(ask.match["place"])
+    entry = ask.service.audit.find(ask.application, (partition or 1, position))
+    who = ask.callers.holder(ask.request)
+    if entry is None or not _is_seen(ask, entry, who):
+        raise NoSuchResource("There is no such entry of the audit log that you may see.")
+    reads = entry.who == who or ask.may("read", entry.queue)
+    return ask.render(
+        "entry.html",
+        OUTCOMES[entry.outcome],
+        name=entry.queue,
+        entry=entry,
+        is_cut=not (reads or CONTENT.isdisjoint(entry.details)),
+        hidden={"go_on", "reason"} | (set() if reads else CONTENT),
+    )
+
+
+def _is_seen(ask: Ask, entry: Entry, who: str) -> bool:
+    """Returns whether a caller sees an entry: one about the application needs the right for all queues."""
+    if entry.queue:
+        return entry.who == who or ask.may("admin", entry.queue)
+    return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")
+
+
+def show_keys(ask: Ask) -> Response:
+    """Lists the keys that the caller could have made."""
+    ask.patterns("admin")
+    keys = ask.service.keys.list(ask.application, ask.caller)
+    return ask.render("keys.html", "Keys of", ask.application, keys=keys)
