@@ -104,8 +104,8 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
     there = rows_left(reaping, successor.qid)
     assert reaping.reap() >= 1
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._driver.calls.run(reaping._offsets.read(queue.uid, "group")).offsets == {}
-    assert reaping._driver.calls.run(reaping._offsets.groups(queue.uid)) == []
+    assert reaping._driver.calls.run(reaping._recorded_offsets(queue.uid, "group")).offsets == {}
+    assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
     assert rows_left(reaping, successor.qid) == there
     assert reaping.groups(successor) == ["group"]
     assert pending_deletes(reaping, application) == []
@@ -168,7 +168,7 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
         stops += 1
     assert stops >= 3
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._driver.calls.run(reaping._offsets.groups(queue.uid)) == []
+    assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
 
 
 def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:

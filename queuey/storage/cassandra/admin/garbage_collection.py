@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.catalogue.offsets import OffsetTable
 from queuey.storage.cassandra.catalogue.pending_deletes import SHARDS, PendingDelete, PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.store.claim_logs import ClaimLogRemoval
 from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
@@ -59,17 +57,18 @@ class GarbageCollector:
         options: CassandraOptions,
         clock: Clock,
         pending_deletes: PendingDeletes,
-        offsets: OffsetTable,
-        claim_logs: ClaimLogRemoval,
+        index: QueueIndex,
+        forget_offsets: Callable[[int], Awaitable[None]],
+        remove_logs: Callable[[int, int], Awaitable[None]],
         closing: threading.Event,
     ) -> None:
         self._driver = driver
         self._options = options
         self._clock = clock
         self._pending_deletes = pending_deletes
-        self._offsets = offsets
-        self._claim_logs = claim_logs
-        self._index = QueueIndex(driver, options)
+        self._index = index
+        self._forget_offsets = forget_offsets
+        self._remove_logs = remove_logs
         self._closing = closing
         self.reaped = 0
         """How many pending deletes were emptied."""
@@ -121,10 +120,10 @@ class GarbageCollector:
         if qid != pending.qid:
             for part in range(1, pending.partitions + 1):
                 await self._remove_messages(pending, part)
-            await self._claim_logs.remove(pending.qid, pending.partitions)
+            await self._remove_logs(pending.qid, pending.partitions)
             self.reaped += 1
         if pending.uid is not None and uid != pending.uid:
-            await self._offsets.forget_queue(pending.uid)
+            await self._forget_offsets(pending.uid)
             await self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
         await self._pending_deletes.level(pending)
 

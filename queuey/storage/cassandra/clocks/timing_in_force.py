@@ -36,6 +36,10 @@ class TimingInForce:
     def assumed(self) -> Timing:
         return self.stored.assumed
 
+    def clock_difference(self) -> float:
+        """Returns the S that this process keeps within."""
+        return self.stored.kept.clock_difference
+
     def fresh(self, at: float) -> bool:
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
 

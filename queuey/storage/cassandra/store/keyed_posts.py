@@ -11,11 +11,10 @@ from queuey.errors import Outcome
 from queuey.ids import Position
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
-from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
-from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable, StoreParts
+from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 
 _STATEMENTS = RowStatements("idempotency_keys", "key")
@@ -26,11 +25,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PostedIds).decode
 
 
-class CassandraKeyedPosts(KeyedPosts):
-    _parts: StoreParts
-    _driver: Driver
-    _arrivals: PolledArrivals
-
+class CassandraKeyedPosts(ConnectedStore, KeyedPosts):
     def begin_append_once(
         self,
         queue: Queue,

@@ -14,24 +14,17 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, BucketLookup
+from queuey.storage.cassandra.bucket_index import MARGIN, BucketLookup
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
-from queuey.storage.cassandra.clocks.clock import Clock, ticks
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.id_generator import IdGenerator, Stamps
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.clocks.clock import ticks
+from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.driver import Encoded, InDoubt, Request
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
 from queuey.storage.cassandra.store import named_values
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
-from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.cassandra.write.row_changes import StoreParts
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.scanning import Scanning
 
@@ -56,22 +49,7 @@ class _KnownSlice(NamedTuple):
     known: BucketLookup
 
 
-class CassandraMessages(Scanning):
-    _driver: Driver
-    _options: CassandraOptions
-    _timing: TimingInForce
-    _clock: Clock
-    _generator: IdGenerator
-    _stamps: Stamps
-    _rows: QueueCache
-    _bucket_index: BucketIndex
-    _empty_ranges: EmptyRanges
-    _watch: ClockWatch
-    _writer: ReservingWriter
-    _arrivals: PolledArrivals
-    _levels: ConsistencyLevels
-    _parts: StoreParts
-
+class CassandraMessages(ConnectedStore, Scanning):
     # Writing
 
     def begin_append(

@@ -11,16 +11,13 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Named, NewMessage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import PostedIds
-from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable, StoreParts
+from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable
 from queuey.storage.contracts.names import Names
 
 _STATEMENTS = RowStatements("names", "name")
@@ -36,13 +33,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
-class CassandraNames(Names):
-    _driver: Driver
-    _clock: Clock
-    _parts: StoreParts
-    _arrivals: PolledArrivals
-    _rows: QueueCache
-
+class CassandraNames(ConnectedStore, Names):
     @blocking(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
         await self._rows.current(queue)

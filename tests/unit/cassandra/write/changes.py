@@ -14,9 +14,18 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import migrations, stored_timing
-from queuey.storage.cassandra.catalogue import applications, ledger, offsets, queue_cache, queues, records
+from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.driver import Done, Encoded, InDoubt, Request, Statement
-from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.store import (
+    applications,
+    claim_logs,
+    keyed_posts,
+    ledger,
+    names,
+    offsets,
+    queues,
+    records,
+)
 from queuey.storage.cassandra.timing import SOON, settled
 from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, Weather
@@ -262,8 +271,7 @@ def remove_log(scene: Scene) -> Callable[[], Any]:
     """Removes the claim log of a queue."""
     scene.call(append_entry(scene))
     store = scene.store
-    removal = claim_logs.ClaimLogRemoval(store._driver, store._options, store._transactions)
-    return lambda: store._driver.calls.run(removal.remove(scene.queue.qid, 1))
+    return lambda: store._driver.calls.run(store.remove_logs(scene.queue.qid, 1))
 
 
 def post(scene: Scene) -> Callable[[], Any]:
