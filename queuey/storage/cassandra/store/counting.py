@@ -34,24 +34,23 @@ class CassandraCounting(CassandraMessages):
     @blocking()
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         # Counts what is few and estimates what is many, by how dense both ends are.
-        await self._watch.require()
-        now, boot = self._clock.both()
-        row = await self._rows.current(queue, since=boot)
+        start = await self._started(queue, [Slice(1)])
+        row = await self._rows.current(queue, since=start.boot)
         numbers = range(1, row.queue.partitions + 1)
-        found = await self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now, rough=rough)
-        [horizon] = self._horizons(self._delays(queue, [Slice(1)]), now)
+        found = await self._count(
+            row, [(number, ids.FIRST, counting.END) for number in numbers], start.now, rough=rough
+        )
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
             for number, tally in zip(numbers, found, strict=True)
         ]
-        return horizon, infos
+        return start.horizons[0], infos
 
     @blocking()
     async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        await self._watch.require()
-        now, boot = self._clock.both()
-        row = await self._rows.current(queue, since=boot)
-        [horizon] = self._horizons(self._delays(queue, [Slice(1)]), now)
+        start = await self._started(queue, [Slice(1)])
+        now, horizon = start.now, start.horizons[0]
+        row = await self._rows.current(queue, since=start.boot)
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
@@ -138,7 +137,7 @@ class CassandraCounting(CassandraMessages):
             for descending in (False, True)
         ]
         try:
-            pages = await self._read_slices(row.queue, ends)
+            pages = await self._pages(row.queue, ends, await self._started(row.queue, ends))
         except QueueChanged:
             return None
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]

@@ -40,13 +40,30 @@ LOOKED_AT = 64
 _Locations = Sequence[tuple[int, Position]]
 
 
-class _KnownSlice(NamedTuple):
-    """A slice, its horizon, the upper bound of what is read, and the recorded buckets that may hold it."""
+class ReadStart(NamedTuple):
+    """What a read chooses first, by one look at the clock.
 
+    Attributes:
+        now: The time (ticks).
+        boot: The boot time of the same moment.
+        since: Boot time since which the row and the lookups must have been read that the read goes by.
+        horizons: Of each slice (ticks).
+        uppers: The upper bound of what is read of each slice.
+    """
+
+    now: int
+    boot: float
+    since: float
+    horizons: Sequence[int]
+    uppers: Sequence[Position]
+
+
+class WantedSlice(NamedTuple):
+    """A slice that may hold something, its number among all of its read, and the upper bound of what is read."""
+
+    number: int
     part: Slice
-    horizon: int
     upper: Position
-    known: BucketLookup
 
 
 class CassandraMessages(ConnectedStore, Scanning):
@@ -184,59 +201,81 @@ class CassandraMessages(ConnectedStore, Scanning):
 
     @blocking("Cassandra did not answer the read in time")
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        return await self._read_slices(queue, slices)
-
-    async def _read_slices(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
         # the slices' ``max_bytes`` (see :mod:`..read.reading`).
-        await self._watch.require()
-        # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
-        now, boot = self._clock.both()
-        if not self._timing.fresh(boot):
-            raise self._timing.refusal()
-        delays = self._delays(queue, slices)
-        return await self._pages(queue, slices, now, delays, self._since(queue, slices, delays, boot))
+        return await self._pages(queue, slices, await self._started(queue, slices))
 
-    async def _pages(
-        self, queue: Queue, slices: Sequence[Slice], now: int, delays: Sequence[float], since: float
-    ) -> list[Page]:
-        """Reads slices by a row and buckets that were read at boot time ``since`` or later."""
-        level = self._levels.of(queue)
-        row = await self._rows.current(queue, since=since)
+    async def _started(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
+        """Starts a read, and makes sure of the clock for that."""
+        start = self._start(queue, slices)
+        if start is None:
+            await self._watch.require()
+            start = self._start(queue, slices)
+        if start is None:
+            raise self._watch.refusal()
+        return start
+
+    def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
+        """Starts a read; None: the clock is not known to be right.
+
+        Every read begins with this. What it finds must include all that was acknowledged below its horizons, so its row
+        and its lookups must not be older than they are: first the clock, then the row, then the lookups.
+
+        ``polls``: slices without delay may miss the newest messages, as the data in memory may be old.
+        """
+        now, boot = self._clock.both()
+        if not self._watch.sound(boot):
+            return None
+        delays = self._delays(queue, slices)
+        exact = [
+            delay for part, delay in zip(slices, delays, strict=True) if not part.early and (part.delayed or not polls)
+        ]
+        near = min(exact) if exact else math.inf if polls else self._levels.delay(queue)
+        stored = self._timing.stored
+        age = max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
         horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
-        there = [
-            number
-            for number, part in enumerate(slices)
-            if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
-        ]
-        found = await self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since)
-        wanted = [
-            _KnownSlice(slices[number], horizons[number], uppers[number], known)
-            for number, known in zip(there, found, strict=True)
-        ]
-        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now), strict=True))
-        for number, part in enumerate(slices):
-            if number not in pages:
-                last = None if part.descending else max(part.lower, uppers[number])
-                pages[number] = Page([], horizons[number], last, more=False)
-        return [pages[number] for number in range(len(slices))]
+        return ReadStart(now, boot, boot - age, horizons, uppers)
 
-    async def _read(self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int) -> list[Page]:
-        """Reads slices side by side, and returns their pages.
+    async def _pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
+        row = await self._rows.current(queue, since=start.since)
+        wanted = self._wanted(row, slices, start)
+        return await self._read(row, slices, start, wanted, await self._lookups(row, wanted, start.since))
+
+    def _wanted(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[WantedSlice]:
+        partitions = row.queue.partitions
+        return [
+            WantedSlice(number, part, upper)
+            for number, (part, upper) in enumerate(zip(slices, start.uppers, strict=True))
+            if 0 < part.partition <= partitions and part.lower < upper and part.limit > 0
+        ]
+
+    async def _read(
+        self,
+        row: Row,
+        slices: Sequence[Slice],
+        start: ReadStart,
+        wanted: Sequence[WantedSlice],
+        lookups: Sequence[BucketLookup],
+    ) -> list[Page]:
+        """Reads slices side by side, and returns the pages of all.
 
         Args:
             row: The queue's.
             slices: All that the caller asked for: together they have the bytes of one answer.
+            start: What was chosen for them.
             wanted: Those of them that may hold something.
-            now: Ticks.
+            lookups: The recorded buckets of these.
         """
+        now = start.now
         queue, level = row.queue, self._levels.of(row.queue)
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
         room, remaining = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
             remaining = max_bytes
-        extents = [self._extent(row, one.known, one.part, one.upper, now) for one in wanted]
+        extents = [
+            self._extent(row, known, one.part, one.upper, now) for one, known in zip(wanted, lookups, strict=True)
+        ]
         readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
         keys = [(queue.qid, one.part.partition) for one in wanted]
         found = await reading.run(
@@ -250,11 +289,11 @@ class CassandraMessages(ConnectedStore, Scanning):
         )
         if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < remaining:
             remaining = math.inf
-        for number, one in enumerate(wanted):
+        for number, (one, known) in enumerate(zip(wanted, lookups, strict=True)):
             if remaining <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, one.known, one.part, gathered, now)
+                self._note_low_watermark(row, known, one.part, gathered, now)
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
         checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
@@ -263,32 +302,30 @@ class CassandraMessages(ConnectedStore, Scanning):
             for number, one in enumerate(wanted):
                 if not one.part.ahead and found[number] is not GIVEN_UP:
                     found[number] = named_values.shown(found[number], values, waits=_waits(one.part))
-        return [
-            one.part.put_off(one.horizon)
+        pages = {
+            one.number: one.part.put_off(start.horizons[one.number])
             if gathered is GIVEN_UP
-            else reading.page_of(one.part, extent, gathered, one.horizon)
+            else reading.page_of(one.part, extent, gathered, start.horizons[one.number])
             for one, extent, gathered in zip(wanted, extents, found, strict=True)
+        }
+        return [
+            pages.get(number) or _empty_page(part, start.horizons[number], start.uppers[number])
+            for number, part in enumerate(slices)
         ]
 
     waits_for_network = True
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         # Begins what :meth:`read` would do if row and buckets are in memory.
-        now, boot = self._clock.both()
-        if not self._watch.sound(boot):
+        start = self._start(queue, [part])
+        row = None if start is None else self._rows.held(queue, since=start.since)
+        if start is None or row is None:
             return False
-        delays = self._delays(queue, [part])
-        since = self._since(queue, [part], delays, boot)
-        row = self._rows.held(queue, since=since)
-        if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
+        wanted = self._wanted(row, [part], start)
+        lookups = [known for known in self._cached(row, wanted, start.since) if known is not None]
+        if len(lookups) < len(wanted):
             return False
-        [horizon] = self._horizons(delays, now)
-        upper = self._upper(part, horizon)
-        key = (row.queue.qid, part.partition)
-        known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
-        if known is None or part.lower >= upper:
-            return False
-        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now)
+        reads = self._read(row, [part], start, wanted, lookups)
         self._driver.calls.begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
@@ -296,21 +333,11 @@ class CassandraMessages(ConnectedStore, Scanning):
         self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
     ) -> None:
         """Reads without blocking. It may miss the newest: without delay, the data in memory may be old."""
-        now, boot = self._clock.both()
-        if not self._watch.sound(boot):
+        start = self._start(queue, slices, polls=True)
+        if start is None:
             done(None, self._watch.refusal())
-            return
-        delays, delayed = self._delays(queue, slices), [part for part in slices if part.delayed]
-        since = boot - self._timing.kept.row_age
-        if delayed:
-            since = self._since(queue, delayed, self._delays(queue, delayed), boot)
-        self._driver.calls.begin(self._pages(queue, slices, now, delays, since), done)
-
-    def _since(self, queue: Queue, slices: Sequence[Slice], delays: Sequence[float], boot: float) -> float:
-        """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        delays = [delay for part, delay in zip(slices, delays, strict=True) if not part.early]
-        near, stored = min(delays) if delays else self._levels.delay(queue), self._timing.stored
-        return boot - max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
+        else:
+            self._driver.calls.begin(self._pages(queue, slices, start), done)
 
     def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
         """Returns the horizons of slices, given how far each stays behind the clock."""
@@ -341,27 +368,32 @@ class CassandraMessages(ConnectedStore, Scanning):
         if below is not None:
             self._empty_ranges.note(key, probe, below)
 
-    async def _lookups(
-        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float
-    ) -> list[BucketLookup]:
-        """Returns the recorded buckets of slices, from memory if that is recent enough."""
-        qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
-        found: list[BucketLookup | None] = [
+    def _cached(self, row: Row, wanted: Sequence[WantedSlice], since: float) -> list[BucketLookup | None]:
+        """Returns the recorded buckets of slices that are in memory, if they are recent enough."""
+        qid = row.queue.qid
+        return [
             self._bucket_index.cached(
                 qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
             )
-            for part, upper in wanted
+            for _, part, upper in wanted
         ]
-        for descending in (False, True):
-            missing = [n for n, (part, _) in enumerate(wanted) if found[n] is None and part.descending == descending]
-            asked = [
-                (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
-            ]
-            lookups = await self._bucket_index.lookup(
-                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending
-            )
-            for number, known in zip(missing, lookups, strict=True):
-                found[number] = known
+
+    async def _lookups(self, row: Row, wanted: Sequence[WantedSlice], since: float) -> list[BucketLookup]:
+        """Returns the recorded buckets of slices, from memory if they are recent enough."""
+        found = self._cached(row, wanted, since)
+        if None in found:
+            reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
+            for descending in (False, True):
+                missing = [n for n, one in enumerate(wanted) if found[n] is None and one.part.descending == descending]
+                asked = [
+                    (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
+                    for _, part, upper in (wanted[n] for n in missing)
+                ]
+                lookups = await self._bucket_index.lookup(
+                    asked, consistency=reads, low_watermarks=low_watermarks, descending=descending
+                )
+                for number, known in zip(missing, lookups, strict=True):
+                    found[number] = known
         return [known for known in found if known is not None]
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
@@ -468,6 +500,10 @@ class CassandraMessages(ConnectedStore, Scanning):
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
         return self._arrivals.hear(moment, partitions)
+
+
+def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
+    return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
 
 
 def _waits(part: Slice) -> bool:
