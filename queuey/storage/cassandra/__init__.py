@@ -2,8 +2,7 @@
 
 What promises what:
 
-* ids, write stamps: :mod:`.clocks.id_generator`, on the clock of :mod:`.clocks.clock`, which
-  :mod:`.clocks.clock_watch` compares with the cluster's;
+* ids, write stamps: :mod:`.clocks.clock`, which :mod:`.clocks.clock_watch` compares with the cluster's;
 * writes that are acknowledged within W of their ids or taken back: :mod:`.write.writer`, :mod:`.write.undo_writes`;
 * reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.bucket_index`,
   :mod:`.read.reading`;
@@ -12,10 +11,10 @@ What promises what:
 * queues, whose rows no process uses longer than C: :mod:`.store.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.store.claim_logs`;
-* posts with idempotency keys: :mod:`.store.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
-  :mod:`.store.names`, by the rules of :mod:`.write.names`, shown by :mod:`.store.named_values`;
+* posts with idempotency keys and named messages: :mod:`.store.names`, by the rules of :mod:`.write.post_keys` and
+  :mod:`.write.names`;
 * waiting readers: :mod:`.waiting.arrivals`, by what :mod:`.waiting.recent_writes` records of all processes;
-* what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
+* what purges and deletes leave: :mod:`.catalogue.garbage_collection`;
 * the parts, and how they are made: :mod:`.store.connected`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -25,36 +24,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-from queuey.errors import Outcome, StoreClosed, StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, ticks_to_seconds
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.cassandra import bucket_index, message_codec
-from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.id_generator import TICKS_PER_MICROSECOND
-from queuey.storage.cassandra.clocks.light_checks import NOW
-from queuey.storage.cassandra.clocks.tails import WRITE as TELL_TAILS
+from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector
+from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.clocks.timing_in_force import READ as READ_TIMING
+from queuey.storage.cassandra.clocks.timing_in_force import TELL_TAILS
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import CassandraOptions, Level
-from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.store import claim_logs, names
 from queuey.storage.cassandra.store.bulk import CassandraBulk
 from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs
 from queuey.storage.cassandra.store.covers import CassandraCovers
-from queuey.storage.cassandra.store.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.store.ledger import CassandraLedger
-from queuey.storage.cassandra.store.names import CassandraNames
+from queuey.storage.cassandra.store.names import CassandraKeyedPosts, CassandraNames
 from queuey.storage.cassandra.store.offsets import CassandraOffsets
 from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from queuey.storage.cassandra.store.records import CassandraRecords
 from queuey.storage.cassandra.waiting import recent_writes
-from queuey.storage.deadlines import Done, bounded
+from queuey.storage.deadlines import bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
@@ -79,7 +75,6 @@ PREPARED = (
     *recent_writes.PREPARED,
     NOW,
     *claim_logs.PREPARED,
-    *keyed_posts.PREPARED,
     *names.PREPARED,
 )
 """Statements that the loop's thread sends often, prepared ahead."""
@@ -127,11 +122,6 @@ class CassandraStore(
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
-
-    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        if self._driver.loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
-        return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:
         # Also red: a clock that is off, a schema that is too old or too new.

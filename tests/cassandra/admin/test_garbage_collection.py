@@ -15,11 +15,10 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector, own_buckets
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
-from queuey.storage.cassandra.catalogue import pending_deletes as grave_rows
+from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
 from queuey.storage.cassandra.catalogue import queue_index
-from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete
+from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector, PendingDelete, own_buckets
 from queuey.storage.cassandra.driver import Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire

@@ -20,7 +20,7 @@ from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
-from queuey.storage.cassandra.store import named_values
+from queuey.storage.cassandra.store import names
 from queuey.storage.cassandra.store.counting import CassandraCounting
 from queuey.storage.cassandra.store.messages import WantedSlice
 
@@ -108,9 +108,9 @@ class CassandraBulk(CassandraCounting):
             NamedMessage(int(found.ticks[row]), int(found.low[row]), part.partition, 0, b"", None, name or "")
             for row, (name, _) in named.items()
         ]
-        find = named_values.find(self._parts, queue, named_values.marked(messages))
+        find = names.find_values(self._parts, queue, names.marked_in(messages))
         values = self._run(find)
-        left = named_values.shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
+        left = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in left}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
         return arrow_scan.unnamed(found, named, rows)

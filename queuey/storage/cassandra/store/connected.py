@@ -13,20 +13,18 @@ from uuid import uuid4
 
 from queuey.messages import Queue
 from queuey.storage.cassandra.bucket_index import BucketIndex
-from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
+from queuey.storage.cassandra.catalogue.garbage_collection import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, IdGenerator, Stamps
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.id_generator import IdGenerator, Stamps
-from queuey.storage.cassandra.clocks.tails import Tails
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
+from queuey.storage.cassandra.clocks.timing_in_force import Tails, TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
-from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.reading import EmptyRanges
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals, ReadableStore
 from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
@@ -23,9 +23,10 @@ from queuey.storage.cassandra.driver import Encoded, InDoubt, Request
 from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
-from queuey.storage.cassandra.store import named_values
+from queuey.storage.cassandra.store import names
 from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
+from queuey.storage.deadlines import Done
 from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
@@ -83,6 +84,11 @@ class CassandraMessages(ConnectedStore, Scanning):
             done(positions, error)
 
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
+
+    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        if self._driver.loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
+        return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def write_within(self, queue: Queue) -> float:
         level = self._levels.of(queue)
@@ -297,11 +303,11 @@ class CassandraMessages(ConnectedStore, Scanning):
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
         checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
-        if marked := named_values.marked(chain.from_iterable(checked)):
-            values = await named_values.find(self._parts, queue, marked, early=all(part.early for part in slices))
+        if marked := names.marked_in(chain.from_iterable(checked)):
+            values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
             for number, one in enumerate(wanted):
                 if not one.part.ahead and found[number] is not GIVEN_UP:
-                    found[number] = named_values.shown(found[number], values, waits=_waits(one.part))
+                    found[number] = names.values_shown(found[number], values, waits=_waits(one.part))
         pages = {
             one.number: one.part.put_off(start.horizons[one.number])
             if gathered is GIVEN_UP

@@ -19,7 +19,6 @@ from queuey.storage.cassandra.driver import Done, Encoded, InDoubt, Request, Sta
 from queuey.storage.cassandra.store import (
     applications,
     claim_logs,
-    keyed_posts,
     ledger,
     names,
     offsets,
@@ -327,7 +326,7 @@ def record_migration(scene: Scene) -> Callable[[], Any]:
     return lambda: [lock(scene).transactions.wait(migrations._RECORD, (7, "name", "sum", 1.0))]
 
 
-KEYED, NAMED = keyed_posts._STATEMENTS.change, names._STATEMENTS.change
+KEYED, NAMED = names._KEYS.change, names._NAMES.change
 NEXT_ENTRY = Statement(claim_logs._ADVANCE.cql, idempotent=False)
 
 CALLERS = {
