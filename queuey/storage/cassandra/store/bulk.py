@@ -22,7 +22,7 @@ from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store import names
 from queuey.storage.cassandra.store.counting import CassandraCounting
-from queuey.storage.cassandra.store.messages import WantedSlice
+from queuey.storage.cassandra.store.messages import RequestedSlice
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -90,7 +90,7 @@ class CassandraBulk(CassandraCounting):
         at = part.lower
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
-            [known] = self._run(self._lookups(row, [WantedSlice(0, left, upper)], start.since))
+            [known] = self._run(self._lookups(row, [RequestedSlice(0, left, upper)], start.since))
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.current(queue))

@@ -48,7 +48,7 @@ class ReadStart(NamedTuple):
         now: The time (ticks).
         boot: The boot time of the same moment.
         since: Boot time since which the row and the lookups must have been read that the read goes by.
-        horizons: Of each slice (ticks).
+        horizons: The horizon of each slice (ticks).
         uppers: The upper bound of what is read of each slice.
     """
 
@@ -59,7 +59,7 @@ class ReadStart(NamedTuple):
     uppers: Sequence[Position]
 
 
-class WantedSlice(NamedTuple):
+class RequestedSlice(NamedTuple):
     """A slice that may hold something, its number among all of its read, and the upper bound of what is read."""
 
     number: int
@@ -222,7 +222,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         return start
 
     def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
-        """Starts a read; None: the clock is not known to be right.
+        """Starts a read. Returns None if the clock is not known to be right.
 
         Every read begins with this. What it finds must include all that was acknowledged below its horizons, so its row
         and its lookups must not be older than they are: first the clock, then the row, then the lookups.
@@ -245,13 +245,13 @@ class CassandraMessages(ConnectedStore, Scanning):
 
     async def _pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
         row = await self._rows.current(queue, since=start.since)
-        wanted = self._wanted(row, slices, start)
-        return await self._read(row, slices, start, wanted, await self._lookups(row, wanted, start.since))
+        requested = self._requested(row, slices, start)
+        return await self._read(row, slices, start, requested, await self._lookups(row, requested, start.since))
 
-    def _wanted(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[WantedSlice]:
+    def _requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
         partitions = row.queue.partitions
         return [
-            WantedSlice(number, part, upper)
+            RequestedSlice(number, part, upper)
             for number, (part, upper) in enumerate(zip(slices, start.uppers, strict=True))
             if 0 < part.partition <= partitions and part.lower < upper and part.limit > 0
         ]
@@ -261,7 +261,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         row: Row,
         slices: Sequence[Slice],
         start: ReadStart,
-        wanted: Sequence[WantedSlice],
+        requested: Sequence[RequestedSlice],
         lookups: Sequence[BucketLookup],
     ) -> list[Page]:
         """Reads slices side by side, and returns the pages of all.
@@ -270,7 +270,7 @@ class CassandraMessages(ConnectedStore, Scanning):
             row: The queue's.
             slices: All that the caller asked for: together they have the bytes of one answer.
             start: What was chosen for them.
-            wanted: Those of them that may hold something.
+            requested: Those of them that may hold something.
             lookups: The recorded buckets of these.
         """
         now = start.now
@@ -280,10 +280,12 @@ class CassandraMessages(ConnectedStore, Scanning):
         if len(slices) > 1 and slices[0].bodies:
             remaining = max_bytes
         extents = [
-            self._extent(row, known, one.part, one.upper, now) for one, known in zip(wanted, lookups, strict=True)
+            self._extent(row, known, one.part, one.upper, now) for one, known in zip(requested, lookups, strict=True)
         ]
-        readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
-        keys = [(queue.qid, one.part.partition) for one in wanted]
+        readers = [
+            self._reader(row, one.part, extent, now, room) for one, extent in zip(requested, extents, strict=True)
+        ]
+        keys = [(queue.qid, one.part.partition) for one in requested]
         found = await reading.run(
             self._driver,
             readers,
@@ -295,24 +297,24 @@ class CassandraMessages(ConnectedStore, Scanning):
         )
         if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < remaining:
             remaining = math.inf
-        for number, (one, known) in enumerate(zip(wanted, lookups, strict=True)):
+        for number, (one, known) in enumerate(zip(requested, lookups, strict=True)):
             if remaining <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
                 self._note_low_watermark(row, known, one.part, gathered, now)
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
-        checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
+        checked = [gathered.messages for gathered, one in zip(found, requested, strict=True) if not one.part.ahead]
         if marked := names.marked_in(chain.from_iterable(checked)):
             values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
-            for number, one in enumerate(wanted):
+            for number, one in enumerate(requested):
                 if not one.part.ahead and found[number] is not GIVEN_UP:
                     found[number] = names.values_shown(found[number], values, waits=_waits(one.part))
         pages = {
             one.number: one.part.put_off(start.horizons[one.number])
             if gathered is GIVEN_UP
             else reading.page_of(one.part, extent, gathered, start.horizons[one.number])
-            for one, extent, gathered in zip(wanted, extents, found, strict=True)
+            for one, extent, gathered in zip(requested, extents, found, strict=True)
         }
         return [
             pages.get(number) or _empty_page(part, start.horizons[number], start.uppers[number])
@@ -327,18 +329,17 @@ class CassandraMessages(ConnectedStore, Scanning):
         row = None if start is None else self._rows.held(queue, since=start.since)
         if start is None or row is None:
             return False
-        wanted = self._wanted(row, [part], start)
-        lookups = [known for known in self._cached(row, wanted, start.since) if known is not None]
-        if len(lookups) < len(wanted):
+        requested = self._requested(row, [part], start)
+        lookups = [known for known in self._cached(row, requested, start.since) if known is not None]
+        if len(lookups) < len(requested):
             return False
-        reads = self._read(row, [part], start, wanted, lookups)
+        reads = self._read(row, [part], start, requested, lookups)
         self._driver.calls.begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
     def begin_look(
         self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
     ) -> None:
-        """Reads without blocking. It may miss the newest: without delay, the data in memory may be old."""
         start = self._start(queue, slices, polls=True)
         if start is None:
             done(None, self._watch.refusal())
@@ -364,7 +365,6 @@ class CassandraMessages(ConnectedStore, Scanning):
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        """Returns the horizon (ticks) of a read that begins now; never blocks."""
         [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
@@ -374,26 +374,28 @@ class CassandraMessages(ConnectedStore, Scanning):
         if below is not None:
             self._empty_ranges.note(key, probe, below)
 
-    def _cached(self, row: Row, wanted: Sequence[WantedSlice], since: float) -> list[BucketLookup | None]:
+    def _cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
         """Returns the recorded buckets of slices that are in memory, if they are recent enough."""
         qid = row.queue.qid
         return [
             self._bucket_index.cached(
                 qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
             )
-            for _, part, upper in wanted
+            for _, part, upper in requested
         ]
 
-    async def _lookups(self, row: Row, wanted: Sequence[WantedSlice], since: float) -> list[BucketLookup]:
+    async def _lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
         """Returns the recorded buckets of slices, from memory if they are recent enough."""
-        found = self._cached(row, wanted, since)
+        found = self._cached(row, requested, since)
         if None in found:
             reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
             for descending in (False, True):
-                missing = [n for n, one in enumerate(wanted) if found[n] is None and one.part.descending == descending]
+                missing = [
+                    n for n, one in enumerate(requested) if found[n] is None and one.part.descending == descending
+                ]
                 asked = [
                     (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
-                    for _, part, upper in (wanted[n] for n in missing)
+                    for _, part, upper in (requested[n] for n in missing)
                 ]
                 lookups = await self._bucket_index.lookup(
                     asked, consistency=reads, low_watermarks=low_watermarks, descending=descending
