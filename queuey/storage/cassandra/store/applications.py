@@ -29,7 +29,9 @@ _APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0 AND nam
 _ALL = (1 << 31) - 1
 """Max limit that Cassandra accepts."""
 
-_KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
+_KEY = Statement(
+    "SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?", frequent=True
+)
 _ADD_KEY = Statement(
     "INSERT INTO keys (digest, application, id, created, expires, note, scope, version) VALUES (?, ?, ?, ?, ?, ?, ?, "
     "?) "

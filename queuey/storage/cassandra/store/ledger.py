@@ -26,7 +26,7 @@ LONGEST_WORK = 500
 """Max bytes of the name of a work."""
 _MOST_PIECES = 1 << 63
 
-_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?")
+_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
 _SET = Statement(
     "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
 )

@@ -25,7 +25,7 @@ _ROWS_IN_A_TURN = 2_000
 """Max rows that one turn of the loop goes through."""
 
 _ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
-_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}")
+_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}", frequent=True)
 _LIST = Statement(
     "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
     "LIMIT ?"
