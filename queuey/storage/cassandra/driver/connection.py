@@ -138,10 +138,6 @@ class Driver:
         if self._client is not None:
             self._client.follow(self._cluster)
 
-    def wait(self, acquire: Callable[..., bool]) -> None:
-        """Waits within the time of the call, as :meth:`Deadline.wait`."""
-        self._deadline.wait(acquire)
-
     def ready(self, timeout: float) -> bool:
         return self._ready.wait(timeout)
 

@@ -155,7 +155,7 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
     if several := len(sources) > 1:
         sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
     filling, narrow = _PageBuilder(requested, first, most), 1
-    span = _Span()
+    span = Span()
     while position > bound if down else position < bound:
         stop = filling.window(sources, position, bound, narrow) if several else bound
         probes = filling.probes(sources, position, stop)
@@ -284,7 +284,7 @@ class _PageBuilder:
         return len(self.messages) >= wanted.limit
 
 
-class _Span:
+class Span:
     """How much time a round may cover: all there is, until it turns out that there are too many dead rows in it."""
 
     ticks: int | None = None

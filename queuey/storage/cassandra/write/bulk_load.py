@@ -186,7 +186,7 @@ class Loader:
         for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
             for start, stop, weight in _batches(sizes[first:end]):
                 for _ in range(weight):
-                    self._driver.wait(room.acquire)
+                    self._driver.calls.deadline.wait(room.acquire)
                 if errors:
                     room.release(weight)
                     break
@@ -199,7 +199,7 @@ class Loader:
                 )
                 self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):
-            self._driver.wait(room.acquire)
+            self._driver.calls.deadline.wait(room.acquire)
         if errors:
             raise errors[0]
         return len(messages)
