@@ -226,8 +226,8 @@ class Estimate:
         return Tally(max(len(found), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
     async def _ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
-        part = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
-        reader = reading.rounds(part, extent, self._now, first=math.inf, most=math.inf)
+        listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
+        reader = reading.rounds(listing, extent, self._now, first=math.inf, most=math.inf)
         [gathered] = await reading.run(self._driver, [reader], [self._key], self._consistency)
         return gathered
 
