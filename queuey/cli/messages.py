@@ -68,7 +68,7 @@ def read(
     early: Early = False,
 ) -> None:
     """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
-    from queuey.client.calls.read_calls import Query, onward
+    from queuey.client.calls.message_calls import Query, onward
 
     note_missing(client, queue, partitions)
     bounds = {"since": since, "after": after, "before": before, "until": until}

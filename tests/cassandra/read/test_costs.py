@@ -18,7 +18,7 @@ from queuey.service import Draft, Range, Service
 from queuey.service.reading import SHORT, SHORT_BYTES
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
-from queuey.storage.cassandra.store.names import PREPARED as NAMES
+from queuey.storage.cassandra.store.names import _NAMES
 from tests.blocking import BlockingNames
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
@@ -161,14 +161,14 @@ def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
     log = process.wire.log
     log.clear()
     found = call()
-    known = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, *NAMES, *CLOCKS, *QUEUES)
+    known = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, _NAMES.find, _NAMES.change, *CLOCKS, *QUEUES)
     sent = Sent(
         log.count((*READS, *IDS)),
         log.rows,
         log.count((*INSERTS, *DELETES)),
         log.count(APPENDS),
-        log.count(NAMES[:1]),
-        log.count(NAMES[1:]),
+        log.count([_NAMES.find]),
+        log.count([_NAMES.change]),
         len(log.statements) - log.count(known),
     )
     return sent, found

@@ -14,8 +14,8 @@ from queuey.messages import Location, Meta, NewMessage, Queue
 from queuey.service.core import Done
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import class_of
-from queuey.storage.cassandra.catalogue import applications, queues
 from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.store import applications, queues
 from tests.sim.availability import Stored
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store

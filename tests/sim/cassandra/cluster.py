@@ -27,7 +27,7 @@ from queuey import ids
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.driver.store_loop import Calls

@@ -13,12 +13,10 @@ import pytest
 
 from queuey.messages import Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
-from queuey.storage.cassandra.clocks import clock_check, id_generator
+from queuey.storage.cassandra.clocks import clock, clock_check
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.intervals import Interval
-from queuey.storage.cassandra.clocks.light_checks import Told
+from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck, Interval
+from queuey.storage.cassandra.clocks.clock_watch import ClockWatch, Told
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Done, Encoded, Request
 from queuey.storage.cassandra.message_codec import INSERT
@@ -175,7 +173,7 @@ def undone_in_time(
 
 def low_stamp(now: int, ticks: int) -> int:
     """Stamps the undo write of a message before the message."""
-    return id_generator.stamp_of(ticks) - 1
+    return clock.stamp_of(ticks) - 1
 
 
 def without_delay(messages: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[float]:
@@ -258,7 +256,7 @@ MUTATIONS = {
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=12),
     "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=19),
     "the timestamp of the undo write": Mutation(
-        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=7
+        ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, low_stamp), first=7
     ),
     "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delays, without_delay), first=4),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),

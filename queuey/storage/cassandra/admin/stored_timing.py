@@ -10,8 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.clocks.tails import Measured
-from queuey.storage.cassandra.clocks.timing_in_force import READ
+from queuey.storage.cassandra.clocks.timing_in_force import READ, Measured
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions

@@ -26,12 +26,11 @@ from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavail
 from queuey.messages import Queue
 from queuey.storage import catalogue_rows
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, Recent
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.recent import Recent
 
 _OWN = ("home_class", "longest_ttl", "longest_row")
 _FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.CHOSEN, "created", "version")

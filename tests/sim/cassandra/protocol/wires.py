@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, RESULT, VOID
 from tests.sim.cassandra.protocol import frames

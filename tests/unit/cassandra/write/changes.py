@@ -14,9 +14,17 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import migrations, stored_timing
-from queuey.storage.cassandra.catalogue import applications, ledger, offsets, queue_cache, queues, records
+from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.driver import Done, Encoded, InDoubt, Request, Statement
-from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.store import (
+    applications,
+    claim_logs,
+    ledger,
+    names,
+    offsets,
+    queues,
+    records,
+)
 from queuey.storage.cassandra.timing import SOON, settled
 from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, Weather
@@ -262,8 +270,7 @@ def remove_log(scene: Scene) -> Callable[[], Any]:
     """Removes the claim log of a queue."""
     scene.call(append_entry(scene))
     store = scene.store
-    removal = claim_logs.ClaimLogRemoval(store._driver, store._options, store._transactions)
-    return lambda: store._driver.calls.run(removal.remove(scene.queue.qid, 1))
+    return lambda: store._driver.calls.run(store.remove_logs(scene.queue.qid, 1))
 
 
 def post(scene: Scene) -> Callable[[], Any]:
@@ -319,7 +326,7 @@ def record_migration(scene: Scene) -> Callable[[], Any]:
     return lambda: [lock(scene).transactions.wait(migrations._RECORD, (7, "name", "sum", 1.0))]
 
 
-KEYED, NAMED = keyed_posts._STATEMENTS.change, names._STATEMENTS.change
+KEYED, NAMED = names._KEYS.change, names._NAMES.change
 NEXT_ENTRY = Statement(claim_logs._ADVANCE.cql, idempotent=False)
 
 CALLERS = {

@@ -11,7 +11,7 @@ import pytest
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT
 from tests.sim.cassandra.cluster import Cluster, Weather

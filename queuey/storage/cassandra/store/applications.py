@@ -7,7 +7,6 @@ removes the first, then the second, unless another caller has added the key agai
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,11 +16,10 @@ from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, catalogue_rows
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.store.connected import ConnectedStore
 
 _CREATE = Statement(
     "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
@@ -31,7 +29,9 @@ _APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0 AND nam
 _ALL = (1 << 31) - 1
 """Max limit that Cassandra accepts."""
 
-_KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
+_KEY = Statement(
+    "SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?", frequent=True
+)
 _ADD_KEY = Statement(
     "INSERT INTO keys (digest, application, id, created, expires, note, scope, version) VALUES (?, ?, ?, ?, ?, ?, ?, "
     "?) "
@@ -70,15 +70,7 @@ class _Found(NamedTuple):
     version: int
 
 
-class CassandraApplications(Applications):
-    _driver: Driver
-    _options: CassandraOptions
-    _clock: Clock
-    _closing: threading.Event
-    _transactions: LightweightTransactions
-    _known: dict[str, float]
-    """When it was last certain that an application exists (boot time). Names that do not exist are not remembered."""
-
+class CassandraApplications(ConnectedStore, Applications):
     @blocking()
     async def create_application(self, name: str) -> None:
         token = new_number()
@@ -100,11 +92,11 @@ class CassandraApplications(Applications):
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         now = self._clock.boottime()
-        if now - self._known.get(name, -_CACHED) < _CACHED:
+        if now - self._known_applications.get(name, -_CACHED) < _CACHED:
             return True
         found = bool(await self._ask(_APPLICATION, name))
         if found:
-            self._known[name] = now
+            self._known_applications[name] = now
         return found
 
     @blocking()

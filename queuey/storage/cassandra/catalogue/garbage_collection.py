@@ -1,6 +1,6 @@
 """Removes what purged and deleted queues left.
 
-A purge or delete makes a queue's messages unreachable at once and leaves a pending delete. Later, when no process can
+A purge or delete records a pending delete before it makes a queue's messages unreachable. Later, when no process can
 still write with the old row, garbage collection removes the messages, a whole Cassandra partition by one delete, then
 their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it may be done
 again, by several processes at once and after a crash in the middle: a qid is never used twice.
@@ -10,23 +10,37 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
+from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.catalogue.offsets import OffsetTable
-from queuey.storage.cassandra.catalogue.pending_deletes import SHARDS, PendingDelete, PendingDeletes
+from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.store.claim_logs import ClaimLogRemoval
 from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 
+SHARDS = 16
+_PAGE = 100
+
+_DIG = Statement(
+    "INSERT INTO pending_deletes (shard, deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_OLDEST = Statement(
+    "SELECT deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name FROM pending_deletes "
+    "WHERE shard = ? AND deleted_at > ? AND deleted_at < ? LIMIT ?"
+)
+_LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
 _IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
 _BUCKETS = Statement("SELECT width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ?")
 _REMOVE = tuple(
@@ -40,14 +54,54 @@ _PIECE = 2000
 """Number of buckets that one turn of the loop deals with."""
 
 
-def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
-    """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
+class PendingDelete(msgspec.Struct, frozen=True):
+    """Messages to be removed, if their qid is not that of the queue any more.
 
-    Messages of the home class were written before the pending delete was noted (and a little later, by processes with
-    the old row), with ids no further in the past or future than the class lets them live.
+    Attributes:
+        buried: When, as an id's position.
+        uid: Of a queue that was to be deleted; its offsets go as well. None: a purge.
+        partitions, home_class, longest_ttl: Of the queue then; they say where its messages are.
     """
-    span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
-    return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)
+
+    buried: ids.Position
+    qid: int
+    uid: int | None
+    partitions: int
+    home_class: int
+    longest_ttl: int
+    application: str
+    name: str
+
+
+class PendingDeletes:
+    def __init__(self, driver: Driver, options: CassandraOptions) -> None:
+        self._driver = driver
+        self._options = options
+
+    async def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
+        """Notes down what is about to be left by a purge or delete."""
+        queue, uid = row.queue, row.queue.uid if deleted else None
+        numbers = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
+        pending = PendingDelete((now, ids.random_low()), *numbers, queue.application, queue.name)
+        _, *columns = msgspec.structs.astuple(pending)
+        values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
+        await self._driver.ask(Request(_DIG, values, self._options.catalogue_write))
+        return pending
+
+    async def older(
+        self, ticks: int, shard: int, after: ids.Position
+    ) -> tuple[list[PendingDelete], ids.Position | None]:
+        """Returns a page of a shard, and its end if there are further pages."""
+        values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE
+        answer = await self._driver.ask(Request(_OLDEST, values, self._options.catalogue_read))
+        rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
+        # Without a qid only what came late of a pending delete that is gone is there.
+        page = [PendingDelete(*row) for row in rows if row[1] is not None]
+        return page, rows[-1][0] if len(rows) == _PAGE else None
+
+    async def level(self, pending: PendingDelete) -> None:
+        values = pending.qid % SHARDS, uuid_of(pending.buried)
+        await self._driver.ask(Request(_LEVEL, values, self._options.catalogue_write))
 
 
 class GarbageCollector:
@@ -59,17 +113,18 @@ class GarbageCollector:
         options: CassandraOptions,
         clock: Clock,
         pending_deletes: PendingDeletes,
-        offsets: OffsetTable,
-        claim_logs: ClaimLogRemoval,
+        index: QueueIndex,
+        forget_offsets: Callable[[int], Awaitable[None]],
+        remove_logs: Callable[[int, int], Awaitable[None]],
         closing: threading.Event,
     ) -> None:
         self._driver = driver
         self._options = options
         self._clock = clock
         self._pending_deletes = pending_deletes
-        self._offsets = offsets
-        self._claim_logs = claim_logs
-        self._index = QueueIndex(driver, options)
+        self._index = index
+        self._forget_offsets = forget_offsets
+        self._remove_logs = remove_logs
         self._closing = closing
         self.reaped = 0
         """How many pending deletes were emptied."""
@@ -121,10 +176,10 @@ class GarbageCollector:
         if qid != pending.qid:
             for part in range(1, pending.partitions + 1):
                 await self._remove_messages(pending, part)
-            await self._claim_logs.remove(pending.qid, pending.partitions)
+            await self._remove_logs(pending.qid, pending.partitions)
             self.reaped += 1
         if pending.uid is not None and uid != pending.uid:
-            await self._offsets.forget_queue(pending.uid)
+            await self._forget_offsets(pending.uid)
             await self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
         await self._pending_deletes.level(pending)
 
@@ -163,3 +218,13 @@ class GarbageCollector:
             for time_bucket in time_buckets
         ]
         await self._driver.ask_all(removals, most=_AT_ONCE)
+
+
+def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
+    """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
+
+    Messages of the home class were written before the pending delete was noted (and a little later, by processes with
+    the old row), with ids no further in the past or future than the class lets them live.
+    """
+    span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
+    return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)

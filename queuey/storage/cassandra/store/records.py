@@ -15,17 +15,17 @@ from msgspec.structs import replace
 from queuey.errors import RecordChanged
 from queuey.messages import Record, RecordDue
 from queuey.storage import Records, items
-from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.store.connected import ConnectedStore
 
 SHARDS = 4
 _ROWS_IN_A_TURN = 2_000
 """Max rows that one turn of the loop goes through."""
 
 _ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
-_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}")
+_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}", frequent=True)
 _LIST = Statement(
     "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
     "LIMIT ?"
@@ -43,11 +43,7 @@ _DUE_OF = Statement(
 )
 
 
-class CassandraRecords(Records):
-    _driver: Driver
-    _options: CassandraOptions
-    _transactions: LightweightTransactions
-
+class CassandraRecords(ConnectedStore, Records):
     @blocking()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
         # Finishes or discards a change whose outcome is unknown, then reads.

@@ -7,19 +7,16 @@ not taken for one that never went.
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 from uuid import uuid4
 
 from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
 from queuey.storage import IDENTITY, Ledger
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, new_number
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.store.connected import ConnectedStore
 
 KEPT = 30 * 24 * 3600
 """Max seconds for which an entry is kept after its last change."""
@@ -29,7 +26,7 @@ LONGEST_WORK = 500
 """Max bytes of the name of a work."""
 _MOST_PIECES = 1 << 63
 
-_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?")
+_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
 _SET = Statement(
     "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
 )
@@ -43,14 +40,7 @@ class LedgerEntry(NamedTuple):
 NOTHING = LedgerEntry(None, None)
 
 
-class CassandraLedger(Ledger):
-    _driver: Driver
-    _options: CassandraOptions
-    _clock: Clock
-    _transactions: LightweightTransactions
-    _watch: ClockWatch
-    _closing: threading.Event
-
+class CassandraLedger(ConnectedStore, Ledger):
     @blocking()
     async def now(self) -> int:
         if self._closing.is_set():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
@@ -21,17 +19,12 @@ from queuey.errors import (
 from queuey.messages import Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, QueueCache, Row, row_of
-from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_index import IndexEntry
+from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.lightweight_transactions import ChangeResult, LightweightTransactions, new_number
-from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
-from queuey.storage.deadlines import Deadline
+from queuey.storage.cassandra.lightweight_transactions import ChangeResult, new_number
+from queuey.storage.cassandra.store.applications import CassandraApplications
 
 _INSERT = Statement(
     f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(COLUMNS.split(','))}) IF NOT EXISTS",
@@ -58,26 +51,12 @@ _AT_ONCE = 500
 """Max rows that a listing reads side by side."""
 
 
-class CassandraCatalogue(Catalogue, Applications):
+class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
     """The catalogue contract on Cassandra.
 
     Every change of a queue is one lightweight transaction on its row, and is answered when no process can be using
     the row of before (see :mod:`queuey.storage.cassandra.catalogue.queue_cache`).
     """
-
-    _driver: Driver
-    _options: CassandraOptions
-    _timing: TimingInForce
-    _clock: Clock
-    _deadline: Deadline
-    _closing: threading.Event
-    """Set when the store is being closed: waiting ends, and nothing is answered from memory."""
-    _transactions: LightweightTransactions
-    _rows: QueueCache
-    _index: QueueIndex
-    _pending_deletes: PendingDeletes
-    _arrivals: PolledArrivals
-    _has_application: Callable[[str], Coroutine[Any, Any, bool]]
 
     @blocking()
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
