@@ -189,9 +189,7 @@ class CassandraStore(
         self._driver.loop.adopt(loop)
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        if self._driver.loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
-        return self._deadline.result(begin, "Cassandra did not finish the write in time")
+        return self._driver.calls.wait(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:
         # Also red: a clock that is off, a schema that is too old or too new.

@@ -32,19 +32,12 @@ from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.histories import FIRST, MANY, violations
 from tests.sim.cassandra.messages import MessageStorm, Site
-from tests.sim.cassandra.threads import simulated_threads
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
 """Histories of messages, which are looked at once more, and of each other kind, without those that show a mutation."""
 ENOUGH = 300
 """Histories in which a mechanism that is missing must have been missed."""
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    with simulated_threads():
-        yield
 
 
 class SharedStorm(MessageStorm):
@@ -90,9 +83,8 @@ class SharedStorm(MessageStorm):
 @pytest.fixture(scope="module")
 def storms() -> list[MessageStorm]:
     """The first histories, in which everything holds."""
-    with simulated_threads():
-        found = [MessageStorm(seed) for seed in range(SEEN)]
-        assert [one.run() for one in found] == [[]] * SEEN
+    found = [MessageStorm(seed) for seed in range(SEEN)]
+    assert [one.run() for one in found] == [[]] * SEEN
     return found
 
 

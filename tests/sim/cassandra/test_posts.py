@@ -31,7 +31,6 @@ from tests.sim.cassandra.messages import MessageStorm
 from tests.sim.cassandra.ordered import OrderedStorm
 from tests.sim.cassandra.pace import SOON
 from tests.sim.cassandra.posts import PostStorm
-from tests.sim.cassandra.threads import simulated_threads
 
 SEEN, FEW = 20, 3
 """Histories of `make check`: of plain posts, and of each kind beside, without those that show a mutation."""
@@ -43,12 +42,6 @@ ENOUGH = 300
 """Histories in which a mechanism that is missing must have been missed."""
 
 Kind = TypeVar("Kind", bound=MessageStorm)
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    with simulated_threads():
-        yield
 
 
 violations = partial(histories.violations, storm=PostStorm)
@@ -81,9 +74,8 @@ class HarshEarlyStorm(EarlyStorm, HarshStorm):
 
 def played(kind: type[Kind], histories: int) -> list[Kind]:
     """Plays the first histories of a kind, in which everything holds."""
-    with simulated_threads():
-        storms = [kind(seed) for seed in range(histories)]
-        assert [one.run() for one in storms] == [[]] * histories
+    storms = [kind(seed) for seed in range(histories)]
+    assert [one.run() for one in storms] == [[]] * histories
     return storms
 
 
