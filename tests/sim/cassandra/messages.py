@@ -68,26 +68,20 @@ class Site:
         """Does something."""
         begin(self.core, work, raise_error)
 
-    async def ended(self, start: Callable[[Any], object], seconds: float = PATIENCE_SECONDS) -> Any:  # noqa: ANN401 - as started
-        """Awaits what is started with a callback, at most for so many seconds."""
-        async with asyncio.timeout(seconds):
+    async def ended(self, start: Callable[[Any], object], seconds: float | None = None) -> Any:  # noqa: ANN401 - as started
+        """Awaits what is started with a callback, by default as long as a call of the store may take."""
+        async with asyncio.timeout(seconds or self.store._options.deadline):
             return await self.core.ended(start)
 
-    async def append(self, queue: Queue, items: Sequence[NewMessage]) -> list[Position]:
-        """Appends messages; returns their positions."""
-        start = partial(self.store.begin_append, queue, items)
-        positions: list[Position] = await self.ended(start, self.store._options.deadline)
-        return positions
-
     async def call(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Awaits what a method of the store blocks for."""
+        """Makes a call of the store by the coroutine for which its method blocks."""
         work = inspect.unwrap(method)(self.store, *arguments, **named)
-        result: T = await self.ended(partial(self.store._driver.calls.begin, work), self.store._options.deadline)
+        result: T = await self.ended(partial(self.store._driver.calls.begin, work))
         return result
 
     async def page(self, queue: Queue, part: Slice) -> Page:
         """Reads as the service does: by what is in memory, if that can be."""
-        page: Page | None = await self.ended(partial(self.store.begin_read, queue, part))
+        page: Page | None = await self.ended(partial(self.store.begin_read, queue, part), PATIENCE_SECONDS)
         if page is None:
             [page] = await self.call(self.store.read, queue, [part])
         return page
@@ -193,7 +187,7 @@ class MessageStorm:
         self.posts: list[Post] = []
         self.namings: list[Naming] = []
         self.readers: list[Reader] = []
-        self.last: list[Reader] = []
+        self.last: Sequence[Reader] = ()
         self._numbers = iter(range(1_000_000))
 
     def run(self) -> list[str]:
@@ -247,7 +241,7 @@ class MessageStorm:
         await site.call(site.store.find_named, self.queue, "name")
         await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
 
-    async def _read_to_the_end(self, readers: list[Any]) -> None:
+    async def _read_to_the_end(self, readers: Sequence[Reader]) -> None:
         self.last = readers
         for reader in readers:
             while await reader.read(100):
@@ -291,7 +285,7 @@ class MessageStorm:
         self.posts.append(post)
 
         async def work() -> None:
-            positions = await site.append(self.queue, items)
+            positions = await site.ended(partial(site.store.begin_append, self.queue, items))
             post.locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             post.outcome = "acknowledged"
 
@@ -309,7 +303,7 @@ class MessageStorm:
             start = partial(site.store.begin_append_once, self.queue, items, PostKey(key, b"", 3600))
             for _ in range(3):
                 try:
-                    result = await site.ended(start, site.store._options.deadline)
+                    result = await site.ended(start)
                 except KeyInUse:
                     await asyncio.sleep(self.pace.scale)
                     continue

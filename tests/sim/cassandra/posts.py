@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,7 +154,7 @@ class PostStorm(MessageStorm):
     sites: list[PostSite]  # type: ignore[assignment]
     posts: list[Sent]  # type: ignore[assignment]
     readers: list[PostReader]  # type: ignore[assignment]
-    last: list[PostReader]  # type: ignore[assignment]
+    last: Sequence[PostReader]
     always_on_loop = False
 
     def __init__(self, seed: int, pace: Pace = SOON) -> None:

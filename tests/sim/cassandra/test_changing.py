@@ -123,8 +123,8 @@ def without_a_lease() -> Iterator[None]:
 
 Storm = Callable[[int], ChangingStorm]
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, int]] = {
-    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 65),
-    "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 91),
+    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 11),
+    "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 4),
     "the lease": (without_a_lease, DeafStorm, 16),
 }
 """What takes a mechanism out, the kind of the histories, and the one to begin with."""

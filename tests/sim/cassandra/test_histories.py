@@ -247,20 +247,20 @@ class Mutation:
 
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=48),
-    "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=12),
-    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=19),
+    "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=1),
+    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=29),
     "the timestamp of the undo write": Mutation(
-        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=7
+        ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=4
     ),
-    "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delays, without_delay), first=4),
+    "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delays, without_delay), first=3),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=2),
-    "the clock check": Mutation(("G1",), without_clock_check, first=2),
+    "the clock check": Mutation(("G1",), without_clock_check, first=15),
     "a check for each acknowledgement": Mutation(
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=58
     ),
-    "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=33, storm=SharedStorm),
-    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=3, storm=SharedStorm),
+    "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=15, storm=SharedStorm),
+    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=4, storm=SharedStorm),
     "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, first=56),
 }
 

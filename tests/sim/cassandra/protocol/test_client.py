@@ -93,7 +93,7 @@ MUTATIONS = {
     "a stream is taken until its answer comes": Mutation(
         ("horizon", "attempt", "order", "early", "missed", "G1"),
         partial(replace, Connection.send, on_a_stream_that_waits),
-        first=12,
+        first=1,
         violations=of_early_readers,
     ),
     "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=7),
