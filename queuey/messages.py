@@ -14,6 +14,7 @@ from queuey.queue_options import (
     BACKOFF,
     ClaimedOption,
     ClaimedPerKeyOption,
+    ClaimsOption,
     ConsistencyOption,
     CountOption,
     DeadLetterOption,
@@ -109,6 +110,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     kind: KindOption | None = None
     max_claimed: ClaimedOption | None = None
     max_claimed_per_key: ClaimedPerKeyOption | None = None
+    claims: ClaimsOption | None = None
     description: DescriptionOption | None = None
 
 
@@ -144,6 +146,7 @@ class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
     kind: KindOption = "plain"
     max_claimed: ClaimedOption = 0
     max_claimed_per_key: ClaimedPerKeyOption = 0
+    claims: ClaimsOption = "open"
     description: DescriptionOption = ""
 
 

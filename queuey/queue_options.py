@@ -52,6 +52,7 @@ TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")
 ON_ACK = ("keep", "delete")
 KINDS = ("plain", "dedup", "ordered")
+CLAIMS = ("open", "paused")
 CountOption = Annotated[
     int, option("partitions", "Partitions; they can only grow.", ge=1, le=MAX_PARTITIONS, resets=False)
 ]
@@ -94,6 +95,9 @@ KindOption = Annotated[
         words=KINDS,
         changes=False,
     ),
+]
+ClaimsOption = Annotated[
+    str, option("claims", "open; or paused: no message is claimed until it is open again.", words=CLAIMS)
 ]
 ClaimedOption = Annotated[
     int,

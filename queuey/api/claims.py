@@ -72,6 +72,9 @@ class SeveralClaimsQuery(LimitQuery, frozen=True, kw_only=True):
     ] = DEFAULT_CLAIM
     wait: Wait = 0.0
     worker: Annotated[str, line(MAX_WORKER, "Name of the caller, for reasons and `explain`")] = ""
+    states: Annotated[
+        bool, Meta(description=f"Show the last state of messages delivered before, up to {MAX_STATES} of them")
+    ] = False
 
 
 class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
@@ -80,14 +83,14 @@ class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
     partitions: Partitions | None = None
 
 
-class ClaimRequest(Struct, frozen=True):
-    """Claims to acknowledge at once, before any message is claimed."""
+class ClaimRequest(ClaimQuery, frozen=True, kw_only=True):
+    """Receipts to acknowledge before any message is claimed, and what is not in the query."""
 
     acknowledge: Receipts | None = None
 
 
-class ClaimOfSeveral(Struct, frozen=True):
-    """Queues to claim from, in order of preference, and receipts to acknowledge before that, by queue."""
+class ClaimOfSeveral(SeveralClaimsQuery, frozen=True, kw_only=True):
+    """Queues in order of preference, receipts to acknowledge first, by queue, and what is not in the query."""
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=MAX_QUEUES)]
     acknowledge: dict[str, Receipts] | None = None
@@ -150,11 +153,13 @@ class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defa
     Attributes:
         deliveries: Number of deliveries, including this one.
         expires: End of the claim, in seconds since 1970, by the server's clock.
+        state: The last one that an earlier delivery's worker has set. Only with ``states``, and if there is one.
     """
 
     receipt: ClaimReceipt
     deliveries: Count
     expires: float
+    state: Any = UNSET
 
 
 class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):

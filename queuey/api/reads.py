@@ -235,6 +235,7 @@ Code = Literal[
     "duplicates",
     "order",
     "limits",
+    "paused",
     "not_claimable",
     "no_partition",
     "absent",

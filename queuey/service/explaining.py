@@ -170,6 +170,8 @@ class Explaining:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
             yield from self._doubt(queue)
             return
+        if queue.claims == "paused":
+            yield Reason(code="paused", text="Claims of this queue are paused: nobody gets a message of it.")
         for number, standing in self._standings(queue, list(found), position).items():
             yield from _of_stored(standing, number)
             yield from self._limits_of(queue, found[number], standing)
@@ -386,6 +388,8 @@ def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) ->
     elif info.max_deliveries:
         dead = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
         yield f"{dead} a message becomes a dead letter in {info.dead_letter}."
+    if info.claims == "paused":
+        yield "Its claims are paused: nobody gets a message until they are open again."
     if backlog is not None:
         yield f"For claims: {backlog_text(backlog, time.time())}."
     if info.on_ack == "delete":

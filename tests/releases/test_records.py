@@ -14,6 +14,7 @@ from packaging.version import Version
 
 import queuey
 from queuey.client import Client
+from queuey.messages import QueueSpec
 from tests.releases import keyspaces, recording
 from tests.releases.compared import DRAWN, differences
 from tests.releases.recording import KEY, URL, Exchange, Released, folders
@@ -67,6 +68,16 @@ def test_store_opens(released: Released, data: Path) -> None:
     """The store of a release opens, and every row is as the release wrote it."""
     with recording.opened(data, released.clock) as store:
         assert differences(released.rows, recording.rows(store)) == []
+
+
+def test_queues_get_what_is_new(released: Released, data: Path) -> None:
+    """A queue that a release made is open, and can be paused; the file then has the present format."""
+    with recording.opened(data, released.clock) as store:
+        [queue, *_] = store.list_queues("acme")
+        assert queue.claims == "open"
+        assert store.update_queue(queue, QueueSpec(claims="paused")).claims == "paused"
+    with recording.opened(data, released.clock) as store:
+        assert store.queue("acme", queue.name).claims == "paused"
 
 
 def test_requests_get_their_answers(folder: Path, released: Released, data: Path) -> None:

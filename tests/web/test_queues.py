@@ -29,6 +29,7 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "kind": "plain",
         "max_claimed": 0,
         "max_claimed_per_key": 0,
+        "claims": "open",
         "description": "",
     }
 
@@ -260,6 +261,7 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "kind": "plain",
         "max_claimed": 5,
         "max_claimed_per_key": 0,
+        "claims": "open",
         "description": "",
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]

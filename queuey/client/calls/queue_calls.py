@@ -54,6 +54,7 @@ class QueueFields(TypedDict, total=False):
         max_claimed: Live claims at most, divided among the partitions: at least as many as they are; 0: no limit.
         max_claimed_per_key: Live claims of one message key at most, up to 1000; 0: no limit. Only in a plain queue, and
             only from its creation on: it may be raised and lowered, and the partitions never change.
+        claims: ``open``; or ``paused``: no message is claimed. Posts, reads and live claims go on.
         description: The purpose of the queue, for people: a line of up to 200 characters.
     """
 
@@ -70,6 +71,7 @@ class QueueFields(TypedDict, total=False):
     kind: Literal["plain", "dedup", "ordered"] | None
     max_claimed: int | None
     max_claimed_per_key: int | None
+    claims: Literal["open", "paused"] | None
     description: str | None
 
 

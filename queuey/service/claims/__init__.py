@@ -6,6 +6,7 @@ them at any time: sent requests go on, and messages that arrive for no caller ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from queuey.api.claims import MAX_STATES
 from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
@@ -38,7 +40,7 @@ from queuey.service.claims.requests import (
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.turns import PartitionRotation
 from queuey.service.claims.upkeep import SnapshotPolicy
-from queuey.service.core import Core
+from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter, WakeSource, Watchers
@@ -59,8 +61,11 @@ ENOUGH = 100
 would leave the other partitions idle."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
+WHILE_PAUSED = 3.0
+"""Interval in seconds after which a waiting claim looks again whether a queue is still paused."""
 
 
+logger = logging.getLogger(__name__)
 OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors of one queue, which say nothing about others."""
 
@@ -135,6 +140,7 @@ class ClaimUseCases(ClaimOverview):
         gather: bool = False,
         ack: PiggybackedAck | None = None,
         worker: str = "",
+        states: bool = False,
     ) -> list[ClaimDelivery]:
         """Gives messages to a caller.
 
@@ -149,6 +155,8 @@ class ClaimUseCases(ClaimOverview):
             ack: Acknowledged at once, in the same entry if it is of the partition that is asked first. It has its
                 result before this returns. If it fails, nothing is claimed.
             worker: The caller's name for itself.
+            states: Messages that were delivered before have the last state of an earlier delivery, at most
+                ``MAX_STATES`` of them. What cannot be read is left out.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
@@ -169,10 +177,13 @@ class ClaimUseCases(ClaimOverview):
                 # There may be a receipt that no entry has made: then nothing is claimed.
                 await self._check_receipts(queue, parts)
             settles = {number: SettleRequest(queue, "acknowledge", some) for number, some in parts.items()}
+        if queue.claims == "paused":
+            return await self._only_acknowledge(queue, ack, settles, waiter)
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
-            found = await search.run(order, ack, settles, partial(self._is_late, ttl))
+            complete = partial(self._add_states, queue) if states and ttl else None
+            found = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
         except ClaimUndecided:
             self._try_again(waiter)
             raise
@@ -220,10 +231,38 @@ class ClaimUseCases(ClaimOverview):
             raise undecided
         return None, []
 
-    def _try_again(self, waiter: Waiter | None) -> None:
-        """Wakes a caller later that missed messages which may be free."""
+    async def _only_acknowledge(
+        self, queue: Queue, ack: PiggybackedAck, settles: Mapping[int, SettleRequest], waiter: Waiter | None
+    ) -> list[ClaimDelivery]:
+        """Claims nothing of a queue whose claims are paused. A row from before that appends no entry any more."""
+        for number, request in settles.items():
+            self._logs.add((queue.qid, number), request)
+        if settles:
+            await ack.take(settles)
+        self._try_again(waiter, WHILE_PAUSED)
+        return []
+
+    async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
+        """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
+        repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
+
+        def read() -> None:
+            for delivery in repeated:
+                state = self._attempts.last_state(queue, delivery.receipt.partition, delivery.message.position)
+                delivery.state = None if state is None else state.json
+
+        if repeated:
+            try:
+                await self.core.in_thread(read)
+            except GivenUp:
+                raise
+            except QueueyError as error:
+                logger.debug("the states of messages delivered again cannot be read: %s", error)
+
+    def _try_again(self, waiter: Waiter | None, seconds: float = AGAIN) -> None:
+        """Wakes a caller later that missed messages which may be free then."""
         if waiter is not None:
-            self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
+            self.core.loop.call_later(seconds, self._watchers.tell, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
         """Returns whether claims may be over before the caller hears of them."""

@@ -102,10 +102,14 @@ class Attempts:
         }
         return {position: known for position, known in found.items() if known.attempts or known.state is not None}
 
+    def last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
+        """Returns the state of a message that was set last, whichever delivery's worker has set it."""
+        return _read(self._ledger.entry(*_place(queue, partition, position)), partition, position).state
+
     def state(self, queue: Queue, partition: int, position: Position, number: int) -> JobState | None:
         """Returns the state of a message by a delivery, which is that of the log entry ``number``."""
-        known = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
-        return known.state if known.state is not None and known.state.number == number else None
+        last = self.last_state(queue, partition, position)
+        return last if last is not None and last.number == number else None
 
 
 def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:

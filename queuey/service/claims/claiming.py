@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,8 @@ from queuey.service.core import GivenUp
 
 IsLate = Callable[[float], bool]
 """Returns whether claims decided at this boot time may expire before the answer arrives."""
+Complete = Callable[[list["ClaimDelivery"]], Awaitable[None]]
+"""Adds to messages what their caller has asked for besides."""
 
 
 class ClaimDelivery(msgspec.Struct, gc=False):
@@ -36,12 +38,14 @@ class ClaimDelivery(msgspec.Struct, gc=False):
         receipt: Names this delivery.
         deliveries: How many there were, this one included.
         expires: Seconds since 1970; 0: nothing was claimed.
+        state: JSON of the last state that an earlier delivery's worker has set; None if it was not read, or not set.
     """
 
     message: Message
     receipt: ClaimReceipt
     deliveries: int
     expires: float
+    state: bytes | None = None
 
 
 class PiggybackedAck(msgspec.Struct):
@@ -94,7 +98,12 @@ class ClaimSearch:
         """Boot time of the first decision on their claims."""
 
     async def run(
-        self, partitions: Sequence[int], ack: PiggybackedAck, settles: Mapping[int, SettleRequest], is_late: IsLate
+        self,
+        partitions: Sequence[int],
+        ack: PiggybackedAck,
+        settles: Mapping[int, SettleRequest],
+        is_late: IsLate,
+        complete: Complete | None = None,
     ) -> list[ClaimDelivery]:
         """Returns the claimed messages. If it fails, they are released.
 
@@ -103,6 +112,7 @@ class ClaimSearch:
             ack: Acknowledgements to send.
             settles: Their requests, by partition. The first partition gets its own for the same entry.
             is_late: Tells if claims are over before the caller has the answer.
+            complete: Is awaited with the messages, if there are any.
 
         Raises:
             GivenUp: The caller has cancelled this.
@@ -114,6 +124,8 @@ class ClaimSearch:
             failure = await self._search(partitions, settles)
             if settles:
                 await ack.take(settles)
+            if complete is not None and self._found:
+                await complete(self._found)
         except (asyncio.CancelledError, GivenUp):
             claimed = self._give_up() and self._poll.ttl
             raise GivenUp("unknown" if claimed else outcome_of([*settles.values(), *self._asked[-1:]])) from None

@@ -20,7 +20,9 @@ from queuey.storage.sqlite.options import SqliteOptions
 
 APPLICATION_ID = 0x51554559
 """Code of our files among SQLite databases: ``QUEY``."""
-FORMAT = 1
+FORMAT = 2
+UPGRADES = {1: "ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open'"}
+"""What makes each earlier format the next one."""
 
 TABLES = """
 CREATE TABLE clock (
@@ -65,6 +67,7 @@ CREATE TABLE queues (
     max_claimed INTEGER NOT NULL,
     max_claimed_per_key INTEGER NOT NULL,
     description TEXT NOT NULL,
+    claims TEXT NOT NULL DEFAULT 'open',
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 
@@ -174,7 +177,9 @@ CREATE TABLE covers (
 
 
 def prepare(connection: Connection, path: Path) -> None:
-    """Creates the tables in an empty file; two processes may do so at once.
+    """Creates the tables in an empty file, and brings one of an earlier release up to date.
+
+    Two processes may do so at once.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -190,6 +195,10 @@ def prepare(connection: Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
                 version, application = FORMAT, APPLICATION_ID
+            while application == APPLICATION_ID and version in UPGRADES:
+                connection.execute(UPGRADES[version])
+                version += 1
+                connection.execute(f"PRAGMA user_version = {version}")
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -200,7 +209,7 @@ def prepare(connection: Connection, path: Path) -> None:
 
 
 def require_format(connection: Connection, path: Path) -> None:
-    """Checks the file's format; changes nothing.
+    """Checks that the file can be opened, after an upgrade if it is of an earlier release; changes nothing.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -212,7 +221,7 @@ def _require(version: int, application: int, path: Path) -> None:
     if application != APPLICATION_ID:
         message = f"{path} is a database of another program"
         raise StoreIncompatible(message)
-    if version != FORMAT:
+    if version != FORMAT and version not in UPGRADES:
         message = f"{path} has format {version}; this version of queuey knows format {FORMAT}. Choose another --data"
         raise StoreIncompatible(message)
 

@@ -67,6 +67,7 @@ export interface QueueFields {
   kind?: string;
   max_claimed?: number;
   max_claimed_per_key?: number;
+  claims?: "open" | "paused";
   description?: string;
 }
 

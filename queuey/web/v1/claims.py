@@ -25,16 +25,18 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
-from queuey.web.requests import Request, read_body
+from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.views import Views
-from queuey.web.validators import Errors, read_object
+from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]
 """Errors by queue."""
+_STATES = api.MAX_STATES * api.MAX_STATE
+"""Max bytes of the states in an answer."""
 
 
 class _Given(NamedTuple, Generic[S]):
@@ -66,23 +68,27 @@ class ClaimViews(Views):
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
-        self._terms = Queries(self._read_terms).read
+        names = self.fields(api.ClaimQuery).names
+        self._terms = Queries(lambda request: self._read_terms(read_query(request, names))).read
 
     # Claims
 
     async def claim(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "work")
-        wait, terms = self._terms(request)
+        body = {} if request.body == b"" else await request.read(partial(self._body, request, api.ClaimRequest))
+        wait, terms = self._terms_of(request, api.ClaimQuery, body)
+        receipts = body.get("acknowledge")
         ack = PiggybackedAck()
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter(request, match)
-            await request.reserve(SHORT_BYTES)
+            await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
             return await current.apply(partial(claim, waiter=waiter))
 
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
-            if ack.settled is None and request.body != b"":
-                await request.read(partial(self._read_acknowledged, request, queue, ack))
+            if ack.settled is None and receipts not in (None, ""):
+                ack.receipts = await request.read(partial(_receipts_in, "acknowledge", receipts, queue))
+                ack.texts = receipts
             found = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
             return _Claimed(mark_of(queue.qid), found)
 
@@ -98,10 +104,11 @@ class ClaimViews(Views):
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
-        names, receipts = await request.read(partial(self._several, request))
+        body = await request.read(partial(self._body, request, api.ClaimOfSeveral))
+        names, receipts = _several(body)
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
-        wait, terms = self._terms(request)
+        wait, terms = self._terms_of(request, api.SeveralClaimsQuery, body)
         if terms["partitions"] is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
@@ -110,7 +117,7 @@ class ClaimViews(Views):
             current = accesses
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
-            await request.reserve(SHORT_BYTES)
+            await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
             claim = partial(self._service.claims.claim, **terms)
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
             return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue.qid), messages, queue.name)
@@ -135,19 +142,6 @@ class ClaimViews(Views):
                 refused[name] = error
         return accesses
 
-    def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
-        given = self.fields(api.ClaimOfSeveral).json(request)
-        names, receipts = given.get("queues"), given.get("acknowledge")
-        errors = Errors()
-        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            errors["queues"] = validators.REQUIRED if names is None else "Is not a list of names"
-        elif not 1 <= len(names) <= api.MAX_QUEUES or len(set(names)) < len(names):
-            errors["queues"] = f"Names not 1 to {api.MAX_QUEUES} different queues"
-        elif receipts is not None and not (isinstance(receipts, dict) and receipts.keys() <= set(names)):
-            errors["acknowledge"] = "Is not an object with receipts by queue, of those named"
-        errors.check()
-        return names or [], receipts or {}
-
     async def _acknowledge_each(
         self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object], refused: Refusals
     ) -> list[api.Settlement]:
@@ -163,10 +157,7 @@ class ClaimViews(Views):
                 continue
 
             async def acknowledge(queue: Queue, given: object = given) -> list[Settlement]:
-                errors, name = Errors(), f"acknowledge.{queue.name}"
-                some = errors.take(name, validators.items, given, api.MAX_CLAIMS)
-                read = _parsed(name, some or [], queue, errors)
-                errors.check()
+                read = _receipts_in(f"acknowledge.{queue.name}", given, queue)
                 return await self._service.claims.acknowledge(queue, read)
 
             try:
@@ -178,28 +169,36 @@ class ClaimViews(Views):
             request.in_doubt = True
         return _results(texts, settled)
 
-    def _read_acknowledged(self, request: Request, queue: Queue, ack: PiggybackedAck) -> None:
-        """Reads the receipts to acknowledge."""
-        if body := read_body(request, self._limits.max_body):
-            errors = Errors()
-            ack.texts = self.fields(api.ClaimRequest).read(read_object(body), errors, request).acknowledge or []
-            ack.receipts = _parsed("acknowledge", ack.texts, queue, errors)
-            errors.check()
+    def _body(self, request: Request, kind: type[api.ClaimRequest | api.ClaimOfSeveral]) -> dict[str, Any]:
+        return self.fields(kind).json(request, b"{}" if kind is api.ClaimRequest else b"")
 
-    def _read_terms(self, request: Request) -> tuple[float, dict[str, Any]]:
-        """Returns the seconds to wait, and what else the query says as arguments of the use case."""
-        query = self.fields(api.ClaimQuery).query(request)
+    def _terms_of(
+        self, request: Request, kind: type[api.SeveralClaimsQuery], body: Mapping[str, object]
+    ) -> tuple[float, dict[str, Any]]:
+        """Returns the seconds to wait, and what else query and body say as arguments of the use case."""
+        names = self.fields(kind).names
+        if names.isdisjoint(body):
+            return self._terms(request)
+        terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
+        query = read_query(request, names)
+        if twice := query.keys() & terms.keys():
+            raise InvalidRequest(dict.fromkeys(sorted(twice), "Is given twice, in the query and in the body"))
+        return self._read_terms(query | terms)
+
+    def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
         errors = Errors()
-        partitions = errors.take("partitions", read_partitions, query.partitions)
+        terms = self.fields(api.ClaimQuery).read(values, errors)
+        partitions = errors.take("partitions", read_partitions, terms.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
         errors.check()
-        return query.wait, {
-            "limit": query.limit,
-            "ttl": round(query.ttl, 3),
+        return terms.wait, {
+            "limit": terms.limit,
+            "ttl": round(terms.ttl, 3),
             "partitions": partitions,
             "max_bytes": SHORT_BYTES,
-            "worker": query.worker,
+            "worker": terms.worker,
+            "states": terms.states,
         }
 
     # Receipts
@@ -325,6 +324,33 @@ class ClaimViews(Views):
     def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
         messages = self._service.claims.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
+
+
+def _several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
+    """Returns the queues of a claim of several, and the receipts by queue."""
+    names, receipts = body.get("queues"), body.get("acknowledge")
+    errors = Errors()
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        errors["queues"] = validators.REQUIRED if names is None else "Is not a list of names"
+    elif not 1 <= len(names) <= api.MAX_QUEUES or len(set(names)) < len(names):
+        errors["queues"] = f"Names not 1 to {api.MAX_QUEUES} different queues"
+    elif receipts is not None and not (isinstance(receipts, dict) and receipts.keys() <= set(names)):
+        errors["acknowledge"] = "Is not an object with receipts by queue, of those named"
+    errors.check()
+    return names or [], receipts or {}
+
+
+def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
+    """Reads the receipts in a field.
+
+    Raises:
+        InvalidRequest: Naming each that is bad.
+    """
+    errors = Errors()
+    texts = errors.take(name, validators.items, value, api.MAX_CLAIMS)
+    receipts = _parsed(name, texts or [], queue, errors)
+    errors.check()
+    return receipts
 
 
 def _levels(value: object) -> int:

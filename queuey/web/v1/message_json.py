@@ -114,7 +114,7 @@ def render_claims(
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
     ending = mark.encode()
     parts = [
-        b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f'
+        b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
         % (
             claim.receipt.partition,
             claim.receipt.ticks & 0xFFFFFFFF,
@@ -123,6 +123,7 @@ def render_claims(
             ending,
             claim.deliveries,
             claim.expires,
+            b"" if claim.state is None else b',"state":' + claim.state,
         )
         for claim in claims
     ]

@@ -178,6 +178,7 @@ NO_QUEUES = {
         "backoff",
         "before",
         "body",
+        "claims",
         "consistency",
         "content_type",
         "cron",
@@ -227,6 +228,7 @@ NO_QUEUES = {
         "type",
         "until",
         "wait",
+        "worker",
     ),
 }
 """Fields of requests that name no other queue."""

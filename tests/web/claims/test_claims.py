@@ -31,7 +31,11 @@ def settle(caller: Caller, what: str, *claims: dict[str, Any] | str, **fields: o
 
 def statuses(reply: Reply) -> list[str]:
     """What became of the receipts."""
-    return [result["status"] for result in reply.json["results"]]
+    return statuses_of(reply.json["results"])
+
+
+def statuses_of(results: list[dict[str, Any]]) -> list[str]:
+    return [result["status"] for result in results]
 
 
 def bodies(claims: list[dict[str, Any]]) -> list[str]:

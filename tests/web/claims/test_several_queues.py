@@ -82,6 +82,18 @@ def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str
     assert owner.get("hi/claims").json["claimed"] == 0
 
 
+def test_terms_in_the_body(owner: Caller) -> None:
+    """As of one queue; what is bad is named, and a field that the query has as well is refused."""
+    for body in "ab":
+        owner.post("hi", body, X_Partition="1")
+    reply = owner.send_json("POST", "_claims?ttl=60", {"queues": QUEUES, "limit": 1, "worker": "ann"})
+    assert found(reply) == ("hi", ["a"])
+    assert [job["worker"] for job in owner.get("hi/jobs").json["jobs"]] == ["ann"]
+    for query, fields, bad in (("", {"limit": 0}, "limit"), ("?ttl=5", {"ttl": 6}, "ttl")):
+        reply = owner.send_json("POST", f"_claims{query}", {"queues": QUEUES} | fields)
+        assert (reply.status, list(reply.errors)) == (400, [bad])
+
+
 def test_partitions_are_of_one_queue(owner: Caller) -> None:
     """A number of a partition says nothing about several queues."""
     assert list(ask(owner, query="partitions=1").errors) == ["partitions"]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from queuey.errors import StoreUnavailable
+from queuey.service.core import Core
+from queuey.storage import Store
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 
 
@@ -41,6 +47,67 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
     assert reason["text"].endswith('its worker said: {"done":3,"of":[10,"ü"]}')
     put(owner, {claim["receipt"]: None})
     assert shown(owner) is None
+
+
+def again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
+    """Releases a message, and returns it as it is claimed again."""
+    assert caller.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]}).status == 200
+    [claim] = caller.claim(ttl=60, **more)
+    return claim
+
+
+def test_the_next_delivery_has_the_last_state(owner: Caller, claim: dict[str, Any]) -> None:
+    """A claim that asks for states gets what an earlier delivery has set, until a later one sets its own."""
+    claim = again(owner, claim, states="true")
+    assert "state" not in claim
+    put(owner, {claim["receipt"]: {"done": 3, "of": ["ü"]}})
+    claim = again(owner, claim)
+    assert "state" not in claim
+    claim = again(owner, claim, states="true")
+    assert (claim["state"], claim["deliveries"], claim["body"]) == ({"done": 3, "of": ["ü"]}, 4, "a")
+    put(owner, {claim["receipt"]: None})
+    assert again(owner, claim, states="true")["state"] is None
+
+
+def test_states_are_of_messages_that_are_claimed(owner: Caller, claim: dict[str, Any]) -> None:
+    """Of several queues as of one, in a body as in a query; not where messages are only shown, or are new."""
+    put(owner, {claim["receipt"]: 3})
+    owner.post("q", "b")
+    owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
+    shown = owner.claim(ttl=0, states="true")
+    reply = owner.send_json("POST", "_claims", {"queues": ["q"], "states": True})
+    assert [(one["body"], one.get("state")) for one in shown] == [("a", None), ("b", None)]
+    assert [(one["body"], one.get("state")) for one in reply.messages] == [("a", 3), ("b", None)]
+
+
+def test_a_state_that_cannot_be_read_fails_no_claim(
+    owner: Caller, claim: dict[str, Any], between: InterposedStore
+) -> None:
+    """The message comes without it: the delivery is counted, and would be lost."""
+    put(owner, {claim["receipt"]: 3})
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    between.instead(Store.entry, fail)
+    claim = again(owner, claim, states="true")
+    assert (claim["deliveries"], "state" in claim) == (2, False)
+
+
+def test_a_claim_that_is_late_with_its_states_is_given_back(
+    owner: Caller, claim: dict[str, Any], between: InterposedStore
+) -> None:
+    """Its caller would have no time left; the next claim gets the message and its state."""
+    put(owner, {claim["receipt"]: 3})
+    owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
+    late: list[float] = []
+    between.before(Store.entry, lambda: late.append(30))
+    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + sum(late)):
+        reply = owner("POST", "q/claims", b"", headers=None, ttl=30, states="true")
+    assert (reply.status, reply.json["outcome"]) == (503, "unknown")
+    between.passing(Store.entry)
+    [claim] = owner.claim(ttl=30, states="true")
+    assert (claim["deliveries"], claim["state"]) == (3, 3)
 
 
 def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:

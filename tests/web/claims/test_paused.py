@@ -1,0 +1,100 @@
+"""Queues whose claims are paused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from queuey.service.claims import ClaimUseCases
+from queuey.service.watching import Waiter
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
+from tests.replacing import replace
+from tests.web.caller import Caller, Reply
+from tests.web.claims.test_claims import bodies, settle, statuses, statuses_of
+from tests.web.gateway_calls import ALWAYS, Request, running, until
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Long polls that no busy machine ends."""
+    return Limits(max_wait=ALWAYS)
+
+
+@pytest.fixture
+def first(owner: Caller) -> dict[str, Any]:
+    """The first message of q, claimed before its claims were paused; another one waits."""
+    owner.create("q", partitions=2)
+    owner.post("q", "a", X_Partition="1")
+    owner.post("q", "b", X_Partition="2")
+    [claim] = owner.claim(partitions="1", ttl=60)
+    pause(owner)
+    return claim
+
+
+def pause(owner: Caller, claims: str = "paused") -> None:
+    assert owner.send_json("PUT", "q", {"claims": claims}).json["claims"] == claims
+
+
+def test_nobody_gets_a_message(owner: Caller, first: dict[str, Any]) -> None:
+    """Not of one queue and not of several, nor are messages shown; afterwards all are there."""
+    assert owner.claim() == owner.claim(ttl=0) == []
+    reply = owner.send_json("POST", "_claims", {"queues": ["q"]})
+    assert (reply.status, reply.json["queue_name"], reply.messages) == (200, None, [])
+    owner.create("other")
+    owner.post("other", "c")
+    assert bodies(owner.send_json("POST", "_claims", {"queues": ["q", "other"]}).messages) == ["c"]
+    pause(owner, "open")
+    assert bodies(owner.claim()) == ["b"]
+
+
+def test_all_else_goes_on(owner: Caller, first: dict[str, Any]) -> None:
+    """Posts, reads, counts, and the claims that there are."""
+    owner.post("q", "c", X_Partition="1")
+    assert owner.get("q/size").json["size"] == 3
+    assert [one["body"] for one in owner.get("q/peek").messages] == ["a", "c", "b"]
+    assert statuses(settle(owner, "renew", first, ttl=100)) == ["ok"]
+    assert statuses(settle(owner, "ack", first)) == ["ok"]
+    assert owner.get("q/size").json["size"] == 2
+
+
+@pytest.mark.parametrize("partition", ["1", "2", "*"])
+def test_a_claim_acknowledges(owner: Caller, first: dict[str, Any], partition: str) -> None:
+    """Receipts that come with a claim are acknowledged, whichever partition it asks first."""
+    reply = owner.send_json("POST", f"q/claims?partitions={partition}", {"acknowledge": [first["receipt"]]})
+    assert (reply.messages, statuses_of(reply.json["acknowledged"])) == ([], ["ok"])
+    assert owner.get("q/size").json["size"] == 1
+
+
+def test_it_is_explained(owner: Caller, first: dict[str, Any]) -> None:
+    """In the explanation of the queue, and of its messages."""
+    assert any("claims are paused" in one for one in owner.get("q/explain").json["sentences"])
+    reasons = owner.get(f"q/explain/1:{first['message_id']}").json["reasons"]
+    assert [one["code"] for one in reasons if one["code"] in {"paused", "claimed"}] == ["paused", "claimed"]
+
+
+def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, Any]) -> None:
+    """One that waits gets nothing of what is posted after the pause, and a message soon after that has ended."""
+    claim = Request("POST", "/v1/queuey/q/claims", b"", query=f"wait={ALWAYS}")
+
+    async def work(gateway: Gateway) -> Reply:
+        task = asyncio.create_task(claim.to(gateway))
+        await until(lambda: task.done() or gateway._polls.places.total != gateway._polls.places.free)
+        await Request(path="/v1/queuey/q", body=b"c").to(gateway)
+        await asyncio.sleep(0.3)
+        assert not task.done(), task.result()
+        await asyncio.to_thread(pause, owner, "open")
+        reply: Reply = await task
+        return reply
+
+    with replace(ClaimUseCases._try_again, at_once):
+        assert running(app)(work).messages
+
+
+def at_once(use_cases: ClaimUseCases, waiter: Waiter | None, _seconds: float = 0.0) -> None:
+    """Wakes it 0.05 s later."""
+    if waiter is not None:
+        use_cases.core.loop.call_later(0.05, use_cases._watchers.tell, waiter.wake)
