@@ -60,7 +60,8 @@ class Web:
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)
         store = self._setup.store(self._replicas, self.process).store
-        store.adopt(self.core.loop)
+        with self.core.loop.running():
+            store.adopt(self.core.loop)
         claims = ClaimUseCases(
             store,
             self._setup.limits,

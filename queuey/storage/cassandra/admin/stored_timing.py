@@ -108,4 +108,8 @@ def _centres(driver: Driver) -> int:
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
     text, expected = encode(new), None if old is None else encode(old)
-    return LightweightTransactions(driver, options, time.monotonic).wait(_WRITE, (text, expected), text).is_done
+    return (
+        LightweightTransactions(driver, options, driver.calls.deadline.clock)
+        .wait(_WRITE, (text, expected), text)
+        .is_done
+    )

@@ -86,9 +86,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        if self._driver.loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
-        return self._deadline.result(begin, "Cassandra did not finish the write in time")
+        return self._driver.calls.wait(begin, "Cassandra did not finish the write in time")
 
     def write_within(self, queue: Queue) -> float:
         level = self._levels.of(queue)

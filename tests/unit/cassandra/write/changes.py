@@ -1,6 +1,6 @@
 """Everybody in the Cassandra store who changes a row by compare-and-set, and a node that is ill while they do.
 
-The store runs in simulated time (:mod:`tests.sim.cassandra.threads`), so an answer that does not come takes none.
+The store runs in simulated time (:mod:`tests.sim.cassandra.loops`), so an answer that does not come takes none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.cassandra.cql import command
 from tests.sim.cassandra.messages import Site
-from tests.sim.world import World
+from tests.sim.world import World, begin
 
 T = TypeVar("T")
 Fate = Literal["well", "unsent", "lost", "rival", "none"]
@@ -68,13 +68,7 @@ class Scene:
         """Does something in a thread of the store; returns its result."""
         ends: list[Any] = []
 
-        def run() -> None:
-            try:
-                ends[:] = [work(), None]
-            except QueueyError as error:
-                ends[:] = [None, error]
-
-        self.site.begin(run)
+        begin(self.site.core, self.site.core.in_thread(work), lambda *end: ends.extend(end))
         until = self.world.now + LONGEST_CALL
         while not ends and self.world.now < until:
             self.world.run(self.world.now + 0.1)
@@ -255,13 +249,13 @@ def append_entry(scene: Scene) -> Callable[[], Any]:
     store = scene.store
 
     def append() -> str:
-        begin = partial(store.begin_append_entry, scene.queue, 1, LogEntry(1, b"entry"))
+        append_one = partial(store.begin_append_entry, scene.queue, 1, LogEntry(1, b"entry"))
 
         def start(done: Any) -> Any:  # noqa: ANN401
-            begin(done)
+            append_one(done)
             return lambda: "unknown"
 
-        return f"applied {store._deadline.result(start, 'late')}"
+        return f"applied {store._driver.calls.wait(start, 'late')}"
 
     return append
 
