@@ -35,6 +35,9 @@ EVENT = -1
 class Exchange:
     """The packets of one connection. Each request is answered by one packet, in order.
 
+    It finds out when the latest request was sent that the server has answered: a session lives on for its timeout from
+    a request, not from the arrival of the answer, which may come late.
+
     Attributes:
         timeout: Seconds, as the server's first packet says; 0: the session has ended; None: it has not come.
     """

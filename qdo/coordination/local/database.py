@@ -1,4 +1,4 @@
-"""The file of local coordination: its settings, the one place that opens it, and that knows SQLite's errors.
+"""The file of local coordination: its settings, and the one place that opens it and knows SQLite's errors.
 
 It is apsw and not the standard library's sqlite3: its SQLite is the same everywhere and new enough for ``RETURNING``,
 its transactions begin where we say, and each kind of failure has its own class.
