@@ -121,7 +121,9 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         own = self.applications.get(application)
         if own is None:
             return self
-        return msgspec.structs.replace(self, **{name: value for name, value in _given(own) if value is not None})
+        return msgspec.structs.replace(
+            self, **{name: value for name, value in msgspec.structs.asdict(own).items() if value is not None}
+        )
 
     def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
         """Returns (rate, burst); a rate of 0 is no limit."""
@@ -145,10 +147,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
                     yield f"{where}{kind} {rate}, which must be 0 or at least {MIN_RATE}"
                 if burst and not rate:
                     yield f"{where}{kind}_burst, which needs {kind}"
-
-
-def _given(own: OwnRates) -> Iterator[tuple[str, float | None]]:
-    return ((name, getattr(own, name)) for name in own.__struct_fields__)
 
 
 class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):

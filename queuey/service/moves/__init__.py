@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from queuey import ids
 from queuey.api.progress import Move, MoveState
 from queuey.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
 from queuey.ids import TICKS_PER_SECOND
@@ -25,7 +26,7 @@ from queuey.messages import Record
 from queuey.service.claims import ClaimUseCases
 from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.records import KIND, OVER, MoveRecord, MoveRecords, Progress, State, began, decode
+from queuey.service.moves.records import KIND, OVER, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
@@ -154,7 +155,7 @@ def _report(kind: type[M], record: MoveRecord) -> M:
         moved=progress.moved,
         total=None if progress.total < 0 else progress.total,
         left=progress.left,
-        began=began(move),
+        began=ids.ticks_to_seconds(move.number),
         updated=progress.updated or None,
         ended=progress.ended or None,
         error=progress.error or None,

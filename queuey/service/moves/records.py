@@ -289,8 +289,3 @@ def _name_of(source_qid: int) -> str:
 def _recorded(move: Move, progress: Progress, due: int) -> Record:
     value = _encode(MoveRecord(move, progress))
     return Record(KIND, move.application, _name_of(move.source_qid), value, due)
-
-
-def began(move: Move) -> float:
-    """Returns when a move began (seconds since 1970)."""
-    return ids.ticks_to_seconds(move.number)

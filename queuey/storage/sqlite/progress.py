@@ -123,18 +123,14 @@ class SqliteProgress(Offsets, Ledger, Records):
         with self._db.readers.reading() as connection:
             return _entry(connection, work, piece)
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
-        return self._enter(work, piece, value, expected=expected)
-
     def identity(self) -> str:
         found = self.entry(IDENTITY, 0)
         if found is None:
-            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, changed=TICKS_MAX)
+            found = self.enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, changed=TICKS_MAX)
         return found.decode()
 
-    def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, changed: int = 0) -> bytes:
-        """Enters a value; ``changed`` counts for the sweep, now unless given."""
-
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, changed: int = 0) -> bytes:
+        # ``changed`` counts for the sweep: now, unless it is given.
         def change(transaction: Transaction) -> bytes:
             present = _entry(transaction.connection, work, piece)
             if present != expected:
