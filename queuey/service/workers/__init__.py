@@ -38,7 +38,7 @@ LOST_SECONDS = 2.5
 AGAIN_SECONDS = 1.0
 """Interval in seconds between attempts to connect."""
 SENT_ALONE = 4 << 10
-"""Bytes of a question or answer that is sent at once: joining it with others would only copy it."""
+"""Min bytes of a question or answer that is sent at once: joining it with others would only copy it."""
 MOST_UNSENT = 64 << 20
 """Max bytes that wait for a worker which does not read them; with more, its connection is closed."""
 MOST_BYTES = 256 << 20
@@ -187,7 +187,7 @@ class Workers:
         while not self._leaving.done():
             if server is None:
                 with contextlib.suppress(OSError):
-                    server = await loop.create_unix_server(self._take, address, backlog=self.identity.total + 8)
+                    server = await loop.create_unix_server(self._accept, address, backlog=self.identity.total + 8)
             for other in self._others.values():
                 other.check()
             await asyncio.wait([self._leaving], timeout=REBIND_SECONDS if server is None else QUIET_SECONDS / 2)
@@ -205,7 +205,7 @@ class Workers:
                 asking.abort()
             await asyncio.sleep(0)
 
-    def _take(self) -> _Asking:
+    def _accept(self) -> _Asking:
         asking = _Asking(self._calls, self._handlers, self._asking.discard)
         self._asking.add(asking)
         return asking
@@ -234,18 +234,18 @@ class _End(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handles complete frames."""
         self._unread += data
-        at = 0
-        while len(self._unread) - at >= _FRAME.size:
-            length, kind, number = _FRAME.unpack_from(self._unread, at)
-            begin = at + _FRAME.size
+        end = 0
+        while len(self._unread) - end >= _FRAME.size:
+            length, kind, number = _FRAME.unpack_from(self._unread, end)
+            begin = end + _FRAME.size
             if length > MOST_BYTES:
                 self.abort()
                 return
             if len(self._unread) - begin < length:
                 break
-            at = begin + length
-            self.took(kind, number, bytes(self._unread[begin:at]))
-        del self._unread[:at]
+            end = begin + length
+            self.took(kind, number, bytes(self._unread[begin:end]))
+        del self._unread[:end]
 
     def took(self, kind: int, number: int, content: bytes) -> None:
         """Handles a frame."""

@@ -191,6 +191,7 @@ class Bound:
     def __init__(self, rate: Rate, text: str) -> None:
         self._rate = rate
         self._text = text
+        self._clock = monotonic
         self._lock = threading.Lock()
         self._buckets = Buckets(MAX_COUNTED)
 
@@ -208,7 +209,7 @@ class Bound:
 
     def _look(self, name: str, *, takes: bool) -> None:
         with self._lock:
-            now = monotonic()
+            now = self._clock()
             bucket = self._buckets.look(name, self._rate, now)
             if not bucket.wait:
                 if takes:
