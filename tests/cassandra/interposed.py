@@ -131,7 +131,7 @@ class Rule:
 class Log:
     """Which statements were sent, in order; how many side by side each time that some were.
 
-    Also the rows and bytes of the answers that messages were read by.
+    Also the rows and bytes of the answers that messages and rows of names were read by.
     """
 
     statements: list[Statement] = field(default_factory=list)

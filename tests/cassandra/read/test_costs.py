@@ -202,8 +202,9 @@ def test_info_and_names(scene: Scene) -> None:
     fetched, _ = sent_by(process, lambda: names.fetch(access, "n"))
     deleted, _ = sent_by(process, lambda: names.delete(access, "n"))
     assert create == Sent(writes=1, name_looks=1, name_changes=2)
-    assert replaced._replace(others=0) == Sent(writes=2, log_changes=1, name_looks=1, name_changes=3)
-    assert fetched._replace(others=0) == Sent(name_looks=1)
-    assert deleted._replace(others=0) == Sent(writes=1, log_changes=1, name_looks=1, name_changes=2)
+    # The row of a name is read over the loop, and counts as a row.
+    assert replaced._replace(others=0) == Sent(rows=1, writes=2, log_changes=1, name_looks=1, name_changes=3)
+    assert fetched._replace(others=0) == Sent(rows=1, name_looks=1)
+    assert deleted._replace(others=0) == Sent(rows=1, writes=1, log_changes=1, name_looks=1, name_changes=2)
     # The log of claims is read when it was not used for a while, and the message is looked up by its id.
     assert max(replaced.others, fetched.others, deleted.others) <= 4
