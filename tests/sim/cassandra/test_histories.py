@@ -269,7 +269,7 @@ class Mutation:
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=4, storm=StallingStorm),
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=9),
-    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=29),
+    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=48),
     "the timestamp of the undo write": Mutation(
         ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=14
     ),
@@ -278,7 +278,7 @@ MUTATIONS = {
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=2),
     "the clock check": Mutation(("G1",), without_clock_check, first=3),
     "a check for each acknowledgement": Mutation(
-        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=58
+        ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
     ),
     "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=15, storm=SharedStorm),
     "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=4, storm=SharedStorm),
