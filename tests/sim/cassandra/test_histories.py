@@ -269,7 +269,9 @@ class Mutation:
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=4, storm=StallingStorm),
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=9),
-    "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=48),
+    "the time of the undo write": Mutation(
+        ("none",), partial(replace, Undo.__init__, undone_in_time), first=3, storm=StallingStorm
+    ),
     "the timestamp of the undo write": Mutation(
         ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp), first=14
     ),
@@ -281,7 +283,7 @@ MUTATIONS = {
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
     ),
     "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=15, storm=SharedStorm),
-    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=4, storm=SharedStorm),
+    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=3, storm=SharedStorm),
     "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, storm=StandingStorm),
 }
 
