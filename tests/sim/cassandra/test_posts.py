@@ -358,20 +358,18 @@ MUTATIONS = {
         SHOWN, partial(replace, AppendOperation.withdraw, cancelled), first=1
     ),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
-    "repeating after unknown": Mutation(
-        ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=1
-    ),
+    "repeating after unknown": Mutation(("attempt",), partial(replace, MessageUseCases._append, also_in_doubt)),
     "repeating in the writer, ids": Mutation(("G1",), sent_again, first=3),
     "repeating in the writer, undo": Mutation(("attempt",), written_again),
     "repeating a batch as a whole": Mutation(
-        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part), first=1
+        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part)
     ),
     "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=13, storm=KeyStorm),
     "S in the order of an ordered queue": Mutation(
         ("later",), partial(replace, CassandraStore.clock_difference, no_difference), storm=OrderedStorm
     ),
     "the cursor of an early read": Mutation(
-        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=2, storm=HarshEarlyStorm
+        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=1, storm=HarshEarlyStorm
     ),
 }
 
