@@ -351,25 +351,25 @@ SHOWN = ("none", "attempt")
 """Something was shown that was undone."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=16),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time)),
     "D without U": Mutation(SHOWN, delay_without_undo_time, first=2),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
-    "what was sent ends by its own rules": Mutation(SHOWN, partial(replace, AppendOperation.withdraw, cancelled)),
-    "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
-    "repeating after unknown": Mutation(
-        ("attempt",), partial(replace, MessageUseCases._append, also_in_doubt), first=1
+    "what was sent ends by its own rules": Mutation(
+        SHOWN, partial(replace, AppendOperation.withdraw, cancelled), first=1
     ),
-    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=8),
+    "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
+    "repeating after unknown": Mutation(("attempt",), partial(replace, MessageUseCases._append, also_in_doubt)),
+    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=3),
     "repeating in the writer, undo": Mutation(("attempt",), written_again),
     "repeating a batch as a whole": Mutation(
-        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part), first=1
+        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part)
     ),
     "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=13, storm=KeyStorm),
     "S in the order of an ordered queue": Mutation(
-        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=2, storm=OrderedStorm
+        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), storm=OrderedStorm
     ),
     "the cursor of an early read": Mutation(
-        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=2, storm=HarshEarlyStorm
+        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=1, storm=HarshEarlyStorm
     ),
 }
 

@@ -29,7 +29,7 @@ MEANINGLESS: dict[str, tuple[Case, str]] = {
     "receipts": (("POST", "q/claims/renew", {"receipts": [], "tll": 5}, {}), "tll"),
     "reason": (("POST", "q/claims/release", {"receipts": [], "reason": {"txt": "a"}}, {}), "txt"),
     "states": (("POST", "q/claims/state", {"states": {}, "state": {}}, {}), "state"),
-    "several queues": (("POST", "_claims", {"queues": ["q"], "limit": 5, "partitions": "1"}, {}), "partitions"),
+    "several queues": (("POST", "_claims", {"queues": ["q"], "limit": 5, "limt": 5}, {}), "limt"),
     "range of several": (("POST", "_read", {"queues": [{"queue_name": "q", "limt": 5}]}, {}), "limt"),
     "offsets": (("PUT", "q/offsets/g", {"partitions": {"1": {"offset": ID, "expect": ID}}}, {}), "expect"),
     "lag": (("POST", "q/lag", {"partitions": {"1": None}, "group": "g"}, {}), "group"),

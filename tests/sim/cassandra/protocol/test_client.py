@@ -93,10 +93,10 @@ MUTATIONS = {
     "a stream is taken until its answer comes": Mutation(
         ("horizon", "attempt", "order", "early", "missed", "G1"),
         partial(replace, Connection.send, on_a_stream_that_waits),
-        first=1,
+        first=3,
         violations=of_early_readers,
     ),
-    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=7),
+    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=1),
     "a lost append is in doubt": Mutation(
         ("G6",), partial(replace_in, fast_request, translate, without_effect), first=10
     ),
