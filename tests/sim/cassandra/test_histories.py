@@ -29,7 +29,7 @@ from tests.replacing import replace, replace_in
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.histories import FIRST, MANY, violations
-from tests.sim.cassandra.messages import PARTITIONS, MessageStorm, Site
+from tests.sim.cassandra.messages import MessageStorm, Site
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
@@ -82,18 +82,6 @@ class SharedStorm(MessageStorm):
         for _ in range(5):
             self._read(site)
         self.world.at(1.0, site.machine.set_clock)
-
-
-class WrongStartStorm(SharedStorm):
-    """The machine starts with a wrong clock again and again, while much is posted and read."""
-
-    def _planned(self) -> dict[Callable[[], None], int]:
-        return super()._planned() | {self._post: 60, self._stand_still: 0, self._start_wrongly: 3}
-
-    def _read(self, site: Site) -> None:
-        super()._read(site)
-        for reader in self.readers[-PARTITIONS:]:
-            reader.every = 0.1
 
 
 class StallingStorm(MessageStorm):
@@ -292,7 +280,7 @@ MUTATIONS = {
     "a check for each acknowledgement": Mutation(
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
     ),
-    "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=15, storm=SharedStorm),
+    "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=53, storm=SharedStorm),
     "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=3, storm=SharedStorm),
     "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, storm=StandingStorm),
 }
