@@ -28,7 +28,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        random.seed(seed)  # The Cassandra store draws its pauses from there.
+        self._pauses = random.Random(seed).getstate()
+        """The state of the module's own chance, from which the Cassandra store draws its pauses."""
         self.now = 1000.0
         """True seconds since 1970."""
         self.loops: list[ProcessLoop] = []
@@ -46,10 +47,12 @@ class World:
 
     def run(self, until: float) -> None:
         """Has everything happen that is to, up to a time."""
+        random.setstate(self._pauses)
         while self._events and self._events[0][0] <= until:
             self.now, _, work = heapq.heappop(self._events)
             work()
         self.now = until
+        self._pauses = random.getstate()
 
     def end(self) -> None:
         """Ends everything."""
@@ -185,19 +188,19 @@ class _Coroutine(Coroutine[Any, Any, Any]):
 
     __slots__ = ("_at_end", "_coroutine")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], at_end: set[Callable[[], object]]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], at_end: dict[Callable[[], object], None]) -> None:
         self._coroutine = coroutine
         self._at_end = at_end
-        at_end.add(coroutine.close)
+        at_end[coroutine.close] = None
 
     def send(self, value: Any) -> Any:  # noqa: ANN401
         """See the base class."""
-        self._at_end.discard(self._coroutine.close)
+        self._at_end.pop(self._coroutine.close, None)
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
         """See the base class."""
-        self._at_end.discard(self._coroutine.close)
+        self._at_end.pop(self._coroutine.close, None)
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
@@ -225,7 +228,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(self, process: Process) -> None:
         self.process = process
         self.life = process.life
-        self.at_end: set[Callable[[], object]] = set()
+        self.at_end: dict[Callable[[], object], None] = {}
         self._ended = False
         process.world.loops.append(self)
 

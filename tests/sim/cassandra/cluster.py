@@ -410,7 +410,7 @@ class SimulatedDriver(Driver):
             clock=self._deadline.clock,
         )
         self._follow()
-        loop.at_end.add(self.calls.close_new)
+        loop.at_end[self.calls.close_new] = None
         return partial(self._end_client, client)
 
     def send(self, request: Request | Encoded, done: Done) -> None:

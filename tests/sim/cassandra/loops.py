@@ -73,13 +73,13 @@ class BlockingThread(threading.Thread, Generic[T]):
 
     async def ended(self) -> T:
         """Has it run; returns the result of its work."""
-        self._loop.at_end.add(self.close)
+        self._loop.at_end[self.close] = None
         self.start()
         while (wait := self._waits.get()) is not None:
             awaited, seconds = wait
             await asyncio.wait([awaited], timeout=seconds)
             self._turns.put(None)
-        self._loop.at_end.discard(self.close)
+        self._loop.at_end.pop(self.close, None)
         return self._end.result()  # bounded: it has ended
 
     def result(self, begin: Callable[[Done], Callable[[], Outcome]], seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
