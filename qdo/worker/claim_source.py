@@ -229,7 +229,7 @@ class ClaimSource:
         future.add_done_callback(partial(self._ended, run))
 
     def _place(self, job: AsyncJob) -> Delivery:
-        return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries)
+        return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
     def _ended(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         try:

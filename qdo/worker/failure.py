@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -46,8 +46,13 @@ class ExitCode:
     """Code after a stop when handlers or commits did not end in time; messages will be handled again."""
 
 
-class Delivery(NamedTuple):
-    """The partition of a message that is being handled, and the number of the attempt.
+class _Place(NamedTuple):
+    partition: Partition
+    attempt: int
+
+
+class Delivery(_Place):
+    """The partition of a message that is being handled, and the number of the attempt: a pair, with what is known.
 
     Example:
         >>> from qdo import Delivery, Partition
@@ -59,10 +64,17 @@ class Delivery(NamedTuple):
         partition: The partition, with its queue.
         attempt: From 1 on. Another worker that gets the message begins at 1 again, except after attempts that ended
             with the loss of their worker.
+        state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
+            that of its first message. None if there is no such state.
     """
 
-    partition: Partition
-    attempt: int
+    def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
+        """Makes one."""
+        place = super().__new__(cls, partition, attempt)
+        place.state = state
+        return place
+
+    state: Any
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -169,6 +169,22 @@ def purge(client: Client, name: Name, yes: Yes = False) -> None:
     output.show({"queue_name": name, "purged": True}, f"{name} is empty.")
 
 
+@app.command("pause")
+@on_existing
+def pause(client: Client, name: Name) -> None:
+    """Pause the claims of a queue: nobody gets a message of it; posts, reads and live claims go on."""
+    client.job_queue(name).pause()
+    output.show({"queue_name": name, "claims": "paused"}, f"Claims of {name} are paused.")
+
+
+@app.command("resume")
+@on_existing
+def resume(client: Client, name: Name) -> None:
+    """End a pause: claims that wait get messages within some seconds."""
+    client.job_queue(name).resume()
+    output.show({"queue_name": name, "claims": "open"}, f"Claims of {name} are open.")
+
+
 def _described(client: Client, queue: Queue) -> Iterator[Block]:
     """Describes a queue, with the service's defaults for fields that are not set if these can be read."""
     from queuey.client.errors import ClientError

@@ -275,6 +275,7 @@ class Claimed(msgspec.Struct, frozen=True):
         deliveries: Number of deliveries of the message, including this one.
         expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
         queue: The message's queue.
+        state: The last state that a worker has set for an earlier delivery; None if there is no such state.
     """
 
     message: Message
@@ -282,6 +283,7 @@ class Claimed(msgspec.Struct, frozen=True):
     deliveries: int
     expires: float
     queue: str = ""
+    state: Any = None
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client._async.job import AsyncJob, send_all
-from queuey.client.calls import claim_calls, tracing
+from queuey.client.calls import claim_calls, queue_calls, tracing
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
@@ -320,6 +320,31 @@ class AsyncJobQueue:
             The refused ones, because another caller got the messages meanwhile. All others are set.
         """
         return await send_all(self._sender.run, claim_calls.states_of(self.queues, states))
+
+    async def pause(self) -> None:
+        """Pauses the claims of the queue: nobody gets a message of it. Posts, reads and live claims go on.
+
+        Needs the right ``admin``.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         jobs = client.job_queue("orders")
+            ...         await jobs.pause()
+            ...         print(len(await jobs.receive()))
+            ...         await jobs.resume()
+            ...         print(len(await jobs.receive()))
+            >>> asyncio.run(main())
+            0
+            2
+        """
+        await self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+
+    async def resume(self) -> None:
+        """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
+        await self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
     async def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""

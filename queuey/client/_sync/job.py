@@ -42,6 +42,7 @@ class Job:
         self.held_claim = held_claim
         self._claims = claims
         self._sender = sender
+        self._state = claimed.state
         held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
 
     def __repr__(self) -> str:
@@ -73,6 +74,14 @@ class Job:
     def deliveries(self) -> int:
         """Number of deliveries of the message, including this one."""
         return self.claimed.deliveries
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401 - any JSON value
+        """The last state that was set for the message: by :meth:`set_state`, else by the worker before; None if none.
+
+        So an attempt can go on where the one before stopped.
+        """
+        return self._state
 
     @property
     def held(self) -> bool:
@@ -162,6 +171,7 @@ class Job:
             [{'done': 3, 'of': 10}]
         """
         self._send(claim_calls.set_states(self.queue, {self.receipt: state}))
+        self._state = state
 
     def _send(self, calls: Iterable[Call[None]]) -> None:
         try:

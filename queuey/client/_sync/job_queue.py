@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client._sync.job import Job, send_all
-from queuey.client.calls import claim_calls, tracing
+from queuey.client.calls import claim_calls, queue_calls, tracing
 from queuey.client.calls.call import Call, Seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
@@ -268,6 +268,28 @@ class JobQueue:
             The refused ones, because another caller got the messages meanwhile. All others are set.
         """
         return send_all(self._sender.run, claim_calls.states_of(self.queues, states))
+
+    def pause(self) -> None:
+        """Pauses the claims of the queue: nobody gets a message of it. Posts, reads and live claims go on.
+
+        Needs the right ``admin``.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     jobs = client.job_queue("orders")
+            ...     jobs.pause()
+            ...     print(len(jobs.receive()))
+            ...     jobs.resume()
+            ...     print(len(jobs.receive()))
+            0
+            2
+        """
+        self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+
+    def resume(self) -> None:
+        """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
+        self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
     def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""

@@ -20,6 +20,7 @@ from socket import gethostname
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from queuey.api import claims as api
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
@@ -90,7 +91,7 @@ def claim(
     named = partitions_text(partitions)
     if named != "*":
         params.append(("partitions", named))
-    params.append(("worker", this_process()))
+    params += [("worker", this_process()), ("states", "true")]
     path = "_claims"
     content: bytes | None = encode({"queues": queues, "acknowledge": acknowledged})
     if len(queues) == 1:
@@ -258,7 +259,15 @@ def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
     name = found.queue_name if isinstance(found, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(found.messages), found.messages, strict=True)
     claimed = [
-        Claimed(message, wire.receipt, wire.deliveries, wire.expires, name or queues[0]) for message, wire in pairs
+        Claimed(
+            message,
+            wire.receipt,
+            wire.deliveries,
+            wire.expires,
+            name or queues[0],
+            None if wire.state is UNSET else wire.state,
+        )
+        for message, wire in pairs
     ]
     received = Received(claimed, [Refused(one.receipt, one.status) for one in found.acknowledged if one.status != "ok"])
     if isinstance(found, api.ClaimsOfOne):

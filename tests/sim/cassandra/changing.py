@@ -148,7 +148,7 @@ class ChangingStorm(PostStorm):
         assert isinstance(site, PostSite)
 
         async def work() -> None:
-            while True:
+            while True:  # bounded: by the end of the history
                 try:
                     await site.core.in_thread(lambda: change_times(site, self.wanted))
                 except QueueyError:

@@ -109,7 +109,7 @@ class BlockingThread(threading.Thread, Generic[T]):
         """Ends it."""
         self._has_crashed = True
         self._turns.put(None)
-        self.join()
+        self.join()  # bounded: it raises where it stands
 
 
 def present_thread() -> BlockingThread[Any]:

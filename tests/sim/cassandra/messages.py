@@ -130,7 +130,7 @@ class Reader:
         """Reads for as long as its process lives."""
         world = self._site.process.world
         calm = world.now + self.busy
-        while True:
+        while True:  # bounded: by the end of the history
             await asyncio.sleep(world.some(self.every if world.now < calm else 2.0))
             try:
                 while await self.read(world.rng.choice((1, 3, 100))):

@@ -133,7 +133,7 @@ class PostReader(Reader):
 
     async def read_on(self) -> None:
         """See the base class."""
-        while True:
+        while True:  # bounded: by the end of the history
             try:
                 await super().read_on()
             except QueueChanged:

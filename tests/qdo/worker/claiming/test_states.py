@@ -59,6 +59,24 @@ async def test_a_state_is_seen_while_it_runs(
     assert last.endswith('{"step":"last"}')
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+async def test_the_next_attempt_has_the_last_state(
+    workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """So it can go on where the one before stopped, in whichever process."""
+    queue = await workers.system.queue()
+    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
+    await workers.system.client.send(queue.name, json={"task": "resume"})
+    claims = Claims(workers.system.connect(), [queue.name])
+    settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
+    worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
+    running = workers.start(worker)
+    await until_done(workers, queue)
+    worker.stop()
+    assert await running == ExitCode.ENDED
+    assert [" ".join(line) for line in book.lines()] == ["began at None", "began at {'step': 2}"]
+
+
 async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that goes on saying how far it has come is killed when its message has taken too long."""
     queue = await workers.system.queue()
