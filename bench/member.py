@@ -23,10 +23,10 @@ import msgspec
 
 from bench.load.traffic import KEY
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch.fetch_buffer import Batch
-from qdo.consumer.settings import ConsumerSettings
+from qdo.consumer.fetch_buffer import Batch
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
+from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient
 
 INTERVAL = 0.1

@@ -13,8 +13,7 @@ from queuey import __version__ as __version__  # One distribution has one versio
 if TYPE_CHECKING:
     from qdo.consumer.blocking import Consumer
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.consumer.fetch.fetch_buffer import Batch
-    from qdo.consumer.settings import ConsumerSettings
+    from qdo.consumer.fetch_buffer import Batch
     from qdo.coordination import Coordinator
     from qdo.coordination.opening import open_coordinator
     from qdo.errors import (
@@ -42,11 +41,10 @@ if TYPE_CHECKING:
     )
     from qdo.jobs import Jobs, Task, TaskCall, TaskOptions, TaskSender
     from qdo.partitions import Partition, Queue
+    from qdo.settings import ConsumerSettings, Retry, WorkerSettings
     from qdo.worker.claim_source import Claims
     from qdo.worker.failure import Delivery, Failure, StopWorker
-    from qdo.worker.handlers import delivery, set_state
-    from qdo.worker.middleware import Middleware
-    from qdo.worker.settings import Retry, WorkerSettings
+    from qdo.worker.handlers import Middleware, delivery, set_state
     from qdo.worker.worker import Worker
 
 __all__ = [
@@ -101,12 +99,10 @@ _HOMES = (
     "partitions",
     "coordination",
     "coordination.opening",
-    "consumer.settings",
-    "worker.settings",
+    "settings",
     "worker.failure",
-    "worker.middleware",
     "worker.handlers",
-    "consumer.fetch.fetch_buffer",
+    "consumer.fetch_buffer",
     "consumer.consumer",
     "consumer.blocking",
     "worker.claim_source",

@@ -1,19 +1,27 @@
-"""Moving a group's offsets from outside: what would change, and the change.
+"""Moving a group's offsets from outside: what would change, and the change; and the migration from the original Qdo.
 
 Offsets can be moved only while the group has no members: a running consumer goes on from what it knows.
+
+The workers of the original Qdo, Mozilla's, kept their offsets in messages: the queue ``qdo_status`` has one for each
+partition, with a body such as ``{"partition": "orders-3", "processed": "<message id>", "last_worker": "host-4711"}``.
+``processed`` is the last message that was handled, or empty. A worker that was started again read only one of the
+queue's seven partitions; for others it wrote a second message. So the newest message of each partition counts.
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from qdo.coordination import CommittedOffset, Coordinator
-from qdo.errors import GroupActive
-from qdo.partitions import Partition, some
-from queuey.client import order_of
+from qdo.errors import GroupActive, InvalidArgument
+from qdo.partitions import Partition, Queue, some
+from queuey.client import AsyncClient, Message, QueueNotFound, order_of
+from queuey.client.lookup import look_up
 
 log = logging.getLogger("qdo.consumer")
 
@@ -89,3 +97,156 @@ async def warn_of_other_stores(coordinator: Coordinator, service: str) -> None:
             ", ".join(sorted(services)),
             service,
         )
+
+
+STATUS_QUEUE = "qdo_status"
+
+Fate = Literal["move", "same", "ahead", "untouched", "gone", "hidden"]
+"""The fate of a status: its offset is taken over; it is recorded already; the group is further, so it stays; nothing
+was processed; there is no such queue or partition; the credential may not see the queue."""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """The progress of a partition in a status message.
+
+    Attributes:
+        processed: Id of the last message that was handled; None: none was.
+        message: Id of the status message.
+    """
+
+    queue: str
+    number: int
+    processed: str | None
+    message: str
+
+
+class Migration(NamedTuple):
+    """The result of a migration, or of its plan.
+
+    Attributes:
+        moves: For each offset that is taken over, or was before.
+        fates: By partition.
+        unreadable: Messages that are no status, with the reason.
+    """
+
+    moves: list[Move]
+    fates: dict[Partition, Fate]
+    unreadable: list[str]
+
+
+class _StatusBody(msgspec.Struct, frozen=True):
+    partition: str
+    processed: str = ""
+
+
+def read_status(message: Message) -> WorkerStatus:
+    """Raises ValueError if the message is no status."""
+    body = message.body
+    value = (
+        msgspec.json.decode(body, type=_StatusBody)
+        if isinstance(body, str | bytes)
+        else msgspec.convert(body, _StatusBody)
+    )
+    # The queue's own name may hold dashes, the number cannot.
+    queue, dash, number = value.partition.rpartition("-")
+    if not (queue and dash and number.isascii() and number.isdigit() and int(number)):
+        raise ValueError(f"{value.partition!r} is not <queue>-<partition>")
+    processed = uuid.UUID(value.processed).hex if value.processed else None
+    return WorkerStatus(queue, int(number), processed, message.id)
+
+
+def newest_statuses(messages: Iterable[Message]) -> tuple[list[WorkerStatus], list[str]]:
+    """Returns the newest status of each partition, and the unreadable messages with the reason."""
+    found: dict[tuple[str, int], WorkerStatus] = {}
+    unreadable: list[str] = []
+    for message in messages:
+        try:
+            status = read_status(message)
+        except ValueError as error:
+            unreadable.append(f"{message.partition}:{message.id}: {error}")
+            continue
+        place = status.queue, status.number
+        if place not in found or order_of(found[place].message) < order_of(status.message):
+            found[place] = status
+    return [found[place] for place in sorted(found)], unreadable
+
+
+def plan_migration(
+    reached: Mapping[Partition, str | None],
+    queues: Mapping[Queue, int],
+    recorded: Mapping[Partition, CommittedOffset],
+    *,
+    back: bool = False,
+) -> tuple[list[Move], dict[Partition, Fate]]:
+    """Decides the fate of positions.
+
+    Args:
+        reached: The last message handled, by partition; None: none was.
+        queues: The existing queues with their numbers of partitions.
+        recorded: The group's offsets.
+        back: Also move offsets back.
+
+    Returns:
+        The moves to carry out, some of which may change nothing, and the fate of every partition.
+    """
+    wanted: dict[Partition, str | None] = {}
+    fates: dict[Partition, Fate] = {}
+    for partition, processed in reached.items():
+        if partition.number > queues.get(partition.queue, 0):
+            fates[partition] = "gone"
+        elif processed is None:
+            fates[partition] = "untouched"
+        else:
+            wanted[partition] = processed
+    planned = moves(wanted, recorded)
+    for move in planned:
+        fates[move.partition] = _fate(move, back=back)
+    return [move for move in planned if fates[move.partition] in {"move", "same"}], fates
+
+
+def _fate(move: Move, *, back: bool) -> Fate:
+    if not move.changes:
+        return "same"
+    return "ahead" if move.goes_back and not back else "move"
+
+
+async def migrate_offsets(
+    client: AsyncClient,
+    coordinator: Coordinator,
+    service: str,
+    *,
+    back: bool = False,
+    dry_run: bool = False,
+) -> Migration:
+    """Moves the offsets of a group that has no members to where the original's workers ended. May be repeated.
+
+    Args:
+        client: A client of the application whose workers they were.
+        coordinator: Of the group.
+        service: The id of the service's store.
+        back: See :func:`plan_migration`.
+        dry_run: Change nothing, only report.
+
+    Raises:
+        InvalidArgument: There is no queue with status messages.
+        GroupActive: The group has members.
+        OffsetMoved, CoordinationLost: See :func:`carry_out`.
+    """
+    await refuse_active(coordinator)
+    found, unreadable = newest_statuses(await _status_messages(client))
+    reached = {Partition(Queue(service, client.application, one.queue), one.number): one.processed for one in found}
+    looked = await look_up(client, {partition.queue.name for partition in reached})
+    queues = {Queue(service, client.application, name): queue.partitions for name, queue in looked.found.items()}
+    planned, fates = plan_migration(reached, queues, await coordinator.offsets(reached), back=back)
+    fates |= {partition: "hidden" for partition in reached if partition.queue.name in looked.hidden}
+    if not dry_run:
+        await carry_out(coordinator, planned)
+    return Migration(planned, fates, unreadable)
+
+
+async def _status_messages(client: AsyncClient) -> list[Message]:
+    try:
+        # Workers may have been stopped a moment ago, so the queue's read delay is passed over.
+        return [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]
+    except QueueNotFound as error:
+        raise InvalidArgument(f"application {client.application} has no queue {STATUS_QUEUE}") from error

@@ -1,12 +1,17 @@
-"""Queues and their partitions, which members share."""
+"""Queues and their partitions, which members share; and which queues a member wants."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from qdo.errors import InvalidArgument
+from queuey.client.deadletters import SUFFIX
 
 
 def some(things: Iterable[Any], most: int) -> str:
@@ -81,3 +86,70 @@ class Partition(NamedTuple):
         if not number.isascii() or not number.isdigit() or not int(number):
             raise InvalidArgument(f"{text!r} is not service/application/queue/partition")
         return cls(Queue.parse(queue), int(number))
+
+
+QUEUE_NAME = r"^(?!\.{0,2}$|_)[^/\ud800-\udfff]+$"
+_SPECIAL = re.compile(r"[*?\[]")
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """The names and patterns of wanted queues; made by :func:`subscribe`.
+
+    Attributes:
+        names: Queues; they need not exist yet.
+        patterns: Shell patterns, case-sensitive: ``*``, ``?``, ``[a-z]``.
+        service: The id of its store; see :class:`qdo.partitions.Queue`.
+        application: The application.
+    """
+
+    names: frozenset[str] = frozenset()
+    patterns: tuple[str, ...] = ()
+    service: str = ""
+    application: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.patterns)
+
+    def wants(self, name: str) -> bool:
+        """Returns True if a queue of this name is wanted.
+
+        A pattern matches queues for dead letters only if it ends as they do: a worker would handle its failures again
+        and again.
+        """
+        dead = name.endswith(SUFFIX)
+        return name in self.names or any(
+            fnmatchcase(name, pattern) for pattern in self.patterns if pattern.endswith(SUFFIX) or not dead
+        )
+
+    def takes(self, queue: Queue) -> bool:
+        """Returns True if a queue is wanted and of this application and service."""
+        return queue[:2] == (self.service, self.application) and self.wants(queue.name)
+
+    def literal_prefixes(self) -> list[str]:
+        """Returns the literal prefixes of the patterns; none of them begins with another."""
+        kept: list[str] = []
+        for text in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):
+            if not kept or not text.startswith(kept[-1]):
+                kept.append(text)
+        return kept
+
+    def with_all(self, others: Iterable[Subscription]) -> Subscription:
+        """Returns a union with others of the same application and service."""
+        same = [one for one in others if (one.service, one.application) == (self.service, self.application)]
+        names = self.names.union(*(one.names for one in same))
+        patterns = dict.fromkeys([*self.patterns, *sorted({each for one in same for each in one.patterns})])
+        return msgspec.structs.replace(self, names=names, patterns=tuple(patterns))
+
+
+def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", application: str = "") -> Subscription:
+    """Raises InvalidArgument if no queue can have such a name."""
+    if isinstance(names, str) or isinstance(patterns, str):
+        raise InvalidArgument("queues and patterns are lists of texts")
+    wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)
+    for name in wanted.names:
+        if re.search(QUEUE_NAME, name) is None:
+            rule = 'a name is not empty, has no "/", is not "." or ".." and does not begin with "_"'
+            raise InvalidArgument(f"no queue can be named {name!r}: {rule}")
+    if "" in wanted.patterns:
+        raise InvalidArgument("an empty pattern matches no queue")
+    return wanted

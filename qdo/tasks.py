@@ -1,10 +1,14 @@
-"""Tasks that run beside others, and events that are waited for."""
+"""Tasks that run beside others, events that are waited for, and an event loop for callers without one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
+
+from qdo.errors import InvalidArgument, NotOwner
 
 T = TypeVar("T")
 
@@ -49,3 +53,78 @@ class Signal:
     def notify(self) -> None:
         self.next.set()
         self.next = asyncio.Event()
+
+
+class LoopThread:
+    """An event loop in a thread that does not keep the process alive.
+
+    Args:
+        what: Of the public API that uses it, for names and errors: ``consumer``.
+
+    Attributes:
+        alive: It has not been stopped.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.alive = True
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"qdo-{what}", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine there and waits for its end; an interrupt meanwhile cancels it.
+
+        Raises:
+            InvalidArgument: It was called from that very thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise InvalidArgument(f"blocking calls cannot be made from the {self._what}'s own event loop")
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise NotOwner(f"the {self._what} is closed") from None
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def run(self, function: Callable[[], T]) -> T:
+        async def work() -> T:
+            return function()
+
+        return self.call(work())
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Calls a function there after everything that was asked for before, without waiting."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Cancels the remaining calls and ends the thread. Idempotent."""
+        self.alive = False
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels tasks, twice if they wait for the thread of a callback."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, waiting = await asyncio.wait(tasks, timeout=CANCEL_GRACE)
+        await cancel(*waiting)

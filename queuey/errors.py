@@ -64,9 +64,21 @@ Outcome = Literal["none", "unknown"]
 
 
 class QueueyError(Exception):
-    """Base of all errors of Queuey; ``code`` is stable."""
+    """Base of all errors of Queuey; ``code`` is stable.
+
+    Attributes:
+        form: The text, with places for the arguments, of which the first one is also ``name``, and as ``quoted`` for a
+            shell; blank: the argument is the text.
+    """
 
     code = "Error"
+    form = ""
+
+    def __str__(self) -> str:
+        if not self.form:
+            return super().__str__()
+        name = str(self.args[0])
+        return self.form.format(*self.args, name=name, quoted=quote(name))
 
 
 class InvalidRequest(QueueyError):
@@ -186,7 +198,7 @@ class NotFound(QueueyError):
         self._text = text
 
     def __str__(self) -> str:
-        return self._text or self.form.format(name=self.name, quoted=quote(self.name))
+        return self._text or super().__str__()
 
 
 class ApplicationNotFound(NotFound):
@@ -253,10 +265,7 @@ class ApplicationExists(Conflict):
     """
 
     code = "ApplicationExists"
-
-    def __str__(self) -> str:
-        name = str(self.args[0])
-        return f"Application {name!r} exists already. Give it a further key: queuey app key-add {quote(name)}"
+    form = "Application {name!r} exists already. Give it a further key: queuey app key-add {quoted}"
 
 
 class OffsetConflict(Conflict):
@@ -292,14 +301,12 @@ class KeyInUse(Conflict):
     """
 
     code = "IdempotencyKeyInUse"
+    form = 'A post with key "{name}" is being carried out. Send it again in {1} s.'
 
     def __init__(self, key: str, retry_after: int = 1) -> None:
         super().__init__(key, retry_after)
         self.key = key
         self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return f'A post with key "{self.key}" is being carried out. Send it again in {self.retry_after} s.'
 
 
 class NameTaken(Conflict):
@@ -310,9 +317,7 @@ class NameTaken(Conflict):
     """
 
     code = "NameTaken"
-
-    def __str__(self) -> str:
-        return f'"{self.args[0]}" names another message. Wait until that is done, or replace it with PUT.'
+    form = '"{name}" names another message. Wait until that is done, or replace it with PUT.'
 
 
 class NameChanged(Conflict):
@@ -323,9 +328,7 @@ class NameChanged(Conflict):
     """
 
     code = "NameChanged"
-
-    def __str__(self) -> str:
-        return f'"{self.args[0]}" is being changed by others.'
+    form = '"{name}" is being changed by others.'
 
 
 class RecordChanged(Conflict):
@@ -336,9 +339,7 @@ class RecordChanged(Conflict):
     """
 
     code = "RecordChanged"
-
-    def __str__(self) -> str:
-        return f'"{self.args[0]}" is being changed by others. Try again.'
+    form = '"{name}" is being changed by others. Try again.'
 
 
 class TimeZoneUnknown(Conflict):
@@ -349,12 +350,10 @@ class TimeZoneUnknown(Conflict):
     """
 
     code = "TimeZoneUnknown"
-
-    def __str__(self) -> str:
-        return (
-            f"Time zone {self.args[0]!r} is not known on this machine of the service. "
-            "Install the package tzdata there, or give the schedule another time zone."
-        )
+    form = (
+        "Time zone {name!r} is not known on this machine of the service. "
+        "Install the package tzdata there, or give the schedule another time zone."
+    )
 
 
 class MoveUnderWay(Conflict):
@@ -367,14 +366,11 @@ class MoveUnderWay(Conflict):
     """
 
     code = "MoveUnderWay"
+    form = "Queue {name!r} is being moved to {1!r}. Wait until that has ended, or cancel it: move {2}"
 
     def __init__(self, source: str, target: str, move: str) -> None:
         super().__init__(source, target, move)
         self.move = move
-
-    def __str__(self) -> str:
-        source, target, move = self.args
-        return f"Queue {source!r} is being moved to {target!r}. Wait until that has ended, or cancel it: move {move}"
 
 
 class ClaimsRefused(Conflict):
@@ -395,14 +391,11 @@ class ClaimLost(Conflict):
     code = "ClaimLost"
 
     def __init__(self, results: Sequence[object]) -> None:
-        super().__init__(results)
-        self.results = tuple(results)
-
-    def __str__(self) -> str:
-        return (
+        super().__init__(
             "Some messages were delivered again, because their claims had expired, or were replaced under their name: "
             "see results. Skip these."
         )
+        self.results = tuple(results)
 
 
 class QueueChanged(QueueyError):

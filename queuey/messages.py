@@ -305,7 +305,7 @@ class RecordDue(msgspec.Struct, frozen=True):
     version: int
 
 
-class Message(msgspec.Struct, gc=False):
+class Message(msgspec.Struct, array_like=True, gc=False):
     """A stored message. ``position`` is its place in the order of its partition; ``expires`` is in ticks."""
 
     ticks: int

@@ -1,14 +1,9 @@
-"""Counters of requests and messages, cheap enough for every request, in Prometheus' text form.
-
-Each thread counts in its own cells, without locks; a scrape adds them up. When a thread ends, its counts are added to
-those of ended threads, so that no counts are lost and no cells leak.
-"""
+"""Counters of requests and messages, cheap enough for every request, in Prometheus' text form."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -29,93 +24,42 @@ Request = tuple[str, int]
 """Route and status."""
 
 
-class _Counts:
-    """Counts of one thread, or of all ended ones. Only its own thread writes to it."""
-
-    __slots__ = ("delivered", "received", "requests")
-
-    def __init__(self) -> None:
-        self.requests: dict[Request, list[float]] = {}
-        """For each kind of request: the seconds spent, the count of each bucket, and the count above all buckets."""
-        self.received = 0
-        self.delivered = 0
-
-    def add(self, other: _Counts) -> None:
-        self.received += other.received
-        self.delivered += other.delivered
-        for request, cells in other.requests.copy().items():
-            mine = self.requests.get(request)
-            self.requests[request] = [a + b for a, b in zip(mine, cells, strict=True)] if mine else list(cells)
-
-
-class _Life:
-    """Thread-local sentinel; its weak reference breaks when the thread ends."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Metrics:
-    """Counters of this process."""
+    """Counters of this process. Safe for use by many threads."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
         self._lock = threading.Lock()
-        self._past = _Counts()
-        self._present: list[tuple[weakref.ref[_Life], _Counts]] = []
+        self._requests: dict[Request, list[float]] = {}
+        """For each kind of request: the seconds spent, the count of each bucket, and the count above all buckets."""
+        self._received = self._delivered = 0
         self.heard: Callable[[Queue, int, int], None] | None = None
         """Called with a queue and the number of messages that it took in and gave out."""
 
     def observe(self, route: str, status: int, seconds: float) -> None:
-        try:
-            requests = self._local.counts.requests
-        except AttributeError:
-            requests = self._join().requests
-        cells = requests.get((route, status))
-        if cells is None:
-            cells = requests[route, status] = [0.0] * (len(BUCKETS) + 2)
-        cells[0] += seconds
-        cells[bisect_left(BUCKETS, seconds) + 1] += 1
+        with self._lock:
+            cells = self._requests.get((route, status))
+            if cells is None:
+                cells = self._requests[route, status] = [0.0] * (len(BUCKETS) + 2)
+            cells[0] += seconds
+            cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
     def received(self, count: int, queue: Queue | None = None) -> None:
-        try:
-            self._local.counts.received += count
-        except AttributeError:
-            self._join().received += count
+        with self._lock:
+            self._received += count
         if self.heard is not None and queue is not None:
             self.heard(queue, count, 0)
 
     def delivered(self, count: int, queue: Queue | None = None) -> None:
-        try:
-            self._local.counts.delivered += count
-        except AttributeError:
-            self._join().delivered += count
+        with self._lock:
+            self._delivered += count
         if count and self.heard is not None and queue is not None:
             self.heard(queue, 0, count)
 
     def total(self) -> tuple[dict[Request, list[float]], int, int]:
-        """Returns the cells of each kind of request, and the messages received and delivered, over all threads."""
+        """Returns the cells of each kind of request, and the messages received and delivered."""
         with self._lock:
-            self._fold()
-            total = _Counts()
-            total.add(self._past)
-            for _, counts in self._present:
-                total.add(counts)
-        return total.requests, total.received, total.delivered
-
-    def _join(self) -> _Counts:
-        life, counts = _Life(), _Counts()
-        with self._lock:
-            self._fold()
-            self._present.append((weakref.ref(life), counts))
-        self._local.life, self._local.counts = life, counts
-        return counts
-
-    def _fold(self) -> None:
-        ended = [counts for life, counts in self._present if life() is None]
-        if ended:
-            self._present = [(life, counts) for life, counts in self._present if life() is not None]
-            for counts in ended:
-                self._past.add(counts)
+            requests = {request: cells.copy() for request, cells in self._requests.items()}
+            return requests, self._received, self._delivered
 
 
 class Snapshot(msgspec.Struct):

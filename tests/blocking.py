@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from queuey.claims import ClaimReceipt, Settlement, State
+from queuey.claims.receipts import ClaimReceipt, Settlement
+from queuey.claims.state import State
 from queuey.messages import Location, Message, PostResult, Queue
 from queuey.service import ClaimDelivery, ClaimUseCases, Draft, QueueAccess, Service
 from queuey.service.claims import ReleaseReason

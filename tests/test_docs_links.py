@@ -21,7 +21,6 @@ import yaml
 
 from deploy.local import __main__ as servers
 from qdo import cli as qdo_cli
-from qdo.cli import loading as qdo_loading
 from qdo.cli import settings as qdo_settings
 from qdo.worker.metrics import WorkerMetrics
 from queuey import cli as queuey_cli
@@ -43,7 +42,7 @@ PROGRAM_FILES = ("README.md", "docs/index.md")
 """Pages whose programs are saved before they are run."""
 INDEXES = ("docs/index.md", "docs/decisions/index.md")
 VARIABLES = {line.variable for line in settings.table()} | settings.OTHER_VARIABLES
-VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_loading.CONFIG}
+VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_settings.CONFIG}
 VARIABLES |= {line.variable for line in qdo_settings.table().values()}
 
 
@@ -291,7 +290,7 @@ def test_settings_files(page: str, tmp_path: Path) -> None:
     """A settings file that is shown would be accepted."""
     for block in blocks(page, "toml"):
         if page.startswith("docs/qdo"):
-            qdo_loading.load({}, {}, write(tmp_path / "qdo.toml", block))
+            qdo_settings.load({}, {}, write(tmp_path / "qdo.toml", block))
             continue
         settings.load({}, {}, config=write(tmp_path / "queuey.toml", block))
 

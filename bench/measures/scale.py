@@ -20,7 +20,7 @@ from bench.results import Report, Row, Verdict, paired
 from bench.started import service
 from bench.started.processes import Process
 from queuey.console import cookies
-from queuey.service.operating.sessions import Sessions
+from queuey.service.operating.credentials import Sessions
 
 MOST_OF_A_PAGE = 100.0
 """Milliseconds in which a page of the console must be there."""

@@ -18,11 +18,9 @@ from typing import NamedTuple
 
 from qdo.assignment.balancing import balance
 from qdo.assignment.fewest_moves import undo_needless_moves
-from qdo.assignment.partition_choice import choose_partitions
-from qdo.assignment.partition_pools import gather
+from qdo.assignment.partition_pools import choose_partitions, gather
 from qdo.coordination import Member, TargetAssignment
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 
 __all__ = ["AssignmentPlan", "assign", "plan", "reported"]
 

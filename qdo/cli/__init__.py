@@ -1,7 +1,6 @@
 """The command line.
 
-The module of a command has the command's name and is imported when that command runs, so that ``qdo --help`` stays
-quick.
+The module of a command is imported when that command runs, so that ``qdo --help`` stays quick.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 ended by Ctrl-C; ``qdo work`` has further ones (see
 docs/qdo-cli.md). Results go to standard output, notes and errors to standard error.
@@ -25,7 +24,7 @@ COMMANDS = {
         "status:status",
         "Show a group: its members, who owns what, offsets and how many messages are behind them.",
     ),
-    "groups": ("groups:groups", "List the groups that the coordination service knows, or forget one."),
+    "groups": ("status:groups", "List the groups that the coordination service knows, or forget one."),
     "offsets": ("offsets:app", "Show and change the offsets of a group, which must have no members for a change."),
     "deadletter": ("deadletter:app", "List dead letters, and send them back to their queues."),
     "curator": ("curator:app", "Move messages between Apache Curator's queues in ZooKeeper and Queuey."),

@@ -13,17 +13,15 @@ from qdo.cli.opening import open_client
 from qdo.cli.options import MEETING, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
-from qdo.subscriptions import subscribe
+from qdo.partitions import subscribe
 from queuey.terminal import output, times
-from queuey.terminal.bars import bar
 from queuey.terminal.commands import group
-from queuey.terminal.output import Block, DryRun, ToStderr
+from queuey.terminal.output import Block, DryRun, ToStderr, bar
 from queuey.time_parsing import iso
 
 if TYPE_CHECKING:
     from qdo.curator.drain import Left, Target
-    from qdo.curator.peek import PeekedItem
-    from qdo.curator.place import QueuePlace
+    from qdo.curator.place import PeekedItem, QueuePlace
     from queuey.client import AsyncClient
 
 app = group()
@@ -103,7 +101,7 @@ async def fill(
     Interrupted or killed, run it again: it goes on, and every message is moved once.
     """
     from qdo.curator.fill import Fill, FillPlan
-    from qdo.curator.names import PRIORITY
+    from qdo.curator.nodes import PRIORITY
 
     PRIORITY.prefix(priority)
     async with _open(settings, path) as (place, client):
@@ -141,7 +139,7 @@ async def peek(
     limit: Annotated[int, typer.Option(min=0, max=10_000, help="Items to show.")] = 10,
 ) -> None:
     """Show the first items of a Curator queue. It takes nothing, and needs no service."""
-    from qdo.curator.peek import PeekedItem, peek
+    from qdo.curator.place import PeekedItem, peek
 
     async with _open_place(settings, path) as place:
         lock = None if lock_path is None else _in_chroot(place, lock_path)

@@ -78,7 +78,7 @@ async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
     from msgspec.structs import replace
 
     from qdo.cli.selection import hidden, note_unlisted, similar
-    from qdo.subscriptions import subscribe
+    from qdo.partitions import subscribe
     from queuey.client.deadletters import dead_queues
     from queuey.client.lookup import look_up
 

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
-from qdo.cli.opening import group_of, open_both, open_group
+from qdo.cli.opening import OpenedGroup, group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.selection import chosen, deleted, existing, hidden, id_of, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
+from qdo.moves import Move, carry_out, migrate_offsets, moves, refuse_active
+from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
 from queuey.terminal.commands import group
 from queuey.terminal.output import DryRun, Yes
 from queuey.titles import instant, titled
 
-if TYPE_CHECKING:
-    from qdo.cli.opening import OpenedGroup
-    from qdo.moves import Move
-    from qdo.partitions import Partition
-
 app = group()
 
 Numbers = Annotated[
     list[int] | None, typer.Option("--partition", min=1, help="Only partitions of this number; several may be given.")
 ]
-Wanted = Callable[["OpenedGroup", "list[Partition]"], Awaitable[Mapping["Partition", str | None]]]
+Wanted = Callable[[OpenedGroup, list[Partition]], Awaitable[Mapping[Partition, str | None]]]
 
 _FATES = {
     "move": "",
@@ -140,8 +137,6 @@ async def seek(
 @with_settings(*GROUP, *QUEUES)
 async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
-    from qdo.moves import carry_out, moves, refuse_active
-
     some = bool(settings.queue or settings.pattern or partition)
     if not dry_run:
         group = group_of(settings)
@@ -168,8 +163,6 @@ async def prune(
     yes: Yes = False,
 ) -> None:
     """Remove what the group recorded of queues that the service does not have any more."""
-    from qdo.moves import moves, refuse_active
-
     if not dry_run:
         output.confirm(f"Remove these offsets of group {group_of(settings)}?", yes=yes)
     async with open_both(settings) as opened:
@@ -195,18 +188,14 @@ async def migrate(
 
     May be repeated: what is there already stays, and no offset moves back without --back.
     """
-    from qdo import migration
-
     async with open_both(settings) as opened:
-        done = await migration.migrate(*opened, back=back, dry_run=dry_run)
+        done = await migrate_offsets(*opened, back=back, dry_run=dry_run)
     for reason in done.unreadable:
         output.note(f"qdo: passed over, no status: {reason}")
     _print_moves(done.moves, dry_run=dry_run, fates=done.fates)
 
 
 async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool) -> None:
-    from qdo.moves import carry_out, moves, refuse_active
-
     async with open_both(settings) as opened:
         await refuse_active(opened.coordinator)
         partitions = await existing(opened, settings, numbers or ())

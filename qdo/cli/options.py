@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from qdo.cli import settings
-from qdo.cli.loading import CONFIG, load
 from qdo.cli.opening import open_client, open_group
-from qdo.cli.settings import WorkSetting, WorkSettings
+from qdo.cli.settings import CONFIG, WorkSetting, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
 from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, filled, offered, optional

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription, subscribe
+from qdo.partitions import Partition, Queue, Subscription, subscribe
 from queuey import time_parsing
 from queuey.client import EARLIEST, ClientError, id_before, order_of, time_of
 from queuey.client.lookup import look_up

@@ -1,4 +1,4 @@
-"""``qdo status``: what a group is doing."""
+"""``qdo status`` and ``qdo groups``: what a group is doing, and which groups there are."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 from msgspec import structs
-from prometheus_client import generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
 
 from qdo.cli.opening import open_client, open_group
-from qdo.cli.options import GROUP, QUEUES, with_settings
+from qdo.cli.options import GROUP, MEETING, QUEUES, with_settings
 from qdo.cli.selection import chosen, point
 from qdo.cli.settings import SERVICE, WorkSettings
+from qdo.consumer.rebalance.queue_discovery import identify
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
-from queuey.client import ClientError, GroupOffset
+from queuey.client import ClientError, GroupOffset, QueueNotFound
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.texts import plural
@@ -124,8 +122,6 @@ async def status(
 
 
 async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
-    from qdo.consumer.rebalance.queue_discovery import identify
-
     members = await coordinator.members()
     target = await coordinator.target() or TargetAssignment()
     # A member that has left gets nothing any more; the next member that joins will write that.
@@ -169,8 +165,6 @@ def _member(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStat
 
 async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
     """Adds the lag to the partitions of the client's service and application."""
-    from queuey.client import QueueNotFound
-
     slots = asyncio.Semaphore(AT_A_TIME)
     behind: dict[tuple[str, int], GroupOffset] = {}
 
@@ -194,39 +188,28 @@ async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionSt
     ]
 
 
-class _GroupMetrics(Collector):
-    """The state of a group as gauges; lags only of partitions whose lag is known."""
-
-    def __init__(self, status: GroupStatus) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Metric]:
-        status, labels = self._status, ("group", "application", "queue", "partition")
-        messages = GaugeMetricFamily("qdo_group_lag_messages", "Messages behind the committed offset.", labels=labels)
-        age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages; 0: none.", labels=labels)
-        for one in status.partitions:
-            if one.lag is not None:
-                key = status.group, one.app, one.queue, str(one.partition)
-                messages.add_metric(key, one.lag)
-                age.add_metric(key, one.lag_seconds or 0.0)
-        yield messages
-        yield age
-        unowned = sum(one.owner is None for one in status.partitions)
-        for name, text, number in (
-            ("members", "Members of the group.", len(status.members)),
-            ("partitions", "Partitions that the group has offsets or owners of, or assigns.", len(status.partitions)),
-            ("unowned_partitions", "Those of them that no member owns.", unowned),
-            ("status_seconds", "When this was printed, in seconds since 1970.", time()),
-            ("lag_known", "1: the lag of all these partitions is known; 0: of some it is not.", status.lag is not None),
-        ):
-            family = GaugeMetricFamily(f"qdo_group_{name}", text, labels=("group",))
-            family.add_metric((status.group,), number)
-            yield family
-
-
 def metrics_of(found: GroupStatus) -> bytes:
+    """Returns the state of a group as gauges; lags only of partitions whose lag is known."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
     registry = CollectorRegistry()
-    registry.register(_GroupMetrics(found))
+    labels = ("group", "application", "queue", "partition")
+    messages = Gauge("qdo_group_lag_messages", "Messages behind the committed offset.", labels, registry=registry)
+    age = Gauge("qdo_group_lag_seconds", "Age of the oldest of these messages; 0: none.", labels, registry=registry)
+    for one in found.partitions:
+        if one.lag is not None:
+            place = found.group, one.app, one.queue, str(one.partition)
+            messages.labels(*place).set(one.lag)
+            age.labels(*place).set(one.lag_seconds or 0.0)
+    unowned = sum(one.owner is None for one in found.partitions)
+    for name, text, number in (
+        ("members", "Members of the group.", len(found.members)),
+        ("partitions", "Partitions that the group has offsets or owners of, or assigns.", len(found.partitions)),
+        ("unowned_partitions", "Those of them that no member owns.", unowned),
+        ("status_seconds", "When this was printed, in seconds since 1970.", time()),
+        ("lag_known", "1: the lag of all these partitions is known; 0: of some it is not.", found.lag is not None),
+    ):
+        Gauge(f"qdo_group_{name}", text, ("group",), registry=registry).labels(found.group).set(number)
     return generate_latest(registry)
 
 
@@ -261,3 +244,26 @@ def _described(found: GroupStatus) -> Iterator[Block]:
 def _lag_unknown(found: GroupStatus) -> Iterator[Block]:
     if found.lag_unknown:
         yield ToStderr(f"The lag is not known: {found.lag_unknown}")
+
+
+class GroupCounts(msgspec.Struct, frozen=True):
+    """A group, and how many members and partitions with an offset it has."""
+
+    group: str
+    members: int
+    partitions: Annotated[int, titled("partitions with an offset")]
+
+
+@with_settings(*MEETING)
+async def groups(settings: WorkSettings) -> None:
+    """List the groups that the coordination service knows; with --json one a line. Needs no service."""
+    # Which groups there are does not depend on the group that asks.
+    async with open_group(settings, settings.group or "qdo") as any_group:
+        names = await any_group.groups()
+    output.show_each(GroupCounts, [await _counts(settings, name) for name in names])
+
+
+async def _counts(settings: WorkSettings, name: str) -> GroupCounts:
+    async with open_group(settings, name) as coordinator:
+        members, offsets = await coordinator.members(), await coordinator.offsets()
+    return GroupCounts(name, len(members), len(offsets))

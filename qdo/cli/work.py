@@ -1,31 +1,40 @@
-"""``qdo work``: a worker of a group."""
+"""``qdo work``: a worker of a group, its log on standard error, and its end when handlers keep it from ending.
+
+A supervisor can start it again then. :mod:`faulthandler` ends a process in which nothing else runs, because its timer
+does not need the interpreter's lock. A process has one such timer. It stands still while the machine sleeps, but not
+while a signal has stopped the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import inspect
 import logging
 import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 from msgspec import structs
 
-from qdo.cli import logs
 from qdo.cli import settings as table
-from qdo.cli.ending import EndedInTime, end_at_once_if_told, end_child_if_blocked, ended_if_blocked
 from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
 from qdo.cli.selection import similar
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
+from qdo.tasks import cancel
 from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import look_up
 from queuey.terminal import output
+from queuey.terminal.logs import LineFormatter
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -46,7 +55,7 @@ def work(settings: WorkSettings) -> None:
     SIGTERM and Ctrl-C finish the running messages; a second one ends at once. Exit codes: 0 stopped, 1 failed,
     2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
     """
-    logs.configure(settings.log_level, settings.log)
+    configure_logs(settings.log_level, settings.log)
     if settings.trace:
         enable_tracing()
     # As for python -m: modules of the working directory can be named.
@@ -64,7 +73,7 @@ def work(settings: WorkSettings) -> None:
 
 
 async def _serve(settings: WorkSettings) -> int:
-    from qdo.worker import exit_codes
+    from qdo.worker.failure import ExitCode
 
     settings = _with_queues_of_jobs(settings)
     coordinator = None if settings.claim else make_coordinator(settings)
@@ -78,11 +87,11 @@ async def _serve(settings: WorkSettings) -> int:
                     end_at_once_if_told()
                     async with ended_if_blocked(hangs_after):
                         code = await worker.serve(signals=True)
-                    return exit_codes.FAILED if watching.done() and watching.result() else code
+                    return ExitCode.FAILED if watching.done() and watching.result() else code
                 except HandlerError as error:
                     # It could be found and called, so this may pass: a supervisor should try again.
                     output.note(f"qdo: {error}")
-                    return exit_codes.FAILED
+                    return ExitCode.FAILED
                 finally:
                     watching.cancel()
     finally:
@@ -128,7 +137,7 @@ def _imported(handler: str | None, context: str | None) -> object:
         objects = [handlers.find(name) for name in (handler, context) if name is not None]
         return objects[0] if handler is not None else None
     finally:
-        logs.enable()
+        enable_logs()
 
 
 def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None) -> AsyncConsumer | Claims:
@@ -189,7 +198,7 @@ def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: Co
 def _set_up_child(
     log_level: str, log_form: str, stalled_after: float, modules: tuple[str, str | None], *, trace: bool
 ) -> None:
-    logs.configure(log_level, log_form)
+    configure_logs(log_level, log_form)
     if trace:
         enable_tracing()
     end_child_if_blocked(stalled_after)
@@ -220,3 +229,97 @@ def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+CHATTY = ("httpx2", "httpcore2", "kazoo")
+"""Libraries that log every request; only their warnings are shown."""
+
+
+OURS = ("qdo", "queuey")
+
+
+def enable_logs() -> None:
+    """Enables our loggers again: ``logging.config`` disables those of other modules unless it is told not to."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in OURS:
+            logging.getLogger(name).disabled = False
+
+
+def configure_logs(level: str, form: str) -> None:
+    """Sends the records of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(form))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+_MAX_INTERVAL = 1.0
+"""Interval between two settings of the timer, at most, in seconds."""
+_STANDARD_ERROR = 2
+_MIN_LEFT = 1.0
+"""Min seconds for tasks, threads and the handlers' context to end after the worker, although its time is over."""
+
+
+@asynccontextmanager
+async def ended_if_blocked(seconds: float) -> AsyncIterator[None]:
+    """Ends the process with code 1, and its stacks on standard error, if the event loop stands still for so long."""
+
+    async def postpone() -> None:
+        while True:
+            interval = _set_timer(seconds)
+            await asyncio.sleep(interval)
+
+    postponing = asyncio.create_task(postpone())
+    try:
+        yield
+    finally:
+        await cancel(postponing)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def end_child_if_blocked(seconds: float) -> None:
+    """Ends a child if its interpreter is blocked for that long and no parent is left to kill it."""
+
+    def postpone() -> None:
+        while True:
+            time.sleep(_set_timer(seconds))
+
+    threading.Thread(target=postpone, name="qdo-blocked", daemon=True).start()
+
+
+def _set_timer(seconds: float) -> float:
+    """Sets the timer anew; returns the seconds after which to do so again."""
+    interval = min(_MAX_INTERVAL, seconds / 10)
+    # Two intervals later, so that the session ends first and the log says why.
+    faulthandler.dump_traceback_later(seconds + 2 * interval, exit=True, file=_STANDARD_ERROR)
+    return interval
+
+
+class EndedInTime:
+    """Middleware that ends the process in time although a handler's tasks or threads go on after the worker."""
+
+    def stopped(self, worker: Worker) -> None:
+        """Tasks and threads get the rest of the time for draining."""
+        timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end, [worker, sys.exc_info()[1]])
+        timer.daemon = True
+        timer.start()
+
+    @staticmethod
+    def _end(worker: Worker, error: BaseException | None) -> None:
+        try:
+            worker.give_up()
+            if error is not None:
+                log.critical("the worker ends by an error: %s", error)
+            log.warning("tasks or threads that handlers have begun go on: the process ends without them")
+            sys.stdout.flush()
+        finally:
+            os._exit(worker.exit_code)
+
+
+def end_at_once_if_told() -> None:
+    """Ends the process at once by a signal to end; while the worker serves, it handles the signals."""
+    from qdo.worker.failure import ExitCode
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(ExitCode.FAILED))

@@ -12,14 +12,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch.fetch_buffer import Batch
+from qdo.consumer.fetch_buffer import Batch
 from qdo.consumer.partition_listener import logged
-from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner
-from qdo.loop_thread import LoopThread
 from qdo.partitions import Partition
-from qdo.tasks import cancel
+from qdo.settings import ConsumerSettings
+from qdo.tasks import LoopThread, cancel
 from queuey.client import AsyncClient, Message
 
 T = TypeVar("T")

@@ -13,23 +13,20 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from qdo.consumer.fetch.fetch_buffer import Batch, BufferedSlice, FetchBuffer
-from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.fetch_buffer import Batch, BufferedSlice, FetchBuffer
+from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import Callback, Callbacks, PartitionListener
 from qdo.consumer.positions import LatestStart, point_of
-from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.manual_assignment import ManualAssignment
+from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
-from qdo.consumer.rebalance.queue_discovery import QueueFinder
-from qdo.consumer.refusals import Refusals
-from qdo.consumer.settings import ConsumerSettings
+from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
 from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription, subscribe
+from qdo.partitions import Partition, Queue, Subscription, subscribe
+from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message
 

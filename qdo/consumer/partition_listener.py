@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from qdo.consumer.fetch.fetch_buffer import FetchBuffer
-from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.fetch_buffer import FetchBuffer
+from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from random import uniform
 
-from qdo.consumer.fetch.fetcher import QUEUES
+from qdo.consumer.fetcher import QUEUES
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import InvalidArgument, QdoError
 from qdo.partitions import Partition

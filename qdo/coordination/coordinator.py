@@ -3,6 +3,8 @@
 Every member has its own link and session, because its session must end when it dies. Other requests use a link that is
 there: the spare one that ``open`` made, until the first member takes it over, then a member's. So a worker has one
 connection and one session.
+
+Offsets that are moved from outside are those of one queue in one transaction, while its partitions have no owner.
 """
 
 from __future__ import annotations
@@ -15,15 +17,44 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import attempts
-from qdo.coordination.encoding import decode_member, decode_offset, valid_name
-from qdo.coordination.offset_moves import find_offsets, move_offsets
+from qdo.coordination.changes import attempts, join, make, size
 from qdo.coordination.paths import GroupPaths, decode, partition_of
-from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
+from qdo.coordination.records import (
+    CommittedOffset,
+    Listen,
+    Member,
+    TargetAssignment,
+    decode_member,
+    decode_offset,
+    encode_offset,
+    valid_name,
+)
 from qdo.coordination.session import Session
 from qdo.coordination.stored_assignments import MakeMark, new_mark
-from qdo.coordination.tree import Connect, Delete, Link, NodeData, Outcome, Rejection, RejectionReason, parent
-from qdo.errors import CoordinationIncompatible, CoordinationLost, GroupActive, SessionLost
+from qdo.coordination.tree import (
+    NODE_LIMIT,
+    Applied,
+    Change,
+    Check,
+    Connect,
+    Create,
+    Delete,
+    Link,
+    NodeData,
+    Outcome,
+    Rejection,
+    RejectionReason,
+    SetData,
+    parent,
+)
+from qdo.errors import (
+    CoordinationIncompatible,
+    CoordinationLost,
+    GroupActive,
+    InvalidArgument,
+    OffsetMoved,
+    SessionLost,
+)
 from qdo.partitions import Partition, Queue
 
 LEVELS = 4
@@ -362,3 +393,73 @@ async def _paths_below(link: Link, top: str) -> dict[Partition, str]:
 async def _read(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:
     nodes = await link.read(paths.values())
     return {partition: node for partition, node in zip(paths, nodes, strict=True) if node is not None}
+
+
+async def move_offsets(
+    link: Link,
+    group_paths: GroupPaths,
+    ids: Mapping[Partition, str | None],
+    expected: Mapping[Partition, str | None],
+    instant: float,
+) -> None:
+    """Moves the offsets of one queue.
+
+    A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
+    """
+    owner_paths = {group_paths.owner(partition): partition for partition in ids}
+    tries = attempts("the offsets")
+    while ids:
+        next(tries)
+        found = await find_offsets(link, group_paths, ids.keys() | expected.keys(), expected)
+        changes = [
+            _moving(group_paths, partition, found[partition], CommittedOffset(identifier, instant))
+            for partition, identifier in ids.items()
+        ]
+        changes += [_unmoved(group_paths, partition, found[partition]) for partition in expected.keys() - ids.keys()]
+        whole = join(changes)
+        if size(whole) > NODE_LIMIT:
+            raise InvalidArgument(
+                f"{len(ids)} offsets of a queue are too many for one transaction; move some at a time"
+            )
+        (outcome,) = await link.apply([whole])
+        if isinstance(outcome, Applied):
+            return
+        owned = owner_paths.get(whole[outcome.at].path)
+        if outcome.why is RejectionReason.NODE_EXISTS and owned is not None:
+            raise GroupActive(f"{owned} has an owner")
+        if outcome.why is RejectionReason.NO_NODE:
+            await make(link, {parent(operation.path) for operation in whole})
+
+
+def _moving(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:
+    """Moves an offset if the partition has no owner: only then the owner's node can be made and removed."""
+    path = group_paths.owner(partition)
+    data = encode_offset(offset)
+    there = group_paths.offset(partition)
+    return Create(path), Create(there, data) if node is None else SetData(there, data, node.version), Delete(path)
+
+
+def _unmoved(group_paths: GroupPaths, partition: Partition, node: NodeData | None) -> Change:
+    """Checks that an offset stays the same while other offsets move."""
+    path = group_paths.offset(partition)
+    if node is None:
+        return Create(path), Delete(path)
+    return (Check(path, version=node.version),)
+
+
+async def find_offsets(
+    link: Link, group_paths: GroupPaths, partitions: Iterable[Partition], expected: Mapping[Partition, str | None]
+) -> dict[Partition, NodeData | None]:
+    """Returns the nodes of offsets.
+
+    Raises:
+        OffsetMoved: They are not as expected.
+    """
+    wanted = sorted(partitions)
+    found = dict(zip(wanted, await link.read(map(group_paths.offset, wanted)), strict=True))
+    for partition, value in expected.items():
+        node = found[partition]
+        recorded = None if node is None else decode_offset(node.data).id
+        if recorded != value:
+            raise OffsetMoved(f"{partition} is at {recorded}, not at {value}")
+    return found

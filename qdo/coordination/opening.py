@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from qdo.coordination.coordinator import Coordinator
-from qdo.coordination.encoding import valid_name
 from qdo.coordination.paths import GroupPaths
+from qdo.coordination.records import valid_name
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
 

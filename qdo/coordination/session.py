@@ -33,7 +33,6 @@ import msgspec
 from msgspec.structs import replace
 
 from qdo.coordination.changes import attempts, lacks_parent, make
-from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     CommittedOffset,
@@ -44,6 +43,10 @@ from qdo.coordination.records import (
     Sight,
     TargetAssignment,
     Versioned,
+    decode_member,
+    decode_offset,
+    encode_member,
+    encode_offset,
 )
 from qdo.coordination.stored_assignments import MakeMark, StoredAssignments, new_mark
 from qdo.coordination.tree import (

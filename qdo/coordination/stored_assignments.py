@@ -22,9 +22,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from qdo.coordination.changes import MOST_OPERATIONS, attempts, bundle, join, lacks_parent, make
-from qdo.coordination.encoding import Codec, QueuePartitions, by_member, shares, unshare
 from qdo.coordination.paths import GroupPaths, decode
-from qdo.coordination.records import TargetAssignment, Versioned
+from qdo.coordination.records import Codec, QueuePartitions, TargetAssignment, Versioned, by_member, shares, unshare
 from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument

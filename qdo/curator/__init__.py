@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from qdo.coordination.opening import need_zookeeper
 
 if TYPE_CHECKING:
-    from qdo.curator.builder import QueueBuilder
     from qdo.curator.options import BYTES, TEXT, Serializer
     from qdo.curator.queues import (
         DistributedDelayQueue,
         DistributedIdQueue,
         DistributedPriorityQueue,
         DistributedQueue,
+        QueueBuilder,
     )
     from qdo.curator.simple import SimpleDistributedQueue
 
@@ -33,7 +33,7 @@ __all__ = [
     "SimpleDistributedQueue",
 ]
 
-_HOMES = ("options", "queues", "builder", "simple")
+_HOMES = ("options", "queues", "simple")
 
 
 def __getattr__(name: str) -> object:

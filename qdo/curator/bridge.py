@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from qdo.coordination.changes import lacks_parent, make
 from qdo.coordination.tree import Create, Link, Rejection, RejectionReason
-from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.errors import CoordinationError, CoordinationLost
-from qdo.loop_thread import LoopThread
+from qdo.tasks import LoopThread
 
 T = TypeVar("T")
 

@@ -27,8 +27,7 @@ import msgspec
 
 from qdo.coordination.changes import attempts, make, size
 from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason
-from qdo.curator import items
-from qdo.curator.names import RECIPES, SIMPLE, Child, Names
+from qdo.curator.nodes import RECIPES, Child, Names
 from qdo.curator.place import WINDOW, QueuePlace, note_of
 from qdo.errors import BadItem, CuratorError
 from queuey.client import AsyncClient, Outgoing, Receipt, order_of
@@ -144,14 +143,10 @@ class Unfit(Exception):
     """The reason why an item cannot be moved."""
 
 
-def decoded(names: Names, data: bytes) -> list[bytes]:
-    return [data] if names is SIMPLE else items.decode(data)
-
-
 def examine(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
     """Returns an item that can be moved, or raises Unfit. ``most``: max bytes of a node."""
     try:
-        messages = decoded(names, data)
+        messages = names.messages(data)
     except BadItem as error:
         raise Unfit(str(error)) from error
     if not all(messages):
@@ -170,7 +165,7 @@ def outgoing(staged: Staged) -> Iterator[Outgoing]:
     names = RECIPES[staged.recipe]
     for item in staged.items:
         headers = headers_of(names.parse(item.name))
-        for body in decoded(names, item.data):
+        for body in names.messages(item.data):
             yield Outgoing(
                 body, ttl=staged.ttl, partition=staged.partition, delay=item.delay or None, headers=headers or None
             )

@@ -23,9 +23,8 @@ import msgspec
 
 from qdo.coordination.changes import OVERHEAD, attempts, make
 from qdo.coordination.tree import NODE_LIMIT, Check, Create, Delete, Rejection, RejectionReason, SetData
-from qdo.curator import items
 from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
-from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
 from qdo.curator.place import QueuePlace, note_of
 from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
 from queuey.client import AsyncClient, Claimed, Message
@@ -245,7 +244,7 @@ class Fill:
             self._leave(message.id, str(error))
             return None
         body = body_of(message)
-        data = body if RECIPES[self._plan.recipe] is SIMPLE else items.encode([body])
+        data = RECIPES[self._plan.recipe].data(body)
         # The transaction writes the receipt as well.
         if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
             self._leave(message.id, f"has {len(body)} bytes, which do not fit into a node; see --node-limit")

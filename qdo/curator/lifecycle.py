@@ -66,6 +66,7 @@ class Lifecycle:
         heard: Called with ``suspended``, ``reconnected`` and ``lost`` in the event loop: it must not wait.
 
     Attributes:
+        state: The present one.
         changed: The state has changed, or something else that work of the queue waits for.
     """
 
@@ -73,18 +74,14 @@ class Lifecycle:
         self.changed = Signal()
         self._name = name
         self._heard = heard
-        self._state: State = "latent"
-
-    @property
-    def state(self) -> State:
-        return self._state
+        self.state: State = "latent"
 
     def happened(self, event: Event) -> bool:
         """Changes the state, in the event loop; returns False if the event changes nothing."""
-        after = TRANSITIONS.get((self._state, event))
+        after = TRANSITIONS.get((self.state, event))
         if after is None:
             return False
-        self._state = after
+        self.state = after
         self.changed.notify()
         if self._heard is not None and event not in {"start", "close"}:
             try:
@@ -100,5 +97,5 @@ class Lifecycle:
 
     def require(self) -> None:
         """Raises QueueStopped unless the queue is started or suspended."""
-        if self._state in REASONS:
-            raise QueueStopped(f"queue {self._name} {REASONS[self._state]}")
+        if self.state in REASONS:
+            raise QueueStopped(f"queue {self._name} {REASONS[self.state]}")

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from qdo.curator.items import HEAD, OVERHEAD, decode, encode
 from qdo.curator.lifecycle import Event
-from qdo.curator.names import FORBIDDEN
+from qdo.curator.nodes import FORBIDDEN, HEAD, OVERHEAD, decode, encode
 from qdo.errors import BadItem, InvalidArgument, QdoError
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
 
 if TYPE_CHECKING:
     from qdo.curator.leader import LeaderElection

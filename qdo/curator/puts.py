@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from qdo.coordination.changes import MOST_BYTES, MOST_OPERATIONS, size
 from qdo.coordination.tree import Create, Link, Rejection
 from qdo.curator.bridge import append, count, not_created, run, soon, within
-from qdo.curator.items import AROUND
 from qdo.curator.lifecycle import Lifecycle
+from qdo.curator.nodes import AROUND
 from qdo.curator.options import QueueOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
 from qdo.tasks import start

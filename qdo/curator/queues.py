@@ -1,4 +1,4 @@
-"""The four queues whose nodes are envelopes: what they have in common, and what their names add."""
+"""The four queues whose nodes are envelopes: what they have in common, what their names add, and their builder."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
-from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink
+from qdo.curator.backlog import Backlog
 from qdo.curator.bridge import count, ensure, lent, run, within
-from qdo.curator.consuming.backlog import Backlog
-from qdo.curator.consuming.consumption import Consumption
-from qdo.curator.items import largest
+from qdo.curator.consumption import Consumption
 from qdo.curator.lifecycle import Lifecycle, State
-from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, Child, Names
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, largest
 from qdo.curator.options import QueueOptions
 from qdo.curator.puts import Puts
 from qdo.errors import CuratorError, InvalidArgument, QdoError
@@ -42,7 +42,7 @@ class CuratorQueue(Generic[T]):
 
     Args:
         options: See there.
-        refresh: See :class:`~qdo.curator.consuming.backlog.Backlog`.
+        refresh: See :class:`~qdo.curator.backlog.Backlog`.
     """
 
     names: ClassVar[Names]
@@ -425,3 +425,53 @@ class DistributedIdQueue(CuratorQueue[T]):
             return (removal,)
         lock = f"{self._options.lock_path}/{child.name}"
         return (Create(lock, self._token.encode(), ephemeral=True), removal, Delete(lock))
+
+
+@dataclass(frozen=True)
+class QueueBuilder(QueueOptions[T]):
+    """Builds queues; the attributes are those of :class:`qdo.curator.options.QueueOptions`.
+
+    ::
+
+        from kazoo.client import KazooClient
+        from qdo.curator import BYTES, QueueBuilder
+
+        client = KazooClient("127.0.0.1:2181")
+        client.start()
+        producer = QueueBuilder(client, None, BYTES, "/queues/orders", put_in_background=False).build_queue()
+        producer.start()
+        producer.put(b"an apple")
+        producer.close()
+        client.stop()
+        client.close()
+
+    Raises:
+        InvalidArgument: A value cannot be used.
+    """
+
+    def build_queue(self) -> DistributedQueue[T]:
+        """Returns a queue in the order of puts, not started."""
+        return DistributedQueue(self)
+
+    def build_id_queue(self) -> DistributedIdQueue[T]:
+        """Returns a queue whose messages can be removed by an id, not started."""
+        return DistributedIdQueue(self)
+
+    def build_priority_queue(self, min_items_before_refresh: int = 0) -> DistributedPriorityQueue[T]:
+        """Returns a queue whose messages have priorities, not started.
+
+        Args:
+            min_items_before_refresh: How many nodes are taken from one list of the queue before it is listed again for
+                nodes of a smaller number; it is listed only if something has changed. 0: a hundredth of the nodes that
+                were listed, at least 1.
+
+        Raises:
+            InvalidArgument: It is negative.
+        """
+        if min_items_before_refresh < 0:
+            raise InvalidArgument(f"min_items_before_refresh is 0 or more, not {min_items_before_refresh}")
+        return DistributedPriorityQueue(self, min_items_before_refresh)
+
+    def build_delay_queue(self) -> DistributedDelayQueue[T]:
+        """Returns a queue whose messages can be taken from an instant on, not started."""
+        return DistributedDelayQueue(self)

@@ -7,10 +7,9 @@ from collections import deque
 from typing import Any
 
 from qdo.coordination.tree import Delete, Link, Rejection
-from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.bridge import append, ensure, run
-from qdo.curator.items import largest
-from qdo.curator.names import SIMPLE
+from qdo.curator.nodes import SIMPLE, largest
 from qdo.curator.options import LEAST_LIMIT, NODE_LIMIT, check_path
 from qdo.errors import InvalidArgument
 from qdo.tasks import Signal, happens

@@ -15,7 +15,7 @@ import msgspec
 from qdo.errors import InvalidArgument
 from qdo.worker.rights import PAUSES
 from queuey.client import ClientError, InvalidRequest, NotAllowed, NotFound, Outgoing, QueueNotFound
-from queuey.client.calls.schedule_calls import SCHEDULE_NAME
+from queuey.client.calls.service_calls import SCHEDULE_NAME
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient, Client, Schedule

@@ -29,9 +29,6 @@ from msgspec.structs import replace
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel, happens, start
-from qdo.worker.dispatch.batch_size import BatchSize
-from qdo.worker.dispatch.partition_work import MessageRun
-from qdo.worker.dispatch.slow_handlers import age_of, is_stopped, outcome, too_long
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -44,6 +41,7 @@ from qdo.worker.failure import (
     report,
 )
 from qdo.worker.rights import PAUSES, until_answered
+from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, this_process
@@ -231,7 +229,7 @@ class ClaimSource:
         future.add_done_callback(partial(self._ended, run))
 
     def _place(self, job: AsyncJob) -> Delivery:
-        return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries)
+        return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
     def _ended(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         try:

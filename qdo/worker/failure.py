@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.settings import WorkerSettings
+from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
 
@@ -33,8 +33,26 @@ class WorkerLost(Exception):
     """A worker was handling the message when its session was lost: it crashed, or was held up for too long."""
 
 
-class Delivery(NamedTuple):
-    """The partition of a message that is being handled, and the number of the attempt.
+class ExitCode:
+    """How a worker's process ends, for its supervisor. 2 is left to the command line: wrong usage."""
+
+    ENDED = 0
+    """Code after a signal, ``stop()`` or ``StopWorker``; all messages in flight were finished and recorded."""
+    FAILED = 1
+    """Code after an unhandled error, a second signal, or a refusal for good by the service or the coordination."""
+    MESSAGE_FAILED = 3
+    """Code when a message failed at last and the settings say to stop then; it is not marked as handled."""
+    UNFINISHED = 4
+    """Code after a stop when handlers or commits did not end in time; messages will be handled again."""
+
+
+class _Place(NamedTuple):
+    partition: Partition
+    attempt: int
+
+
+class Delivery(_Place):
+    """The partition of a message that is being handled, and the number of the attempt: a pair, with what is known.
 
     Example:
         >>> from qdo import Delivery, Partition
@@ -46,10 +64,17 @@ class Delivery(NamedTuple):
         partition: The partition, with its queue.
         attempt: From 1 on. Another worker that gets the message begins at 1 again, except after attempts that ended
             with the loss of their worker.
+        state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
+            that of its first message. None if there is no such state.
     """
 
-    partition: Partition
-    attempt: int
+    def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
+        """Makes one."""
+        place = super().__new__(cls, partition, attempt)
+        place.state = state
+        return place
+
+    state: Any
 
 
 class Failure(msgspec.Struct, frozen=True):

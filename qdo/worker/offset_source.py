@@ -13,9 +13,9 @@ from qdo.consumer.partition_listener import Callbacks
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
 from qdo.tasks import happens
-from qdo.worker import exit_codes
-from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.dispatcher import Dispatcher
+from qdo.worker.failure import ExitCode
+from qdo.worker.offset_committer import OffsetCommitter
 from qdo.worker.rights import require_rights
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
 from queuey.client import ClientError
@@ -75,7 +75,7 @@ class OffsetSource:
         for partition, messages in batches:
             self.dispatcher.feed(partition, messages)
         if self._consumer.closing:
-            self._handling.stop(exit_codes.ENDED)
+            self._handling.stop(ExitCode.ENDED)
         return True
 
     def wake(self) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import MissingRights
-from qdo.worker.settings import WorkerSettings
+from qdo.settings import WorkerSettings
 from queuey.client import ClientError, NotFound, RetryPolicy
 from queuey.client.deadletters import holds_dead, queue_for
 from queuey.client.lookup import look_up, rights_for

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from random import random
 from typing import Any, Literal, NamedTuple, Protocol
 
-from qdo.worker import exit_codes
-from qdo.worker.executors.in_process import Executor
+from qdo.settings import WorkerSettings
 from qdo.worker.failure import (
     Decision,
     Delivery,
+    ExitCode,
     Failure,
     SkipMessage,
     StopTheWorker,
@@ -20,10 +20,9 @@ from qdo.worker.failure import (
     decide,
     report,
 )
-from qdo.worker.handlers import TaskOf
+from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.runs import Executor
 from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -96,14 +95,14 @@ def note_refusal(handling: Handling, seconds: float) -> None:
     if seconds >= handling.settings.stalled_after:
         text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
         logger.critical(text, seconds)
-        handling.stop(exit_codes.FAILED)
+        handling.stop(ExitCode.FAILED)
 
 
 def end_if_handlers_hang(handling: Handling) -> None:
     """Ends the worker if as many handlers hang as it may run: only the end of the process ends these."""
     if not handling.runner.slots and not handling.stop_requested.is_set():
         logger.critical("the worker ends: as many handlers hang as it runs at a time, and they cannot be stopped")
-        handling.stop(exit_codes.FAILED)
+        handling.stop(ExitCode.FAILED)
 
 
 class Source(Protocol):

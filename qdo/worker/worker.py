@@ -31,18 +31,17 @@ from prometheus_client.registry import CollectorRegistry
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument
+from qdo.settings import WorkerSettings
 from qdo.tasks import cancel
-from qdo.worker import exit_codes, handlers
+from qdo.worker import handlers
 from qdo.worker.claim_source import Claims, ClaimSource
-from qdo.worker.executors.child_protocol import ChildSetup
-from qdo.worker.executors.in_process import Executor, MixedExecutor, TaskExecutor, ThreadExecutor
-from qdo.worker.executors.processes import ProcessExecutor
-from qdo.worker.failure import Failure, StopTheWorker
-from qdo.worker.handlers import Context, Handler, HasHandler
+from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
+from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
+from qdo.worker.failure import ExitCode, Failure, StopTheWorker
+from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
 from qdo.worker.offset_source import OffsetSource
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.runs import Executor
 from qdo.worker.sources import Handling, Source
 from queuey.client.claims.handlers import is_async
 from queuey.client.forks import DefaultSignals
@@ -51,7 +50,7 @@ logger = logging.getLogger("qdo.worker")
 
 _GIVING_UP_SECONDS = 2.0
 """Timeout for cancelled tasks and killed processes to end, in seconds."""
-_CODES = {"asked": exit_codes.ENDED, "message": exit_codes.MESSAGE_FAILED, "error": exit_codes.FAILED}
+_CODES = {"asked": ExitCode.ENDED, "message": ExitCode.MESSAGE_FAILED, "error": ExitCode.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TOGETHER_SECONDS = 0.1
 """Max seconds between signals that count as one: a supervisor may send one to the worker and one to its group."""
@@ -140,7 +139,7 @@ class Worker:
         self._stopping = False
         self._drained: float | None = None
         """When the messages in flight are to be finished, by the loop's clock, once it drains."""
-        self._code = exit_codes.ENDED
+        self._code = ExitCode.ENDED
 
     def run(self) -> int:
         """Serves in a new event loop; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
@@ -166,7 +165,7 @@ class Worker:
                 also while a handler blocks the event loop.
 
         Returns:
-            An exit code; see :mod:`qdo.worker.exit_codes`.
+            An exit code; see :class:`qdo.worker.failure.ExitCode`.
 
         Raises:
             HandlerError: The handler or its context cannot be used.
@@ -247,7 +246,7 @@ class Worker:
                 async with self._beside():
                     await self._work()
         except BaseException:
-            self._code = exit_codes.FAILED
+            self._code = ExitCode.FAILED
             raise
         finally:
             await self._source.close()
@@ -284,7 +283,7 @@ class Worker:
         self._drained = loop.time() + patience
         logger.info("stopping: running messages are finished, no more are started")
         if not await self._source.drain(patience):
-            self._code = self._code or exit_codes.UNFINISHED
+            self._code = self._code or ExitCode.UNFINISHED
             patience = _GIVING_UP_SECONDS if self._runner.give_up() else 0.0
             await self._source.until_ended(loop.time() + patience)
 
@@ -327,7 +326,7 @@ class Worker:
             self._runner.give_up()
             logger.warning("%s again: stopping at once", signal.Signals(number).name)
         finally:
-            os._exit(exit_codes.FAILED)
+            os._exit(ExitCode.FAILED)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from queuey.api.reads import QueueReadError, ReadMessage
+from queuey.api.messages import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
 from queuey.terminal.texts import plural
 from queuey.time_parsing import iso, length

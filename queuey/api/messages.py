@@ -1,12 +1,12 @@
-"""Messages to post, and where they went."""
+"""Messages: posted, read in ranges and streams, marked as read, and explained."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from queuey.api.values import Delay, Id, Partition, Timestamp, Ttl, bounded
+from queuey.api.values import Count, Delay, Flag, Id, Partition, Partitions, Timestamp, Ttl, Wait, bounded, words
 
 
 class ScheduledMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,3 +51,288 @@ class FetchQuery(Struct, frozen=True, kw_only=True):
     """The form of a message that is asked for."""
 
     raw: Annotated[bool, Meta(description="With one id: the bytes as they were posted")] = False
+
+
+class ReadMessage(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A message. ``body`` is text, base64 if ``encoding`` says so, or the JSON value that was posted.
+
+    Attributes:
+        message_key: In ordered queues, and in queues that limit claims by key.
+        early: Read before its place is certain: it comes again there, or vanishes.
+    """
+
+    message_id: Annotated[
+        str,
+        Meta(
+            min_length=32,
+            max_length=32,
+            description="32 lower-case hex digits of a version 1 UUID",
+            extra_json_schema={"pattern": "^[0-9a-f]{32}$"},
+        ),
+    ]
+    timestamp: Annotated[str, Meta(extra_json_schema={"pattern": r"^-?[0-9]+\.[0-9]{7}$"})]
+    partition: Annotated[int, Meta(ge=1)]
+    body: Any
+    content_type: str | None = None
+    headers: dict[str, str] = {}
+    encoding: Annotated[str, words("base64")] | None = None
+    message_key: str | None = None
+    early: bool = False
+
+
+class Fetched(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Messages by id."""
+
+    messages: tuple[ReadMessage, ...]
+
+
+class Range(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Messages of a range, and the position of the next read.
+
+    Attributes:
+        next: Start of the next read by partition; null: nothing is left.
+        cursor_safe: False after `delay=0`: a read that goes on from this cursor may miss messages.
+    """
+
+    messages: tuple[ReadMessage, ...]
+    horizon: Id
+    next: dict[int, Id | None]
+    cursor: str
+    more: bool
+    cursor_safe: bool = True
+
+
+class RangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """Messages of a range, and the position of the next read."""
+
+
+class QueueRangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """A range of one of several queues."""
+
+    queue_name: str
+
+
+class QueueReadError(Struct, frozen=True, kw_only=True, tag_field="status", tag="error"):
+    """The error of one of several queues."""
+
+    queue_name: str
+    error_msg: dict[str, str]
+
+
+def _position(about: str) -> Meta:
+    """Describes a position, which the view reads."""
+    return Meta(description=about, extra={"raw": True})
+
+
+class RangeFields(Struct, frozen=True, kw_only=True):
+    """Messages of one queue to read."""
+
+    partitions: Partitions | None = None
+    limit: Annotated[int, bounded("max_limit", "Max messages per partition; with `merge` in all", ge=1)] | None = None
+    order: Annotated[str, words("ascending", "descending", description="Direction")] | None = None
+    since: Annotated[str, _position("Start, inclusive: an id, a timestamp or a cursor")] | None = None
+    after: Annotated[str, _position("Only messages above this position")] | None = None
+    before: Annotated[str, _position("Only messages below this position")] | None = None
+    until: Annotated[str, _position("Only messages at or below this position")] | None = None
+    delay: Annotated[
+        Flag, Meta(description="0: ignore the read delay; a reader that continues from the cursor may miss messages")
+    ] = True
+    early: Annotated[
+        Flag,
+        Meta(
+            description="1: also return messages above the horizon, marked `early`; a cursor or an id: only those "
+            "above it"
+        ),
+    ] = False
+    merge: Annotated[Flag, Meta(description="One list of all partitions in time order")] = False
+
+
+class RangeQuery(RangeFields, frozen=True, kw_only=True):
+    """Messages of one queue to read, and how long to wait for some."""
+
+    wait: Wait = 0.0
+
+
+class QueueRange(RangeFields, frozen=True, kw_only=True):
+    """Messages to read of one of several queues."""
+
+    queue_name: str
+
+
+class ManyRanges(Struct, frozen=True):
+    """Queues to read in one call."""
+
+    queues: Annotated[list[QueueRange], bounded("max_queues_per_read")]
+    wait: Wait = 0.0
+
+
+class ManyRead(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The answers, in the order of the request."""
+
+    queues: tuple[QueueRangeRead | QueueReadError, ...]
+
+
+class StreamFields(Struct, frozen=True, kw_only=True):
+    """Where a stream of one queue begins, and what it gives."""
+
+    since: (
+        Annotated[str, Meta(description="Start: a timestamp, an id, a cursor or `now`; else the oldest message")] | None
+    ) = None
+    partitions: Partitions | None = None
+    limit: Annotated[int, bounded("max_limit", "Messages of a partition that are read together", ge=1)] | None = None
+    early: Annotated[
+        bool, Meta(description="1: send each message as soon as it is stored, marked `early`, and again in its place")
+    ] = False
+    read_marks: Annotated[bool, Meta(description="1: send the caller's read marks when they move")] = False
+    last_event_id: Annotated[str, Meta(description="As the header `Last-Event-ID`")] | None = None
+
+
+class StreamAsked(StreamFields, frozen=True, kw_only=True):
+    """Queues to follow."""
+
+    queues: Annotated[list[str], bounded("max_queues_per_stream")] | None = None
+
+
+class StreamQuery(StreamFields, frozen=True, kw_only=True):
+    """Queues to follow."""
+
+    queues: Annotated[
+        str,
+        Meta(description="Comma list of queues, each percent-encoded once more if it has a comma or a percent sign"),
+    ] = ""
+
+
+class NewReadMark(Struct, frozen=True):
+    """Up to where the caller has read: ``until`` an id, inclusive, or ids by partition; or the cursor of a read.
+
+    Attributes:
+        back: Also if that is less than before.
+    """
+
+    until: str | None = None
+    cursor: str | None = None
+    back: bool = False
+
+
+class ReadMark(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """Up to where the caller has read a queue.
+
+    Example:
+        >>> first = client.read("orders", limit=1).messages[0]
+        >>> client.mark_read("orders", first).read == {1: first.id}
+        True
+
+    Attributes:
+        read: Per partition the id of the last message that counts as read.
+        pending: Seconds until the mark can be set as asked: reads do not show everything below it yet. 0: it is set.
+    """
+
+    read: dict[int, Id]
+    pending: Annotated[float, Meta(ge=0)]
+
+
+MAX_COUNTED = 1000
+"""Max unread messages of one queue that a call counts; beyond, it says that there are more."""
+
+
+class UnreadAsked(Struct, frozen=True):
+    """Queues whose unread messages are counted, each up to ``limit``."""
+
+    queues: Annotated[list[str], bounded("max_queues_per_stream")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED)] | None = None
+
+
+class UnreadQueue(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """The unread messages of a queue.
+
+    Attributes:
+        read: By partition the id of the last message that was read.
+        unread: Null: not counted this time; ask for this queue again.
+    """
+
+    queue_name: str
+    read: dict[int, Id]
+    unread: Count | None
+    more: bool
+
+
+class UnreadQueues(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The counts, in the order asked."""
+
+    queues: tuple[UnreadQueue | QueueReadError, ...]
+
+
+Code = Literal[
+    "readable",
+    "delayed",
+    "read_delay",
+    "expires",
+    "claimed",
+    "attempt",
+    "state",
+    "waiting",
+    "unclaimed",
+    "done",
+    "dead_letter",
+    "moved",
+    "superseded",
+    "duplicates",
+    "order",
+    "limits",
+    "paused",
+    "not_claimable",
+    "no_partition",
+    "absent",
+    "older_than_queue",
+    "ahead",
+    "expired",
+    "not_proven",
+    "no_trace",
+]
+"""Words for findings about a message."""
+
+
+class Reason(Struct, frozen=True):
+    """One thing that was found about a message.
+
+    Example:
+        >>> receipt = client.send("orders", "three plums")
+        >>> reason = client.explain("orders", receipt).reasons[0]
+        >>> reason.code, reason.partition, reason.text
+        ('readable', 1, 'Range reads show it.')
+
+    Attributes:
+        code: A stable word; the page of the API lists them.
+        text: The reason as a sentence.
+        partition: The partition; None: all that were checked, or the queue.
+        at: The time that it refers to, in seconds since 1970; None: none.
+    """
+
+    code: Annotated[str, words(*get_args(Code))]
+    text: str
+    partition: int | None = None
+    at: float | None = None
+
+
+class Explanation(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """Why a message is not read or claimed, yet or any more.
+
+    Example:
+        >>> receipt = client.send("orders", "three plums", delay=600)
+        >>> found = client.explain("orders", receipt.id)
+        >>> found.stored, found.readable, [reason.code for reason in found.reasons]
+        (True, False, ['delayed', 'expires'])
+
+    Attributes:
+        id: Id of the message.
+        timestamp: The id's time, seconds since 1970 with seven decimals.
+        stored: It is there and has not expired.
+        readable: Range reads that keep the read delay show it now.
+        reasons: What was found.
+    """
+
+    id: Id = field(name="message_id")
+    timestamp: Timestamp
+    stored: bool
+    readable: bool
+    reasons: tuple[Reason, ...]

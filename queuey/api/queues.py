@@ -1,4 +1,4 @@
-"""Queues: their options, lists, and rights to them."""
+"""Queues: their options, lists, rights to them, and what their readers see now."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
 
+from queuey.api.claims import Backlog, ClaimCounts
+from queuey.api.progress import Offsets
 from queuey.api.values import Count, Id, bounded
 from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
 from queuey.titles import duration, estimated, id_time, instant, titled
@@ -225,3 +227,44 @@ class Hello(Struct, frozen=True, tag_field="status", tag="ok"):
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
     links: dict[str, str] = {}
     name: Literal["queuey"] = "queuey"
+
+
+class PartitionExplanation(PartitionInfo, frozen=True, kw_only=True):
+    """The messages of a partition, and how much of them readers see now.
+
+    Attributes:
+        shown: The part that range reads show, as a clause.
+        claimed: Messages that a worker has; null: the queue cannot be claimed from.
+        waiting: Messages that were delivered before and wait for the next delivery; null likewise.
+    """
+
+    shown: Annotated[str, titled("reads show")]
+    claimed: Count | None
+    waiting: Annotated[Count | None, titled("to deliver again")]
+
+
+class QueueExplanation(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """What decides over reads and claims of a queue, and what they see now.
+
+    Example:
+        >>> found = client.explain_queue("orders")
+        >>> found.sentences[0], found.partitions[1].shown
+        ('Queue orders of queuey: 1 partition, user.', 'all')
+
+    Attributes:
+        sentences: The explanation, for people.
+        queue: Fields and counts of the queue.
+        claims: Claimed and waiting messages; null: the queue cannot be claimed from.
+        backlog: Messages by what they wait for; null likewise.
+        claims_refused: Why the queue cannot be claimed from; null: it can.
+        groups: Offsets and lag of the first consumer groups, by name.
+        partitions: The messages of each partition.
+    """
+
+    sentences: tuple[str, ...]
+    queue: QueueInfo
+    claims: ClaimCounts | None
+    backlog: Backlog | None
+    claims_refused: str | None
+    groups: tuple[Offsets, ...]
+    partitions: dict[int, PartitionExplanation]

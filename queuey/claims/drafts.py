@@ -15,8 +15,7 @@ from queuey.claims.entries import Entry, Group, MoveStep, grouped
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, LastDelivery, State
-from queuey.claims.timing import LATEST_END, ClaimTiming
+from queuey.claims.state import LATEST_END, MOST_ABOVE, MOST_OUTSTANDING, ClaimTiming, LastDelivery, State
 from queuey.ids import Position
 from queuey.messages import Message, bytes_at_most, rendered_bytes
 

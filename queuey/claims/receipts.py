@@ -20,7 +20,7 @@ _TEXT = re.compile(
 )
 
 
-class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
+class ClaimReceipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Names one delivery of a message.
 
     Attributes:
@@ -85,7 +85,7 @@ class ReceiptStatus(enum.Enum):
     REFUSED = "refused"
 
 
-class Settlement(msgspec.Struct, frozen=True, gc=False):
+class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Result of one receipt, and the new expiry of its claim (seconds since 1970; 0: it has none)."""
 
     receipt: ClaimReceipt

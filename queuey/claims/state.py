@@ -18,7 +18,7 @@ A message is done if it is in ``above``, or at or below the cursor and not outst
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -26,9 +26,11 @@ import msgspec
 
 from queuey.claims.covers import Covers, Encoded
 from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format_of
-from queuey.claims.timing import LATEST_END
 from queuey.ids import FIRST, Position
 
+LATEST_END = 46_800_000
+"""Max milliseconds until the end of any claim that is made now: the longest lasts 12 hours, and clocks differ by less
+than one. A claim that ends later was made while the clock was ahead, and is over."""
 MOST_OUTSTANDING = 20_000
 """Max messages of a partition that are claimed, or were and wait to be delivered again."""
 MOST_ABOVE = 20_000
@@ -46,6 +48,36 @@ _COVER_WEIGHT = 500
 _WEIGHT = 5200
 _STALE = 100
 """Number of expiries that may be kept besides those of live claims."""
+
+
+class ClaimTiming:
+    """Decides by the clock when a claim is over, and by when it must be answered.
+
+    Args:
+        margin: The largest difference between the clocks of two processes (seconds): S. It may change.
+    """
+
+    __slots__ = ("_margin",)
+
+    def __init__(self, margin: float | Callable[[], float] = 1.0) -> None:
+        self._margin = margin
+
+    @property
+    def margin(self) -> float:
+        margin = self._margin
+        return margin() if callable(margin) else margin
+
+    def expired(self, now: int) -> int:
+        """Returns the expiry (milliseconds since 1970) below which claims are over for other processes at ``now``."""
+        return now - round(self.margin * 1000)
+
+    def left(self, expires: float, now: int) -> float:
+        """Returns the seconds until a claim with this expiry is over for other processes, at least 0."""
+        return max(0.0, (expires - self.expired(now) + 1) / 1000)
+
+    def answer_within(self, ttl: float) -> float:
+        """Returns the seconds, from the choice of its expiry, for which a claim may still be answered."""
+        return ttl - min(self.margin, ttl / 2)
 
 
 class LastDelivery(msgspec.Struct, gc=False):

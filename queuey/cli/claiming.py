@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import closing, suppress
 from functools import partial
-from random import random
 from subprocess import PIPE, Popen
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,7 @@ import msgspec
 import typer
 
 from queuey.api.claims import backlog_text
-from queuey.cli.reading import Partitions, body_bytes, body_text, json_fields, note_absence
+from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, note_absence
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
 from queuey.terminal.signals import handled
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.claims.results import OutstandingJob, Refused
+    from queuey.client.results import OutstandingJob, Refused
 
 _FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
@@ -134,7 +133,7 @@ def jobs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
 ) -> None:
     """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
-    from queuey.client.claims.results import OutstandingJob
+    from queuey.client.results import OutstandingJob
 
     backlog = client.job_queue(queue).backlog()
     found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
@@ -209,10 +208,10 @@ def _work(
 
 def _acknowledge(job: Job) -> None:
     """Acknowledges a finished job; retries while the service is away."""
-    from queuey.client import ClientError, RetryPolicy
+    from queuey.client import ClientError, RetryPolicy, Timing
     from queuey.client.http.attempts import Patience
 
-    patience = Patience(RetryPolicy(), None, time.monotonic, random, note_absence)
+    patience = Patience(RetryPolicy(), None, Timing(), note_absence)
     while True:
         try:
             job.ack()

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from queuey import ids, time_parsing
-from queuey.api.explaining import PartitionExplanation
+from queuey.api.queues import PartitionExplanation
 from queuey.cli.service_options import Queue, connected
 from queuey.terminal import output
 

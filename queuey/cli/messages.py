@@ -1,26 +1,188 @@
-"""``queuey get``, ``delete``, ``peek`` and ``size``: messages by id or name, and what is not acknowledged."""
+"""``queuey read``, ``tail``, ``get``, ``delete``, ``peek`` and ``size``.
+
+They find messages by time, by id or name, or because nobody has acknowledged them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from queuey.cli.reading import Raw, show
-from queuey.cli.service_options import Queue, on_existing
-from queuey.terminal import output
-from queuey.terminal.texts import plural
+from queuey import ids, time_parsing
+from queuey.cli.service_options import Queue, connected, on_existing, waiting
+from queuey.terminal import output, times
+from queuey.terminal.texts import plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from queuey.client import Client, Message
+    from queuey.client import Client, ClientError
+    from queuey.client.results import Message, Page
 
+PAGE = 1000
+
+Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, as they are, one a line.")]
+Early = Annotated[
+    bool, typer.Option("--early", help="Also what is stored, but may vanish before the read delay is over.")
+]
+_FORMS = f"Position: {time_parsing.FORMS}."
 Ids = Annotated[
     list[str] | None,
     typer.Argument(help="Messages: their ids, in any partition, or partition:id.", show_default=False),
 ]
 Name = Annotated[str | None, typer.Option(help="The message that has this name, in place of ids.")]
+
+
+def _partitions(text: str) -> str:
+    for part in () if text.strip() == "*" else text.split(","):
+        if not (part.strip().isdecimal() and int(part) > 0):
+            raise typer.BadParameter(f"{part!r} is no partition: they are numbered from 1; * stands for all")
+    return text
+
+
+Partitions = Annotated[
+    str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.", callback=_partitions)
+]
+
+
+@connected
+def read(
+    client: Client,
+    queue: Queue,
+    partitions: Partitions = "*",
+    since: Annotated[str | None, times.position(f"Start here, inclusive. {_FORMS}")] = None,
+    after: Annotated[str | None, times.position("Only above this position.")] = None,
+    before: Annotated[str | None, times.position("Only below this position.")] = None,
+    until: Annotated[str | None, times.position("Only up to this position, inclusive.")] = None,
+    descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
+    raw: Raw = False,
+    delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
+    early: Early = False,
+) -> None:
+    """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
+    from queuey.client.calls.message_calls import Query, onward
+
+    note_missing(client, queue, partitions)
+    bounds = {"since": since, "after": after, "before": before, "until": until}
+    options: dict[str, Any] = {name: point for name, point in bounds.items() if point is not None}
+    options.update(partitions=partitions, order="descending" if descending else "ascending")
+    options.update(delay=delay, early=early, merge=True)
+    left = sys.maxsize if everything else limit
+    page = None
+    while left > 0:
+        page = client.read(queue, limit=min(left, PAGE), **options)
+        show(page.messages, raw=raw)
+        left -= len(page.messages)
+        query = onward(Query(queue=queue, since=options.get("since")), page)
+        if query is None:
+            break
+        options["since"] = query.since
+    if page is not None and page.more and page.cursor and left <= 0:
+        output.note(f"There is more: --since {page.cursor}")
+    elif page is not None and not descending and not before and not until:
+        _note_later(client, queue, page)
+
+
+@waiting
+def tail(
+    client: Client,
+    queue: Queue,
+    partitions: Partitions = "*",
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with this many of the newest messages.")
+    ] = 10,
+    since: Annotated[str | None, times.position(f"Begin here instead. {_FORMS}")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    early: Early = False,
+    raw: Raw = False,
+) -> None:
+    """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one message a line."""
+    note_missing(client, queue, partitions)
+    left = sys.maxsize if limit is None else limit
+    start = since
+    if start is None:
+        page = client.read(queue, partitions=partitions, order="descending", limit=max(last, 1), merge=True)
+        shown = page.messages[:last][::-1][:left]
+        show(shown, raw=raw)
+        left -= len(shown)
+        start = page.horizon
+    if left <= 0:
+        return
+    stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=note_absence)
+    for streamed in islice(stream, left):
+        show([streamed.message], raw=raw)
+
+
+def note_missing(client: Client, queue: str, partitions: str) -> None:
+    """Notes which of the named partitions the queue does not have."""
+    if partitions.strip() == "*":
+        return
+    there = client.info(queue).partitions
+    missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, there + 1)))
+    if missing:
+        output.note(f"Queue {queue} has {plural(there, 'partition')}, and not {', '.join(map(str, missing))}.")
+
+
+def note_absence(error: ClientError | None) -> None:
+    """Notes that the service is away, and later that it is back."""
+    output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
+
+
+def show(messages: Iterable[Message], *, raw: bool) -> None:
+    if raw:
+        data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
+    elif output.as_json():
+        data = b"".join(msgspec.json.encode(json_fields(message)) + b"\n" for message in messages)
+    else:
+        data = "".join(f"{_line(message)}\n" for message in messages).encode("utf-8", "replace")
+    if data:
+        output.write(data, json=output.as_json() and not raw)
+
+
+def _line(message: Message) -> str:
+    moment = time_parsing.iso(message.time.timestamp())
+    return f"{moment}  {message.partition:>3}  {message.id}  {printable(body_text(message.body))}"
+
+
+def body_text(body: object) -> str:
+    return f"<{len(body)} bytes>" if isinstance(body, bytes) else body_bytes(body).decode("utf-8", "replace")
+
+
+def body_bytes(body: object) -> bytes:
+    """Returns a body as it was sent, or the JSON text of its value."""
+    if isinstance(body, bytes):
+        return body
+    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else msgspec.json.encode(body)
+
+
+def json_fields(message: Message) -> dict[str, Any]:
+    """Returns the fields of a message that are printed as JSON."""
+    fields = msgspec.to_builtins(message)
+    if isinstance(message.body, bytes):
+        fields["encoding"] = "base64"
+    if not message.early:
+        del fields["early"]
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
+def _note_later(client: Client, queue: str, page: Page) -> None:
+    """Notes when messages that are stored but not readable yet become readable."""
+    found = client.info(queue)
+    newest = [ids.parse_position(part.newest) for part in found.partition_info.values() if part.newest is not None]
+    if not newest or max(newest) < ids.parse_position(page.horizon):
+        return
+    readable = ids.ticks_to_seconds(max(newest)[0]) + found.read_delay
+    wait = max(0.0, readable - time.time())
+    why = f"read delay {time_parsing.length(found.read_delay)}" if found.read_delay else "delayed messages"
+    output.note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
 
 
 @on_existing

@@ -15,17 +15,18 @@ from msgspec import structs
 
 from queuey import time_parsing
 from queuey.api.claims import Backlog, backlog_text
+from queuey.api.progress import Move
 from queuey.api.queues import PartitionInfo, QueueInfo
-from queuey.cli import moving
 from queuey.cli.service_options import connected, on_existing, queue_names
 from queuey.messages import RESETTABLE, options
 from queuey.terminal import output, times
 from queuey.terminal.commands import group, optional, with_parameters
-from queuey.terminal.output import Block, Yes
+from queuey.terminal.output import Block, ToStderr, Yes, bar
+from queuey.terminal.texts import plural
 from queuey.titles import Column, within
 
 if TYPE_CHECKING:
-    from queuey.client import Client
+    from queuey.client import Client, Moving
     from queuey.client.results import Queue
 
 app = group()
@@ -37,6 +38,8 @@ Principals = Annotated[
 ]
 _DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
 _BACKLOG = within("backlog", Backlog, "waiting", "delayed", "claimed", "failed", "dead", "oldest")
+
+Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=False)]
 
 
 def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[..., None]:
@@ -166,10 +169,20 @@ def purge(client: Client, name: Name, yes: Yes = False) -> None:
     output.show({"queue_name": name, "purged": True}, f"{name} is empty.")
 
 
-app.command("move")(moving.move)
-app.command("moves")(moving.moves)
-app.command("follow-move")(moving.follow)
-app.command("cancel-move")(moving.cancel)
+@app.command("pause")
+@on_existing
+def pause(client: Client, name: Name) -> None:
+    """Pause the claims of a queue: nobody gets a message of it; posts, reads and live claims go on."""
+    client.job_queue(name).pause()
+    output.show({"queue_name": name, "claims": "paused"}, f"Claims of {name} are paused.")
+
+
+@app.command("resume")
+@on_existing
+def resume(client: Client, name: Name) -> None:
+    """End a pause: claims that wait get messages within some seconds."""
+    client.job_queue(name).resume()
+    output.show({"queue_name": name, "claims": "open"}, f"Claims of {name} are open.")
 
 
 def _described(client: Client, queue: Queue) -> Iterator[Block]:
@@ -217,3 +230,62 @@ def _backlog(client: Client, name: str) -> Backlog | None:
     with suppress(Conflict):
         return client.job_queue(name).backlog()
     return None
+
+
+@app.command("move")
+@connected
+def move(
+    client: Client,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue that is emptied.", autocompletion=queue_names)],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="Queue that gets the messages.", autocompletion=queue_names)
+    ],
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+) -> None:
+    """Move the messages that a queue has now to another one. The service does it, also when this command ends."""
+    moving = client.move(source, target)
+    if detach:
+        _show(moving.show())
+    else:
+        _follow(moving)
+
+
+@app.command("moves")
+@connected
+def moves(client: Client) -> None:
+    """List moves, the newest first; with --json one a line."""
+    shown = ("id", "source", "target", "state", "moved", "total", "left", "began")
+    output.show_each(Move, client.moves(), *shown)
+
+
+@app.command("follow-move")
+@connected
+def follow(client: Client, move: Identifier) -> None:
+    """Follow a move to its end."""
+    _follow(client.moving(move))
+
+
+@app.command("cancel-move")
+@connected
+def cancel(client: Client, move: Identifier) -> None:
+    """Cancel a move: what was moved stays in the target, the rest in the source."""
+    _show(client.moving(move).cancel())
+
+
+def _follow(moving: Moving) -> None:
+    try:
+        with bar() as move_bar:
+            found = moving.wait(told=lambda move: move_bar(f"{move.source} to {move.target}", move.moved, move.total))
+    except KeyboardInterrupt:
+        output.note(f"Move {moving.id} goes on. Follow it: queuey queue follow-move {moving.id}")
+        output.note(f"Cancel it: queuey queue cancel-move {moving.id}")
+        raise
+    _show(found)
+    if found.state != "done":
+        raise typer.Exit(1)
+
+
+def _show(found: Move) -> None:
+    text = f"Move {found.id} from {found.source} to {found.target} is {found.state}"
+    text += f": {plural(found.moved, 'message')} moved, {found.left} left because they are claimed."
+    output.show(found, (text, *((ToStderr(found.error),) if found.error else ())))

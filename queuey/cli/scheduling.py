@@ -17,8 +17,9 @@ from queuey.terminal.output import ToStderr
 from queuey.titles import Column
 
 if TYPE_CHECKING:
+    from queuey.api.schedules import Tick
     from queuey.client import Client
-    from queuey.client.schedules.results import Schedule, Tick
+    from queuey.client.results import Schedule
 
 app = group()
 

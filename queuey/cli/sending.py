@@ -16,8 +16,8 @@ import typer
 
 from queuey.cli.service_options import queue_names, recorded
 from queuey.terminal import output, times
-from queuey.terminal.bars import bar
 from queuey.terminal.commands import name_and_value
+from queuey.terminal.output import bar
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:

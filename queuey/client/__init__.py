@@ -3,33 +3,24 @@
 Importing this loads no HTTP library and reads neither the environment nor any file.
 """
 
+from queuey.api.claims import Backlog, ClaimCounts, PartitionClaims, QueueSize
+from queuey.api.messages import Explanation, ReadMark, Reason
+from queuey.api.progress import GroupOffset, Move, Offsets
+from queuey.api.queues import Hello, PartitionInfo, QueueExplanation, QueueInfo
+from queuey.api.schedules import Tick
 from queuey.client._async.client import AsyncClient
 from queuey.client._async.job import AsyncJob
 from queuey.client._async.job_queue import AsyncJobQueue
-from queuey.client._async.moving import AsyncMoving
-from queuey.client._async.named import AsyncNamedMessages
-from queuey.client._async.schedules import AsyncSchedules
+from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
 from queuey.client._sync.client import Client
 from queuey.client._sync.job import Job
 from queuey.client._sync.job_queue import JobQueue
-from queuey.client._sync.moving import Moving
-from queuey.client._sync.named import NamedMessages
-from queuey.client._sync.schedules import Schedules
+from queuey.client._sync.resources import Moving, NamedMessages, Schedules
+from queuey.client.calls.message_calls import Query, ReadOptions
 from queuey.client.calls.queue_calls import QueueFields
-from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
 from queuey.client.calls.tracing import disable_tracing, enable_tracing
 from queuey.client.claims.claiming import ClaimOptions
-from queuey.client.claims.results import (
-    Backlog,
-    ClaimCounts,
-    Claimed,
-    OutstandingJob,
-    PartitionClaims,
-    QueueSize,
-    Received,
-    Refused,
-)
 from queuey.client.credentials.profile import Profile
 from queuey.client.credentials.tokens import Token
 from queuey.client.errors import (
@@ -71,33 +62,30 @@ from queuey.client.errors import (
     TooManyWaiters,
     TransportError,
 )
-from queuey.client.http.attempts import AsyncTiming, Timing
-from queuey.client.http.retry import RetryPolicy
-from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
+from queuey.client.http.attempts import AsyncTiming, RetryPolicy, Timing
 from queuey.client.results import (
+    EARLIEST,
+    Claimed,
     CreatedQueue,
-    Explanation,
-    GroupOffset,
-    Hello,
     Message,
-    Move,
     NamePage,
-    Offsets,
+    OutstandingJob,
     Page,
-    PartitionInfo,
     Queue,
-    QueueExplanation,
-    QueueInfo,
     QueuePage,
     QueueRead,
     RawMessage,
-    ReadMark,
-    Reason,
     Receipt,
+    Received,
+    Refused,
+    Schedule,
     StreamedMessage,
     Unread,
+    id_after,
+    id_before,
+    order_of,
+    time_of,
 )
-from queuey.client.schedules.results import Schedule, Tick
 from queuey.messages import Backoff
 from queuey.user_queues import queue_name, user_name
 

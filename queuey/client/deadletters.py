@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.api.queues import QueueInfo
 from queuey.client._async.client import AsyncClient
 from queuey.client.calls.call import MessageLocation
 from queuey.client.calls.send_calls import Outgoing
@@ -29,7 +30,7 @@ from queuey.client.errors import (
     QueueNotFound,
 )
 from queuey.client.lookup import look_up
-from queuey.client.results import Message, Queue, QueueInfo
+from queuey.client.results import Message, Queue
 from queuey.deadletters import (
     SUFFIX,
     TTL,
@@ -99,9 +100,8 @@ async def bury(
     kind = message.content_type if is_carried(message.content_type) else None
     for way in WAYS:
         headers = headers_for(queue, message, cause, way)
-        outgoing = Outgoing(**body, headers=headers, content_type=kind, ttl=ttl, partition=message.partition)
         try:
-            await _store(client, queue, target, message, outgoing)
+            await _store(client, queue, target, message, body | {"headers": headers, "content_type": kind, "ttl": ttl})
         except ApiError as error:
             if error.status not in _REFUSED_HEADERS or way == WAYS[-1]:
                 raise
@@ -127,15 +127,16 @@ async def _body(
     return {"json": msgspec.Raw(text if isinstance(text, bytes) else text.encode())}
 
 
-async def _store(client: AsyncClient, queue: str, target: str, message: Message, outgoing: Outgoing) -> None:
-    """Stores the dead letter; if its queue is missing or too small, fixes that once.
+async def _store(client: AsyncClient, queue: str, target: str, message: Message, dead: dict[str, Any]) -> None:
+    """Stores the dead letter, given as options of a send; if its queue is missing or too small, fixes that once.
 
     In ``<queue>.dead`` it lies where the message was. Elsewhere, and without the right to overwrite, it is posted.
     """
     own = target == queue_for(queue)
     for last in (False, False, True):
         try:
-            await (_put(client, target, message, outgoing) if own else _post(client, target, outgoing))
+            posted = Outgoing(**dead, partition=message.partition)
+            await (client.put(target, message, **dead) if own else _post(client, target, posted))
         except QueueNotFound:
             if last:
                 raise
@@ -153,18 +154,6 @@ async def _store(client: AsyncClient, queue: str, target: str, message: Message,
                 own = False
         else:
             return
-
-
-async def _put(client: AsyncClient, target: str, message: Message, outgoing: Outgoing) -> None:
-    await client.put(
-        target,
-        message,
-        outgoing.body,
-        json=outgoing.json,
-        headers=outgoing.headers,
-        content_type=outgoing.content_type,
-        ttl=outgoing.ttl,
-    )
 
 
 async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:

@@ -53,8 +53,7 @@ import msgspec
 from queuey.errors import Outcome, QueueyError
 
 if TYPE_CHECKING:
-    from queuey.client.claims.results import Refused
-    from queuey.client.results import Receipt
+    from queuey.client.results import Receipt, Refused
 
 
 _SHOWN_FIELDS = 10

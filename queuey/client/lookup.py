@@ -7,9 +7,10 @@ from itertools import islice
 
 import msgspec
 
+from queuey.api.queues import QueueInfo
 from queuey.client._async.client import AsyncClient
 from queuey.client.errors import InvalidRequest, NotAllowed, QueueNotFound
-from queuey.client.results import Queue, QueueInfo
+from queuey.client.results import Queue
 
 MAX_PAGE = 1000
 """Max queues in one page of the list."""

@@ -20,14 +20,13 @@ without a receipt, never a receipt without a message. Lines survive the end of t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Literal, Self
 
 import msgspec
@@ -52,6 +51,8 @@ except ImportError:  # on Windows
 else:
     LOCKS = True
 
+Stored = Callable[[list[Receipt]], list[Receipt]]
+"""Writes the receipts of messages that were stored, and returns them."""
 DIGITS = 32
 """Number of hex digits of the hash. 128 bits: no two bodies agree by chance."""
 
@@ -128,11 +129,58 @@ class Journal:
             os.close(self._file)
             raise ReceiptsError(f"{self._path} is no file that receipts can be kept in: {error.strerror}") from error
 
-    def sending(self, queue: str, messages: Iterable[Outgoing]) -> _SendingMessages:
-        return _SendingMessages(self, queue, [SentMessage.of(message) for message in messages])
+    @contextmanager
+    def sending(self, queue: str, messages: Iterable[Outgoing]) -> Iterator[Stored]:
+        """Surrounds the sending of messages: those that get no answer are written as unknown.
 
-    def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> _Putting:
-        return _Putting(self, queue, locations, SentMessage.of(message))
+        Yields:
+            A function that writes the server's receipts and returns them. If they cannot be written, it raises a
+            ReceiptsError that has them.
+        """
+        sent, answered = [SentMessage.of(message) for message in messages], False
+
+        def stored(receipts: list[Receipt]) -> list[Receipt]:
+            nonlocal answered
+            answered, at = True, self.now()
+            lines = [
+                self.line(queue, one, at, (receipt.partition, receipt.id))
+                for one, receipt in zip(sent, receipts, strict=True)
+            ]
+            try:
+                self.write(lines)
+            except ReceiptsError as error:
+                error.receipts = tuple(receipts)
+                raise
+            return receipts
+
+        try:
+            yield stored
+        except BaseException as error:
+            if not answered:
+                at, fates = self.now(), zip(sent, outcomes(error, len(sent)), strict=True)
+                unknown = [self.line(queue, one, at, outcome="unknown") for one, fate in fates if fate == "unknown"]
+                self._write_despite(unknown, error)
+            raise
+
+    @contextmanager
+    def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> Iterator[None]:
+        """Surrounds the sending of a message to ids that are known before."""
+        sent = SentMessage.of(message)
+        texts = [location_text(location).split(":") for location in locations]
+        places = [(int(number), text) for number, text in texts]
+
+        def lines(outcome: Literal["stored", "unknown"]) -> list[ReceiptLine]:
+            at = self.now()
+            return [self.line(queue, sent, at, place, outcome=outcome, put=True) for place in places]
+
+        try:
+            yield
+        except BaseException as error:
+            # A put is sent again after failures of any kind: the last of them says nothing about the first.
+            if outcomes(error, 1, repeated=True) != ["none"]:
+                self._write_despite(lines("unknown"), error)
+            raise
+        self.write(lines("stored"))
 
     def now(self) -> float:
         return round(self._clock(), 6)
@@ -181,6 +229,13 @@ class Journal:
                 raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
             self._torn = False
 
+    def _write_despite(self, lines: Iterable[ReceiptLine], error: BaseException) -> None:
+        """Writes lines after a failure, which stays the failure that the caller sees."""
+        try:
+            self.write(lines)
+        except ReceiptsError as failed:
+            error.add_note(f"Besides, no receipt says so: {failed}")
+
     def close(self) -> None:
         """Closes the file. Idempotent."""
         with self._lock:
@@ -189,108 +244,16 @@ class Journal:
             self._file = -1
 
 
-class _SendingMessages:
-    """Messages in flight: receipts are written for those with an answer, and for those that get none."""
-
-    def __init__(self, journal: Journal, queue: str, sent: Sequence[SentMessage]) -> None:
-        self._journal = journal
-        self._queue = queue
-        self._sent = sent
-        self._answered = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or self._answered:
-            return
-        fates, at = outcomes(error, len(self._sent)), self._journal.now()
-        lines = [
-            self._journal.line(self._queue, sent, at, outcome="unknown")
-            for sent, fate in zip(self._sent, fates, strict=True)
-            if fate == "unknown"
-        ]
-        _write_despite(self._journal, lines, error)
-
-    def stored(self, receipts: list[Receipt]) -> list[Receipt]:
-        """Writes the server's receipts to the file and returns them.
-
-        Raises:
-            ReceiptsError: They could not be written; the error has them.
-        """
-        self._answered = True
-        at = self._journal.now()
-        lines = [
-            self._journal.line(self._queue, sent, at, (receipt.partition, receipt.id))
-            for sent, receipt in zip(self._sent, receipts, strict=True)
-        ]
-        try:
-            self._journal.write(lines)
-        except ReceiptsError as error:
-            error.receipts = tuple(receipts)
-            raise
-        return receipts
-
-
-class _Putting:
-    """A message on its way to ids that are known before."""
-
-    def __init__(self, journal: Journal, queue: str, locations: Sequence[MessageLocation], sent: SentMessage) -> None:
-        self._journal = journal
-        self._queue = queue
-        self._sent = sent
-        texts = (location_text(location).split(":") for location in locations)
-        self._locations = [(int(number), text) for number, text in texts]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A put is sent again after failures of any kind: the last of them says nothing about the first.
-        if error is not None and outcomes(error, 1, repeated=True) == ["none"]:
-            return
-        at = self._journal.now()
-        lines = [
-            self._journal.line(
-                self._queue, self._sent, at, location, outcome="stored" if error is None else "unknown", put=True
-            )
-            for location in self._locations
-        ]
-        if error is None:
-            self._journal.write(lines)
-        else:
-            _write_despite(self._journal, lines, error)
-
-
-class _Nothing:
-    """Messages in flight without receipts."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def stored(self, receipts: list[Receipt]) -> list[Receipt]:
-        return receipts
-
-
 class NoJournal:
     """Keeps no receipts; has the methods of :class:`Journal` that the clients call."""
 
-    _nothing = _Nothing()
+    def sending(self, _queue: str, _messages: Iterable[Outgoing]) -> AbstractContextManager[Stored]:
+        return nullcontext(list)
 
-    def sending(self, _queue: str, _messages: Iterable[Outgoing]) -> _Nothing:
-        return self._nothing
-
-    def putting(self, _queue: str, _locations: Sequence[MessageLocation], _message: Outgoing) -> _Nothing:
-        return self._nothing
+    def putting(
+        self, _queue: str, _locations: Sequence[MessageLocation], _message: Outgoing
+    ) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         """Does nothing."""
@@ -326,15 +289,7 @@ def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> lis
     return [fate] * count
 
 
-def _write_despite(journal: Journal, lines: Iterable[ReceiptLine], error: BaseException) -> None:
-    """Writes lines after a failure, which stays the failure that the caller sees."""
-    try:
-        journal.write(lines)
-    except ReceiptsError as failed:
-        error.add_note(f"Besides, no receipt says so: {failed}")
-
-
-@contextlib.contextmanager
+@contextmanager
 def _locked(file: int, *, alone: bool) -> Iterator[None]:
     """Locks out writers while a program reads how the file ends: it could see half of a line.
 
@@ -343,12 +298,12 @@ def _locked(file: int, *, alone: bool) -> Iterator[None]:
     if not LOCKS:
         yield
         return
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_UN)
 
 

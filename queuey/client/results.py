@@ -1,48 +1,23 @@
-"""Results of the client's calls: frozen, typed, with the names of the API's JSON when encoded."""
+"""Results of the client's calls: frozen, typed, with the names of the API's JSON when encoded.
+
+The functions at its end give the order and the time of ids: do not compare ids as text or as numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
 
-from queuey.api.explaining import QueueExplanation
+from queuey import ids
 from queuey.api.messages import PostedMessage
-from queuey.api.progress import GroupOffset, Move, Offsets
-from queuey.api.queues import Hello, PartitionInfo, QueueInfo
-from queuey.api.reads import Explanation, ReadMark, Reason
+from queuey.api.schedules import ListedSchedule
 from queuey.api.values import Id
-from queuey.client.errors import ApiError
-from queuey.client.positions import order_of, time_of
+from queuey.client.errors import ApiError, ClientError
 from queuey.messages import ChosenOptions
 from queuey.titles import instant, titled
-
-__all__ = [
-    "CreatedQueue",
-    "Explanation",
-    "GroupOffset",
-    "Hello",
-    "Id",
-    "Message",
-    "Move",
-    "NamePage",
-    "Offsets",
-    "Page",
-    "PartitionInfo",
-    "Queue",
-    "QueueExplanation",
-    "QueueInfo",
-    "QueuePage",
-    "QueueRead",
-    "RawMessage",
-    "ReadMark",
-    "Reason",
-    "Receipt",
-    "StreamedMessage",
-    "Unread",
-]
 
 
 class Receipt(PostedMessage, frozen=True):
@@ -284,3 +259,201 @@ class NamePage(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     next: str | None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A message that is claimed by this caller alone, until ``expires``.
+
+    Example:
+        >>> (claimed,) = client.job_queue("orders").receive(1)
+        >>> claimed.message.body, claimed.deliveries
+        ('one apple', 1)
+
+    Attributes:
+        message: The message.
+        receipt: Identifies this claim; acknowledge, renew or release the message with it.
+        deliveries: Number of deliveries of the message, including this one.
+        expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
+        queue: The message's queue.
+        state: The last state that a worker has set for an earlier delivery; None if there is no such state.
+    """
+
+    message: Message
+    receipt: str
+    deliveries: int
+    expires: float
+    queue: str = ""
+    state: Any = None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A receipt that a call refused.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> (first,) = jobs.receive(1)
+        >>> released = jobs.release(first)
+        >>> again = jobs.receive(10)
+        >>> [refused.status for refused in jobs.ack(first)]
+        ['superseded']
+
+    Attributes:
+        receipt: The receipt.
+        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller,
+            became a dead letter or was moved, or a newer message has its name.
+    """
+
+    receipt: str
+    status: str
+
+
+class Received(list[Claimed]):
+    """Claimed messages, as a list.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> first = jobs.receive(1)
+        >>> second = jobs.receive(1, acknowledge=first)
+        >>> second[0].message.body, second.refused
+        ('two eggs', [])
+
+    Attributes:
+        refused: The receipts that were to be acknowledged and were refused.
+        errors: The error of each queue that cannot be claimed from, in a claim of several.
+    """
+
+    def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:
+        super().__init__(claimed)
+        self.refused = list(refused)
+        self.errors: dict[str, ClientError] = {}
+
+
+class OutstandingJob(msgspec.Struct, frozen=True):
+    """A message that was delivered and is not acknowledged.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(1)
+        >>> [one.deliveries for one in jobs.outstanding()]
+        [1]
+
+    Attributes:
+        worker: The name of the worker that has it, or had it last.
+        expires: When its claim ends, in seconds since 1970; None: it has ended.
+        state: The state that this worker has set; None: none, or it was not asked for.
+        state_at: When it was set, in seconds since 1970.
+    """
+
+    message_id: str
+    partition: int
+    deliveries: int
+    worker: str
+    expires: float | None
+    state: Any = None
+    state_at: float | None = None
+
+
+class Schedule(ListedSchedule, frozen=True, kw_only=True):
+    """How a schedule stands.
+
+    Example:
+        >>> schedule = client.schedules.put("hourly", queue="orders", message="count", cron="0 * * * *")
+        >>> schedule.name, schedule.cron, schedule.timezone, schedule.missed, schedule.paused
+        ('hourly', '0 * * * *', 'UTC', 'skip', False)
+        >>> [instant % 3600 for instant in schedule.next]
+        [0, 0, 0, 0, 0]
+        >>> client.schedules.delete("hourly")
+
+    Attributes:
+        name: Its name in the application.
+        queue: The queue of its messages.
+        cron, timezone: Its times; None: it has an interval.
+        every: Seconds of the interval; None: there is a cron expression.
+        missed: ``skip`` or ``catch_up``.
+        paused: Nothing is posted.
+        created, changed: Seconds since 1970.
+        next: The next instants, seconds since 1970.
+        firing: The instant whose message is being posted; None: none.
+        last: The result of the last tick; None: there was none yet.
+        message: The message, as in a batch of the API; None in lists.
+    """
+
+    message: Mapping[str, Any] | None = None
+
+
+# -- ids
+
+EARLIEST = ids.to_hex(ids.FIRST)
+"""The lowest id there can be."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def order_of(identifier: str) -> tuple[int, int]:
+    """Returns a key that sorts ids as queues do.
+
+    Example:
+        >>> from queuey.client import order_of
+        >>> first, second = "1d19e1fce14b11f0bfffe2e3d0c45a1f", "0a19e1fce14c11f0bfffe2e3d0c45a1f"
+        >>> sorted([second, first], key=order_of) == [first, second]
+        True
+
+    Raises:
+        ValueError: It is not an id.
+    """
+    return ids.parse_position(identifier)
+
+
+def time_of(identifier: str) -> datetime:
+    """Returns an id's time in UTC, cut to microseconds.
+
+    Example:
+        >>> from queuey.client import id_before, time_of
+        >>> time_of(id_before(1_700_000_000)).isoformat()
+        '2023-11-14T22:13:19.999999+00:00'
+
+    Raises:
+        ValueError: It is not an id.
+    """
+    return _EPOCH + timedelta(microseconds=(ids.parse_position(identifier)[0] - ids.EPOCH_TICKS) // 10)
+
+
+def id_after(identifier: str) -> str:
+    """Returns the next higher id: the position (``since``) at which to continue after a message.
+
+    Example:
+        >>> from queuey.client import id_after, order_of
+        >>> last = "1d19e1fce14b11f0bfffe2e3d0c45a1f"
+        >>> order_of(id_after(last)) > order_of(last)
+        True
+
+    Raises:
+        ValueError: It is not an id.
+    """
+    return ids.to_hex(ids.following(ids.parse_position(identifier)))
+
+
+def id_before(instant: float | datetime) -> str:
+    """Returns the highest id below a time: a reader that continues after it reads everything from that time on.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from queuey.client import id_before
+        >>> id_before(1_700_000_000) == id_before(datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC))
+        True
+
+    Args:
+        instant: Seconds since 1970, or an aware datetime.
+
+    Raises:
+        ValueError: A datetime without a time zone, or a time that no id can have.
+    """
+    if isinstance(instant, datetime):
+        if instant.tzinfo is None:
+            raise ValueError("the instant has no time zone")
+        past = instant - _EPOCH
+        ticks = ids.EPOCH_TICKS + ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 10
+    else:
+        ticks = ids.seconds_to_ticks(instant)
+    if not 0 < ticks <= ids.TICKS_MAX:
+        raise ValueError("the instant lies outside of what ids can express")
+    return ids.to_hex(ids.preceding((ticks, ids.LOW_MIN)))

@@ -11,24 +11,21 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, overload
+from typing import Any, NoReturn, Self, overload
 from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
 
-from queuey.client._sync.authorization import AuthorizationHeader
 from queuey.client._sync.sender import Sender
-from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, encode, nothing
+from queuey.client.calls.call import Call, HttpAnswer, encode, nothing
 from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
-from queuey.client.http.attempts import Attempts, Timing
-from queuey.client.http.retry import RetryPolicy
-from queuey.client.http.servers import ServerChoice, leads_elsewhere, parse_servers, path_segment
+from queuey.client.http.attempts import RetryPolicy, Timing
+from queuey.client.http.servers import leads_elsewhere, parse_servers, path_segment
 
 __all__ = ["Item", "Queue"]
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENT = RetryPolicy(rounds=8, base=0.5)
@@ -37,8 +34,6 @@ TIMEOUT = 10.0
 """Timeout in seconds of each step."""
 PAUSE = 0.5
 """Interval between two fetches without a task, in seconds."""
-_NOBODY = AuthorizationHeader(Credential())
-"""RQMS has no credentials."""
 
 
 class Item(dict[str, Any]):
@@ -121,13 +116,10 @@ class Queue:
         self.time = time
         self.batch_size = batch_size
         self.multiple_ok = multiple_ok
-        self._policy = retry
         self._timing = timing or Timing()
         servers = parse_servers(f"{parts.scheme}://{parts.netloc}", None)
-        self._choice = ServerChoice(
-            servers, cool_down=retry.cool_down, clock=self._timing.clock, draw=self._timing.draw
-        )
-        self._sender = Sender(servers, True, MAX_ANSWER, transport)  # noqa: FBT003 - certificates are checked
+        nobody = Credential()  # RQMS has no credentials.
+        self._sender = Sender(servers, nobody, retry, self._timing, TIMEOUT, transport=transport)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._waiting: deque[Item] = deque()
@@ -157,7 +149,7 @@ class Queue:
             InvalidArgument: It is none.
         """
         name = f"item-{next(self._numbers):09d}-{base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}"
-        self._send(Call("POST", self._path, nothing, (("id", name),), content=encode(item), repeatable=True))
+        self._sender.run(Call("POST", self._path, nothing, (("id", name),), content=encode(item), repeatable=True))
 
     def set(self, jobid: str, item: Any) -> None:  # noqa: ANN401 - any JSON
         """Sets a named task, in place of the one of this name, also if that is being done.
@@ -172,7 +164,7 @@ class Queue:
         if not jobid or "/" in jobid or jobid in {".", ".."}:
             raise InvalidArgument(f"{jobid!r} is no name of a task: it is blank, has a slash, or is . or ..")
         path = f"{self._path}/{path_segment(jobid)}"
-        self._send(Call("PUT", path, nothing, content=encode(item), repeatable=True))
+        self._sender.run(Call("PUT", path, nothing, content=encode(item), repeatable=True))
 
     def get(self) -> Item:
         """Returns a task; waits until there is one."""
@@ -192,7 +184,7 @@ class Queue:
     def _fetch(self) -> None:
         until = self._timing.clock() + self.time
         params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
-        found = self._send(Call("GET", self._path, _read, params, repeatable=True))
+        found = self._sender.run(Call("GET", self._path, _read, params, repeatable=True))
         with self._lock:
             self._waiting += (Item(each.ticket, each.value, until) for each in found)
         if not found:
@@ -205,7 +197,7 @@ class Queue:
             Conflict: It was set again, or its time was over and another program got it; not with ``multiple_ok``.
         """
         try:
-            self._send(Call("DELETE", self._path, nothing, content=item.ticket.encode(), repeatable=True))
+            self._sender.run(Call("DELETE", self._path, nothing, content=item.ticket.encode(), repeatable=True))
         except Conflict as error:
             # If the answer to an earlier attempt was lost, it may be this very call that has done it.
             if not (self.multiple_ok or error.in_doubt):
@@ -246,10 +238,6 @@ class Queue:
                 log.exception("A task failed; it is delivered again in %s seconds.", self.time)
             else:
                 self.task_done(item)
-
-    def _send(self, call: Call[T]) -> T:
-        attempts = Attempts(call, self._choice, self._policy, TIMEOUT, self._timing)
-        return self._sender.send_until_answered(call, attempts, _NOBODY, self._timing.sleep)
 
 
 def _read(answer: HttpAnswer) -> list[_Fetched]:

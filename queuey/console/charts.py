@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 
 from queuey.console import cookies, pages
 from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import STEP, UNKNOWN, History
-from queuey.service.operating.sessions import UserLogin
+from queuey.service.operating.credentials import UserLogin
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
@@ -43,14 +42,11 @@ class ChartView:
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
-        holder = await request.in_pool(lambda: self._holder_of(request))
+        token = cookies.read(request, cookies.SESSION) or ""
+        holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
         request.headers["accept"] = "text/event-stream"  # The form of errors from here on.
         source = ChartEvents(self, request, match, holder)
         return await request.stream(source, self._authorization.seen(request), *HEADERS)
-
-    def _holder_of(self, request: Request) -> bytes | UserLogin:
-        """Returns the key or user of a session."""
-        return self._service.sessions.find(cookies.read(request, cookies.SESSION) or "").holder
 
     def count(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
         """Counts a stream that is about to begin.
@@ -127,11 +123,3 @@ def sample(service: Service, history: History, wait: Callable[[float], bool]) ->
                 return
             except QueueyError as error:  # It is gone, or the store is away.
                 log.debug("The messages of %s/%s cannot be counted: %s", application, name, error)
-
-
-def start_sampling(service: Service, history: History) -> None:
-    """Runs :func:`sample` in a thread until the service ends."""
-    work = threading.Thread(
-        target=sample, args=(service, history, service.stopping.wait), name="queuey-depths", daemon=True
-    )
-    work.start()

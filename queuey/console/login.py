@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from queuey.console import cookies, pages
-from queuey.console.bounds import Bound
 from queuey.console.sessions import form_defect, read_fields, read_form
 from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
-from queuey.service.operating.sessions import TOKEN_BYTES, Sessions, UserLogin
+from queuey.service.operating.credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
-from queuey.web.admission.rates import Rate
+from queuey.web.admission.rates import Bound, Rate
 from queuey.web.admission.scheduling import counted_as
 from queuey.web.authorization import Authorization
-from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
+from queuey.web.credentials import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, parse_form, read_query
@@ -53,7 +52,6 @@ class LoginViews:
         sessions: Have who has logged in.
         authorization: Knows who asks.
         providers: At which users may log in.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -62,14 +60,13 @@ class LoginViews:
         sessions: Sessions,
         authorization: Authorization,
         providers: Sequence[Provider] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._keys = ApplicationKeys(applications)
         self._providers = providers
         self._sessions = sessions
         self._authorization = authorization
-        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong keys", clock)
-        self._of_key = Bound(LOGINS, "logins of this key", clock)
+        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong keys")
+        self._of_key = Bound(LOGINS, "logins of this key")
 
     async def form(self, request: Request, match: Match) -> Response:
         following = read_query(request, _FIELDS).get("next", "")
@@ -177,18 +174,15 @@ class ProviderViews:
     Args:
         login: Shows the form, and begins sessions.
         providers: At which users may log in.
-        clock: Monotonic seconds.
     """
 
-    def __init__(
-        self, login: LoginViews, providers: Sequence[Provider], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, login: LoginViews, providers: Sequence[Provider]) -> None:
         self._login = login
         self._providers = {provider.tag: provider for provider in providers}
-        self._of_browser = Bound(ATTEMPTS, "logins of this browser that have failed", clock)
-        self._of_address = Bound(WRONG_CODES, "logins of this address that have failed", clock)
-        self._of_provider = Bound(EXCHANGES, "logins at this provider", clock)
-        self._of_user = Bound(LOGINS, "logins of this user", clock)
+        self._of_browser = Bound(ATTEMPTS, "logins of this browser that have failed")
+        self._of_address = Bound(WRONG_CODES, "logins of this address that have failed")
+        self._of_provider = Bound(EXCHANGES, "logins at this provider")
+        self._of_user = Bound(LOGINS, "logins of this user")
 
     async def go(self, request: Request, match: Match) -> Response:
         """Sends the browser to the provider."""

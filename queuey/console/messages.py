@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.console import bodies, pages
+from queuey.console import pages
 from queuey.console.sessions import Ask
 from queuey.deadletters import stored_dead_letter
 from queuey.messages import Message, Meta
@@ -108,7 +108,7 @@ def show(ask: Ask) -> Response:
         message=message,
         meta=(message.meta if message else None) or Meta(),
         expires=ids.ticks_to_seconds(message.expires) if message else None,
-        body=bodies.shown(message.body) if message else None,
+        body=pages.shown_body(message.body) if message else None,
         reasons=ask.service.explaining.explain(access, position, partition).reasons,
         rights=ask.rights(),
         is_dead=message is not None and stored_dead_letter(message, ask.name) is not None,
@@ -242,5 +242,5 @@ def _row(message: Message) -> dict[str, Any]:
         "kind": "JSON" if meta.json else "bytes" if isinstance(message.body, bytes) else "text",
         "headers": len(meta.headers),
         "key": meta.key or "",
-        "preview": bodies.preview(message),
+        "preview": pages.preview(message),
     }

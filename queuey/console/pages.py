@@ -1,20 +1,30 @@
-"""Rendering of pages: templates that escape everything, under a policy that allows our scripts only."""
+"""Rendering of pages: templates that escape everything, under a policy that allows our scripts only.
+
+The static files of pages have their hash in their addresses, so that browsers keep them for ever. Bodies of messages
+become text for people: indented JSON, text, or bytes as hex. All of it is untrusted text.
+"""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+import msgspec
 from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
 from queuey.access import USERS_OF, Caller, application_of_owner
-from queuey.console import cookies, static_files
-from queuey.messages import OPERATORS
+from queuey.console import cookies
+from queuey.messages import OPERATORS, Message, body_bytes
 from queuey.time_parsing import length
+from queuey.web.endpoint import Match
+from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request
 from queuey.web.responses import Header, Response
 
@@ -30,6 +40,28 @@ HEADERS: tuple[Header, ...] = (
 )
 """Of every answer but those of files."""
 SEE_OTHER = 303
+
+FILE_TYPES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "vendor/htmx-2.0.11.min.js": "text/javascript",
+    "vendor/uPlot-1.6.32.min.js": "text/javascript",
+    "vendor/uPlot-1.6.32.min.css": "text/css",
+}
+"""Every file, and its type."""
+FILE_ROUTE = "/console/static/{hash}/{name:.+}"
+MAX_SHOWN = 64 * 1024
+"""Max characters of a body on a page."""
+MAX_HEX = 4096
+"""Max bytes of a hex dump."""
+MAX_DEPTH = 32
+"""Max depth of JSON that is indented: deeper, the page would be mostly indents."""
+MAX_PREVIEW = 120
+"""Max characters of a body in a list."""
+_HEX_LINE = 16
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def policy(nonce: str) -> str:
@@ -138,7 +170,7 @@ def _environment() -> Environment:
         "thousands": "{:,}".format,
     }
     environment.filters.update(filters)
-    environment.globals.update(link=link, file=static_files.address)
+    environment.globals.update(link=link, file=file_address)
     macros = environment.get_template("macros.html").make_module()
     environment.globals.update({name: getattr(macros, name) for name in ("table", "next_page", "codes")})
     return environment
@@ -170,3 +202,101 @@ def size(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} bytes"
+
+
+class File(NamedTuple):
+    content: bytes
+    kind: str
+    digest: str
+
+
+def _read_file(name: str) -> File:
+    content = (files("queuey.console") / "static" / name).read_bytes()
+    return File(content, FILE_TYPES[name], sha256(content).hexdigest()[:20])
+
+
+FILES = {name: _read_file(name) for name in FILE_TYPES}
+"""Read at the start: an installation beside a running service replaces them."""
+
+
+def file_address(name: str) -> str:
+    return f"/console/static/{FILES[name].digest}/{name}"
+
+
+async def show_file(request: Request, match: Match) -> Response:
+    """Serves a file, if it is the one that the address means."""
+    name = match["name"]
+    file = FILES.get(name)
+    if file is None or file.digest != match["hash"]:
+        raise NoSuchResource("The resource could not be found.")
+    return Response(
+        200,
+        file.content,
+        ("Content-Type", f"{file.kind}; charset=utf-8"),
+        ("Cache-Control", "public, max-age=31536000, immutable"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+    )
+
+
+class ShownBody(msgspec.Struct, frozen=True):
+    """A body for a page.
+
+    Attributes:
+        kind: ``JSON``, ``text`` or ``bytes``.
+        text: What the page shows.
+        size: Bytes of the whole body.
+        is_cut: The page does not show all of it.
+    """
+
+    kind: str
+    text: str
+    size: int
+    is_cut: bool
+
+
+def shown_body(body: str | bytes) -> ShownBody:
+    size = body_bytes(body)
+    if isinstance(body, bytes):
+        return ShownBody("bytes", _hex(body[:MAX_HEX]), size, len(body) > MAX_HEX)
+    kind, text = "text", body
+    if (pretty := _indented(body)) is not None:
+        kind, text = "JSON", pretty
+    return ShownBody(kind, text[:MAX_SHOWN], size, len(text) > MAX_SHOWN)
+
+
+def preview(message: Message) -> str:
+    """Returns the beginning of a body as one line."""
+    body = message.body
+    if isinstance(body, bytes):
+        return body[: MAX_PREVIEW // 3].hex(" ")
+    return " ".join(body[: 2 * MAX_PREVIEW].split())[:MAX_PREVIEW]
+
+
+def _indented(text: str) -> str | None:
+    """Returns indented JSON; None: the body is no JSON, or too large."""
+    if len(text) > MAX_SHOWN or not text.lstrip().startswith(("{", "[")) or _depth(text) > MAX_DEPTH:
+        return None
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _depth(text: str) -> int:
+    """Returns the max depth of brackets, counting those in strings, too."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _hex(body: bytes) -> str:
+    """Returns bytes as lines of their place, their hexadecimal digits and their ASCII."""
+    lines = []
+    for at in range(0, len(body), _HEX_LINE):
+        some = body[at : at + _HEX_LINE]
+        text = _NOT_PRINTABLE.sub(".", some.decode("latin-1"))
+        lines.append(f"{at:08x}  {some.hex(' '):<{3 * _HEX_LINE - 1}}  {text}")
+    return "\n".join(lines)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from queuey import __version__
 from queuey.access import Caller
-from queuey.console import audit, cookies, lists, messages, pages, queue, schedules, static_files
+from queuey.console import applications, cookies, messages, pages, queue
 from queuey.console.acts import ActViews
-from queuey.console.charts import ChartView, start_sampling
-from queuey.console.health import Examine, HealthView
+from queuey.console.charts import ChartView, sample
 from queuey.console.login import LoginViews, ProviderViews, own_page
 from queuey.console.sessions import Asks, SessionCallers
-from queuey.errors import NotAuthenticated
+from queuey.errors import NotAuthenticated, StoreUnavailable
+from queuey.messages import Finding
 from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Handler, View
+from queuey.web.endpoint import Handler, Match, View
+from queuey.web.ops import Collection
 from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
 from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
-from queuey.web.v1.schedules.saving import ScheduleSaver
+from queuey.web.v1.schedules import ScheduleSaver
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider
@@ -32,6 +37,10 @@ QUEUE = APP + "/{queue:[^/_][^/]*}"
 Resource = tuple[str, str, dict[str, View | Handler]]
 MAX_FOLLOWING = 2000
 """Max characters of the address after the login. Proxies refuse longer request lines."""
+
+MAX_FINDINGS_AGE = 30.0
+"""Max age of findings that are shown again, in seconds."""
+Examine = Callable[[], list[Finding]]
 
 
 def resources(
@@ -49,22 +58,30 @@ def resources(
     login = LoginViews(service.store, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
     return [
-        ("console.applications", "/console{_:/?}", {"GET": view(lists.show_applications, lists.FIELDS)}),
+        ("console.applications", "/console{_:/?}", {"GET": view(applications.show_applications, applications.FIELDS)}),
         ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
         ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(HealthView(asks, examine).show)}),
-        ("console.static", static_files.ROUTE, {"GET": static_files.show}),
-        ("console.keys", APP + "/_keys", {"GET": view(audit.show_keys)}),
-        ("console.audit", APP + "/_audit", {"GET": view(audit.show_log, audit.FIELDS)}),
-        ("console.entry", APP + "/_audit/{place}", {"GET": view(audit.show_entry)}),
-        ("console.schedules", APP + "/_schedules", {"GET": view(schedules.show_list, schedules.FIELDS)}),
-        ("console.schedule", APP + "/_schedules/{schedule}", {"GET": view(schedules.show)}),
+        ("console.static", pages.FILE_ROUTE, {"GET": pages.show_file}),
+        ("console.keys", APP + "/_keys", {"GET": view(applications.show_keys)}),
+        ("console.audit", APP + "/_audit", {"GET": view(applications.show_log, applications.LOG_FIELDS)}),
+        ("console.entry", APP + "/_audit/{place}", {"GET": view(applications.show_entry)}),
+        (
+            "console.schedules",
+            APP + "/_schedules",
+            {"GET": view(applications.show_schedules, applications.SCHEDULES_FIELDS)},
+        ),
+        ("console.schedule", APP + "/_schedules/{schedule}", {"GET": view(applications.show_schedule)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.queues", APP, {"GET": view(lists.show_queues, lists.FIELDS)}),
-        ("console.failures", APP + "/_failures", {"GET": view(lists.show_failures, lists.FIELDS, page=True)}),
+        ("console.queues", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
+        (
+            "console.failures",
+            APP + "/_failures",
+            {"GET": view(applications.show_failures, applications.FIELDS, page=True)},
+        ),
         ("console.queue", QUEUE, {"GET": view(queue.show)}),
         ("console.part", QUEUE + "/parts/{part}", {"GET": view(queue.show_part, queue.FIELDS, page=True)}),
         ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True)}),
@@ -95,7 +112,8 @@ def console(
         history = History(service.workers)
         service.metrics.heard = history.note
         if samples:
-            start_sampling(service, history)
+            work = partial(sample, service, history, service.stopping.wait)
+            threading.Thread(target=work, name="queuey-depths", daemon=True).start()
         for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
             config.add_resource(name, pattern, views)
 
@@ -170,3 +188,41 @@ def _shown(request: Request) -> str:
     except ValueError:
         return pages.ROOT
     return own_page(f"{address.path}?{address.query}" if address.query else address.path)
+
+
+class HealthView:
+    """The view of ``/console/health``.
+
+    Args:
+        asks: Knows who asks.
+        examine: Examines the store; blocks.
+    """
+
+    def __init__(self, asks: Asks, examine: Examine) -> None:
+        self._asks = asks
+        self._store = asks.service.store
+        self._findings = Collection(lambda: [*examine(), self._try()], MAX_FINDINGS_AGE)
+
+    async def show(self, request: Request, match: Match) -> Response:
+        """Shows the health of the store; details only to operators."""
+        ask = await request.in_pool(lambda: self._asks.of(request, match, {}))
+        # A thread of its own examines, for all who ask meanwhile.
+        findings = await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
+        operates = any(grant.application is None for grant in ask.caller.grants)
+        statistics = await request.in_pool(ask.service.statistics) if operates else {}
+        return ask.render(
+            "health.html",
+            "Health",
+            operates=operates,
+            findings=findings if operates else findings[-1:],
+            statistics=sorted(statistics.items()),
+            store=self._store.name,
+            version=__version__,
+        )
+
+    def _try(self) -> Finding:
+        try:
+            self._store.ping()
+        except StoreUnavailable as error:
+            return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
+        return Finding("store", "ok", "can be written and read")

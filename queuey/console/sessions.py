@@ -15,17 +15,16 @@ from queuey.console import cookies, pages
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
 from queuey.service import QueueAccess, Service
-from queuey.service.operating.sessions import Session, Sessions, UserLogin
+from queuey.service.operating.credentials import Session, Sessions, UserLogin
 from queuey.settings import Users
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.credentials import ApplicationKeys, Identity
 from queuey.web.credentials.user_identity import identity_of_login
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form, read_body, read_query
 from queuey.web.responses import Response
-from queuey.web.v1.schedules.saving import ScheduleSaver
+from queuey.web.v1.schedules import ScheduleSaver
 
 MAX_FORM = 8 * 1024
 """Max bytes of a form; the longest field is a key or an address."""
@@ -189,17 +188,7 @@ class Asks(NamedTuple):
         caller = self.authorization.caller(request)
         if caller.anonymous:
             raise NoCredential("Log in to see this page.")
-        service, authorization, callers, schedules = self
-        return Ask(
-            service=service,
-            authorization=authorization,
-            callers=callers,
-            schedules=schedules,
-            request=request,
-            match=match,
-            caller=caller,
-            given=given,
-        )
+        return Ask(**self._asdict(), request=request, match=match, caller=caller, given=given)
 
     def view(
         self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False

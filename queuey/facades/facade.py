@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey import ids
-from queuey.access import Caller, matches
+from queuey.access import Caller, matches, owner_name
 from queuey.api.queues import Action
-from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
-from queuey.facades.callers import FacadeCallers, SignedCallers
+from queuey.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
 from queuey.facades.settings import Facades
 from queuey.messages import Location, Queue, QueueSpec
 from queuey.service.queues import queue_name_error
+from queuey.storage import Applications
+from queuey.web.credentials import ApplicationKeys, Identity
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.parts import App
 from queuey.web.requests import Request
@@ -23,10 +26,61 @@ from queuey.web.responses import Response
 from queuey.web.validators import show
 
 T = TypeVar("T")
-
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 ATTEMPTS = 3
 """Max attempts to find or create a queue that others delete."""
+
+
+class FacadeCallers:
+    """Reads credentials that a facade gives to its callers. See :class:`~queuey.web.credentials.CredentialReader`.
+
+    They never leave the process, and no other caller can guess one.
+    """
+
+    scheme = "Facade"
+    believed = math.inf
+
+    def __init__(self) -> None:
+        self._applications: dict[str, str] = {}
+
+    def header(self, application: str) -> str:
+        """Returns an Authorization header with all rights of an application."""
+        secret = secrets.token_hex(32)
+        self._applications[secret] = application
+        return f"{self.scheme} {secret}"
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds the application of a credential."""
+        application = self._applications.get(credential)
+        if application is None:
+            raise NotAuthenticated("Invalid credential: only facades make those of this scheme.")
+        name = owner_name(application)
+        return Identity(frozenset({name}), (), tenant=name)
+
+
+class SignedCallers:
+    """Reads credentials of requests that name an access key, and are signed with its secret.
+
+    They say which key that is. Whether the signature is right a facade finds out before it does anything.
+    """
+
+    scheme = "Signed"
+    believed = ApplicationKeys.believed
+
+    def __init__(self, applications: Applications) -> None:
+        self._keys = ApplicationKeys(applications)
+        self._mark = secrets.token_hex(8)
+
+    def header(self, digest: bytes) -> str:
+        """Returns an Authorization header with the rights of the key that has this digest."""
+        return f"{self.scheme} {self._mark}{digest.hex()}"
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds the key of a credential."""
+        mark, digest = credential[: len(self._mark)], credential[len(self._mark) :]
+        if not secrets.compare_digest(mark, self._mark):
+            raise NotAuthenticated("Invalid credential: only facades make those of this scheme.")
+        return self._keys.find(bytes.fromhex(digest))
 
 
 class Resource(NamedTuple):

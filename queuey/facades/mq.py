@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from queuey import ids
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
@@ -19,7 +19,7 @@ from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import TEXT, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
-from queuey.web.v1.post_keys import REPLAYED, read_key
+from queuey.web.v1.parameters import REPLAYED, read_key
 
 RETRY_AFTER: Header = ("Retry-After", "10")
 """Constant fields of the original's answers."""

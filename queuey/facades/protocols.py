@@ -6,9 +6,8 @@ from typing import Any
 
 from queuey.errors import SettingsError
 from queuey.extras import install_command
-from queuey.facades.callers import FacadeCallers, SignedCallers
 from queuey.facades.emodb.views import EmodbFacade
-from queuey.facades.facade import Facade, Setup
+from queuey.facades.facade import Facade, FacadeCallers, Setup, SignedCallers
 from queuey.facades.mq import MqFacade
 from queuey.facades.rqms import RqmsFacade
 from queuey.facades.settings import Facades

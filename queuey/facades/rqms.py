@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY

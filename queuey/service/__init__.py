@@ -14,19 +14,18 @@ from queuey.errors import NotAllowed, StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.browsing import Browsing
-from queuey.service.claims import ClaimDelivery, ClaimUseCases, PiggybackedAck
+from queuey.service.claims import ClaimUseCases
+from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.core import Core
-from queuey.service.drafts import Draft
 from queuey.service.explaining import Explaining
 from queuey.service.limits import Limits
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.moves import MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import AuditLog
-from queuey.service.operating.keys import Keys
+from queuey.service.operating.credentials import Keys, Sessions
 from queuey.service.operating.redriving import Redriving
-from queuey.service.operating.sessions import Sessions
 from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
@@ -41,21 +40,17 @@ from queuey.storage import Store
 
 __all__ = [
     "Bound",
-    "Check",
     "ClaimDelivery",
     "ClaimUseCases",
     "Draft",
-    "Explaining",
     "Limits",
     "Location",
     "Mark",
-    "MoveUseCases",
     "PiggybackedAck",
     "QueueAccess",
     "Range",
     "Reading",
     "ScheduleReport",
-    "ScheduleUseCases",
     "Service",
     "Source",
     "Waiter",

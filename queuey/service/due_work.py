@@ -14,12 +14,14 @@ import asyncio
 import logging
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import KeyInUse, QueueyError, RecordChanged, StoreClosed, TimeZoneUnknown
@@ -79,7 +81,7 @@ class NextStep(NamedTuple):
     rest: float = 0.0
 
 
-class DueWork(Protocol):
+class DueWork(ABC):
     """What is done with the records of a kind.
 
     Attributes:
@@ -88,6 +90,7 @@ class DueWork(Protocol):
 
     kind: str
 
+    @abstractmethod
     def prepare(self, ahead: float) -> None:
         """Is called before each search, in a thread.
 
@@ -95,9 +98,11 @@ class DueWork(Protocol):
             ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead once.
         """
 
-    def held(self, name: str) -> Record | None:
+    def held(self, name: str) -> Record | None:  # noqa: ARG002 - none by default
         """Returns a record that need not be read before its next step: another process's change is noticed later."""
+        return None
 
+    @abstractmethod
     async def step(self, record: Record) -> NextStep | None:
         """Takes the next step of a record.
 
@@ -108,10 +113,10 @@ class DueWork(Protocol):
             QueueyError: It failed, and is to be repeated.
         """
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:  # noqa: B027 - nothing by default
         """Is called when another process has changed a record, or after its last step."""
 
-    async def end(self) -> None:
+    async def end(self) -> None:  # noqa: B027 - nothing by default
         """Is called when the service ends, after the last step."""
 
 
@@ -220,25 +225,28 @@ class DueRunner:
             name = row.application, row.name
             planned = self._planned.get(name)
             if was_ahead or planned is None or planned.version != row.version:
-                is_due = was_ahead or row.due > self._latest(now)
-                self._planned[name] = _PlannedStep(min(row.due, now) if is_due else row.due, row.version)
+                self._planned[name] = _PlannedStep(row.due, row.version)
         self._searched = now
 
-    def _latest(self, now: int) -> float:
-        """Returns the latest time (ticks) at which a record may be due."""
-        return now + self._timing.max_ahead * TICKS_PER_SECOND
-
     def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
-        """Returns whether the clock was ahead, and the records that this process has to know of; blocks."""
+        """Returns whether the clock was ahead, and the records that this process has to know of; blocks.
+
+        A record that was put off by a clock that was ahead is due now.
+        """
         ahead = self._store.ids_ahead()
         self._work.prepare(ahead)
         was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_AHEAD
         is_each = was_ahead or self._searched is None
         overdue = now - int(self._timing.overdue * TICKS_PER_SECOND)
-        until = overdue if not is_each and self._timing.max_ahead == math.inf else ids.TICKS_MAX - 1
-        rows = self._store.due_records(self._work.kind, until, limit=MAX_KNOWN)
-        latest = self._latest(now)
-        return was_ahead, [row for row in rows if is_each or row.due <= overdue or row.due > latest]
+        latest = now + self._timing.max_ahead * TICKS_PER_SECOND
+        until = overdue if not is_each and latest == math.inf else ids.TICKS_MAX - 1
+        found = []
+        for row in self._store.due_records(self._work.kind, until, limit=MAX_KNOWN):
+            if was_ahead or row.due > latest:
+                found.append(replace(row, due=min(row.due, now)))
+            elif is_each or row.due <= overdue:
+                found.append(row)
+        return was_ahead, found
 
     async def _step(self, name: Name) -> None:
         """Takes the next step of a record, if it has not changed since this process read it.

@@ -14,11 +14,11 @@ import msgspec
 
 from queuey import ids
 from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_text
-from queuey.api.explaining import PartitionExplanation, QueueExplanation
+from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
-from queuey.api.queues import PartitionInfo, QueueInfo
-from queuey.api.reads import Code, Explanation, Reason
-from queuey.claims import State, limited_key_of
+from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
+from queuey.claims.places import limited_key_of
+from queuey.claims.state import State
 from queuey.errors import ClaimsRefused, GroupNotFound
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice

@@ -8,31 +8,24 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 
 import msgspec
 
 from queuey import ids
-from queuey.claims import digest_of, partition_of
+from queuey.claims.covers import digest_of, partition_of
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
 from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
 from queuey.service.core import Core
-from queuey.service.drafts import Draft, key_of
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
-
-def partition_error(partition: int, queue: Queue) -> str | None:
-    """Returns the error of a partition to write to, or None."""
-    if partition < 1:
-        return f"{partition} is less than minimum value 1"
-    if partition > queue.partitions:
-        return f"{partition} is greater than maximum value {queue.partitions}"
-    return None
-
+MIN_REMEMBERED = 60
+"""Min seconds for which a key is remembered: posts of short-lived messages are repeated as well."""
 
 REPEATED = 0.1
 """Ratio of the posts that may be repeated."""
@@ -42,12 +35,65 @@ LONGEST_AHEAD = 1.0
 """Max seconds that an id may be ahead of the clock that new ones are to be above: not a time of the store, because
 clients send it."""
 
-
 Placed = tuple[float, Location]
 """Delay and place of a stored message."""
 NO_CHOICE = "This is a dedup queue, which puts equal bodies into one partition and chooses ids."
 IN_ORDER = "This is an ordered queue, which puts the messages of a key into one partition and chooses ids."
 BY_KEY = "This queue has max_claimed_per_key: it puts the messages of a key into one partition and chooses ids."
+
+_encode = msgspec.msgpack.Encoder().encode
+_NOTHING = Meta()
+
+
+class Draft(msgspec.Struct, gc=False):
+    """A message as its producer gives it.
+
+    Attributes:
+        body: ``str`` for text, ``bytes`` for anything else. Never empty.
+        partition: None: chosen, by ``key`` if there is one.
+        ttl: Seconds; None: the queue's, or else the deployment's.
+        key: Messages of one key go to one partition.
+        delay: Seconds until it is due.
+    """
+
+    body: str | bytes
+    ttl: int | None = None
+    partition: int | None = None
+    meta: Meta | None = None
+    delay: float = 0.0
+    key: str | None = None
+
+
+def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most: int) -> PostKey:
+    """Returns the key of a post.
+
+    Args:
+        text: From the caller.
+        drafts: Its messages, without what the service chooses: a repeated post may get another partition.
+        items: The same messages, addressed.
+        most: Max seconds for which a key is remembered.
+    """
+    longest = max((item.ttl + math.ceil(item.delay) for item in items), default=0)
+    return PostKey(text, content_of(drafts), min(most, max(MIN_REMEMBERED, longest)))
+
+
+def content_of(drafts: Sequence[Draft]) -> bytes:
+    """Returns a hash of everything that a caller says about messages. It must stay the same in other versions."""
+    said = []
+    for draft in drafts:
+        meta = draft.meta or _NOTHING
+        place = (draft.partition, draft.key, draft.ttl, draft.delay)
+        said.append((draft.body, *place, meta.content_type, meta.headers, meta.json))
+    return blake2b(_encode(said), digest_size=16).digest()
+
+
+def partition_error(partition: int, queue: Queue) -> str | None:
+    """Returns the error of a partition to write to, or None."""
+    if partition < 1:
+        return f"{partition} is less than minimum value 1"
+    if partition > queue.partitions:
+        return f"{partition} is greater than maximum value {queue.partitions}"
+    return None
 
 
 class StickyChoice:

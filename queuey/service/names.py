@@ -19,8 +19,8 @@ from queuey.metrics import Metrics
 from queuey.partitions import by_key
 from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core
-from queuey.service.drafts import Draft, content_of
 from queuey.service.limits import Limits
+from queuey.service.messages import Draft, content_of
 from queuey.storage import Store
 
 TRIES = 8

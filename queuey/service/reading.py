@@ -15,9 +15,8 @@ from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
 from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
-from queuey.service.merging import Merge
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
-from queuey.service.ranges import Range, Reading
+from queuey.service.ranges import Merge, Range, Reading
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.storage import Store
 

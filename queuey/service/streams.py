@@ -24,7 +24,7 @@ from queuey.messages import Message, Queue
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
-from queuey.service.unread.mark_news import MarkNews
+from queuey.service.unread import MarkNews
 from queuey.service.watching import Waiter
 
 MOST_EARLY = 256

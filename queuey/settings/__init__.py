@@ -6,9 +6,8 @@ A key that is not in the table, a value that does not fit its type and values th
 start. What only the chosen store can judge is checked by :mod:`queuey.storage.opening`.
 """
 
-from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
+from queuey.settings.definitions import AUTO, OwnRates, Rates, Settings, data_directory, is_of_cassandra, part
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
-from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.rooms import Include, Room
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table, value_of

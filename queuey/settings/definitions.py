@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,8 +10,6 @@ import msgspec
 from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
-from queuey.settings.metrics import PublishedMetrics
-from queuey.settings.rates import Rates
 from queuey.settings.rooms import Room
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
@@ -22,6 +20,8 @@ SECONDS = {"seconds": True}
 """Marks a setting that is a length of time, in seconds."""
 AUTO: Literal["auto"] = "auto"
 """As a consistency level: QUORUM, or LOCAL_QUORUM with several data centres."""
+MIN_RATE = 0.001
+"""Min requests a second; a lower rate is a typing error."""
 WriteLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 ReadLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL"]
 
@@ -73,6 +73,106 @@ class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
         Literal["SERIAL", "LOCAL_SERIAL"],
         Meta(description="Serial consistency of changes. `LOCAL_SERIAL`: only if a single data centre makes changes."),
     ] = "SERIAL"
+
+
+_RATE = Meta(
+    description="Max requests a second of an application with its users, in a worker; 0: no limit.",
+    ge=0,
+    le=1_000_000,
+)
+_BURST = Meta(
+    description="Max requests of it at once after a pause; 0: those of one second, at least one.",
+    ge=0,
+    le=1_000_000,
+)
+_USER_RATE = Meta(description="Max requests a second of each user, in a worker; 0: no limit.", ge=0, le=1_000_000)
+_USER_BURST = Meta(
+    description="Max requests of a user at once after a pause; 0: those of one second, at least one.",
+    ge=0,
+    le=1_000_000,
+)
+
+
+class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The limits of one application. A field that is not given has the value for all applications."""
+
+    application: Annotated[float, _RATE] | None = None
+    application_burst: Annotated[int, _BURST] | None = None
+    user: Annotated[float, _USER_RATE] | None = None
+    user_burst: Annotated[int, _USER_BURST] | None = None
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Max requests a second of callers."""
+
+    application: Annotated[float, _RATE] = 0.0
+    application_burst: Annotated[int, _BURST] = 0
+    user: Annotated[float, _USER_RATE] = 0.0
+    user_burst: Annotated[int, _USER_BURST] = 0
+    applications: Annotated[
+        dict[str, OwnRates],
+        Meta(
+            description="Only in a file: a table with these fields for each application that differs.",
+            extra={"default": "none"},
+        ),
+    ] = {}
+
+    def of(self, application: str) -> Rates:
+        own = self.applications.get(application)
+        if own is None:
+            return self
+        return msgspec.structs.replace(
+            self, **{name: value for name, value in msgspec.structs.asdict(own).items() if value is not None}
+        )
+
+    def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
+        """Returns (rate, burst); a rate of 0 is no limit."""
+        rate, burst = (
+            (self.application, self.application_burst) if kind == "application" else (self.user, self.user_burst)
+        )
+        return rate, burst or max(1, int(rate))
+
+    @property
+    def any(self) -> bool:
+        return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
+
+    def mistakes(self) -> Iterator[str]:
+        """Yields conflicts between fields that are valid by themselves."""
+        for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
+            for kind, rate, burst in (
+                ("application", rates.application, rates.application_burst),
+                ("user", rates.user, rates.user_burst),
+            ):
+                if 0 < rate < MIN_RATE:
+                    yield f"{where}{kind} {rate}, which must be 0 or at least {MIN_RATE}"
+                if burst and not rate:
+                    yield f"{where}{kind}_burst, which needs {kind}"
+
+
+class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The series that ``/metrics`` publishes."""
+
+    publish: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
+    backlog: Annotated[
+        str,
+        Meta(
+            description="Queues whose job backlog is published: patterns such as `acme/thumb*`, separated by spaces. "
+            "Max 100 queues. Everybody who reaches `/metrics` sees their names.",
+            extra={"default": "none"},
+        ),
+    ] = ""
+
+    @property
+    def patterns(self) -> list[tuple[str, str]]:
+        """Returns each application with the patterns of its queues."""
+        pairs = (text.partition("/") for text in self.backlog.split())
+        return [(application, pattern) for application, _, pattern in pairs]
+
+    def mistakes(self) -> Iterator[str]:
+        for text in self.backlog.split():
+            application, _, pattern = text.partition("/")
+            if not application or not pattern or "*" in application:
+                yield f"backlog={text}: a pattern is application/queue, in which * stands for any text of the queue"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

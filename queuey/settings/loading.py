@@ -1,20 +1,20 @@
-"""Where values come from: command line, environment, file, default."""
+"""Where values come from: command line, environment, file, default; and which of them contradict each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from queuey.errors import SettingsError
-from queuey.settings.checks import check
-from queuey.settings.definitions import Settings
-from queuey.settings.rooms import installed
+from queuey.extras import DISTRIBUTION
+from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
+from queuey.settings.rooms import OWN, installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
-from queuey.settings.users import Users, read_users
+from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
 from queuey.terminal.setting_values import Given, check_known, convert, file_values, own_variables
 
 CONFIG = PREFIX + "CONFIG"
@@ -51,7 +51,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
         *((name, Given(text, option_of(name))) for name, text in options.items() if text is not None),
     ]
     for name, value in given:
-        check_known(name, lines, f"in {value.source}")
+        _check_known(name, lines, f"in {value.source}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for line in lines.values():
@@ -62,7 +62,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
-        check_known(variable, variables, "in the environment")
+        _check_known(variable, variables, "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     rooms = tuple(
         room(**{name: values.pop(name) for name in room.__struct_fields__ if name in values}) for room in installed()
@@ -70,6 +70,19 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     settings = Settings(**values, rooms=rooms)
     check(settings, sources)
     return Loaded(settings, sources)
+
+
+def _check_known(key: str, known: Collection[str], where: str) -> None:
+    """Refuses an unknown setting or variable.
+
+    Raises:
+        SettingsError: Says what is meant, perhaps, or that a part of the service is missing.
+    """
+    for room in OWN:
+        if key in {room, variable_of(room)} and key not in known:
+            owner = f"it belongs to the part {room!r} of the service, which is not installed"
+            raise SettingsError(f"Unknown setting {key} {where}: {owner}. Install {DISTRIBUTION} again, or remove it.")
+    check_known(key, known, where)
 
 
 def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
@@ -122,3 +135,62 @@ def _convert(line: Setting, given: Given) -> object:
         said = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
         raise SettingsError(f"Setting {line.name} (from {given.source}) {said}. {error}.") from error
     return convert(line.name, kind, meta, given, shown, wanted=line.type, seconds=line.seconds)
+
+
+def check(settings: Settings, sources: Mapping[str, str]) -> None:
+    def refuse(message: str, *names: str) -> None:
+        where = ", ".join(f"{name} from {sources[name]}" for name in names)
+        raise SettingsError(f"{message} ({where})")
+
+    _check_store(settings, sources, refuse)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_cert"
+        given = "tls_cert" if settings.tls_key is None else "tls_key"
+        refuse(f"Setting {given} needs {missing} beside it.", given)
+    for name, fields in (("rates", settings.rates), ("metrics", settings.metrics)):
+        for mistake in fields.mistakes():
+            refuse(f"Setting {name} has {mistake}.", name)
+    for room in settings.rooms:
+        for mistake, names in room.mistakes(settings.alone):
+            refuse(mistake, *names)
+    trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
+    if DEV_ISSUER in trusted and not is_loopback(settings.host):
+        refuse(
+            "Setting users trusts the issuer of `queuey dev`, so host must be an address of this machine alone.",
+            "host",
+            "users",
+        )
+    if settings.connections < settings.threads:
+        refuse("Setting connections must not be below threads.", "connections", "threads")
+    if settings.max_batch_bytes < settings.max_body:
+        refuse("Setting max_batch_bytes must not be below max_body.", "max_batch_bytes", "max_body")
+
+
+def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
+    """Refuses settings that do not fit the kind of store, as far as that is known without opening it."""
+    kind = settings.store.partition(":")[0]
+    if settings.store != "sqlite" and kind != "cassandra":
+        reason = "SQLite takes its directory from data" if kind == "sqlite" else f"{kind!r} is not known"
+        refuse(f"Setting store can be 'sqlite' or 'cassandra://host1,host2/keyspace': {reason}.", "store")
+    if "@" in settings.store:
+        refuse("Setting store must not hold a user: see cassandra_user and cassandra_password.", "store")
+    for name, source in sources.items():
+        if source != DEFAULT_SOURCE and (is_of_cassandra(name) if kind == "sqlite" else name in GROUPS[SQLITE]):
+            other = "a Cassandra" if kind == "sqlite" else "the SQLite"
+            refuse(f"Setting {name} is one of {other} store, but store is {kind}.", name, "store")
+    if kind == "sqlite":
+        return
+    _check_cassandra(settings, refuse)
+
+
+def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
+    if (settings.cassandra_user is None) != (settings.cassandra_password is None):
+        missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
+        given = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"
+        refuse(f"Setting {given} needs {missing} beside it.", given)
+    if settings.deadline <= settings.cassandra_timeout:
+        refuse("Setting deadline must be above cassandra_timeout.", "deadline", "cassandra_timeout")
+    for level in ("weak", "strong", "very_strong"):
+        if settings.deadline <= (getattr(settings, f"consistency_{level}").deadline or 0.0):
+            name = f"consistency.{level}"
+            refuse(f"Setting deadline must be above the deadline of {name}.", "deadline", name)

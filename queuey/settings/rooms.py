@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from queuey.settings.definitions import Settings
 
 ENTRY_POINTS = "queuey.rooms"
+OWN = ("console", "facades")
+"""The rooms of this distribution. Each has a setting of its name."""
 Include = Callable[[Any], None]
 """Adds to a configuration of Pyramid's; see ``docs/extending.md``."""
 

@@ -23,7 +23,7 @@ from queuey.storage import Store
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
-    from queuey.storage.sqlite.options import SqliteOptions
+    from queuey.storage.sqlite.connection import SqliteOptions
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ def check(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
-    from queuey.storage.sqlite.options import SqliteOptions  # noqa: PLC0415 - only needed if it is used
+    from queuey.storage.sqlite.connection import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
     options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__), busy_timeout=busy_timeout)

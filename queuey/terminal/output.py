@@ -18,7 +18,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from io import TextIOWrapper
 from itertools import takewhile
@@ -360,3 +361,27 @@ def cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value)
     return printable(str(value))
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Shows a bar on standard error, if that is a terminal; gives the function that moves it.
+
+    It is called with a text, how much is done, and how much there is to do, None if that is not known.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _text, _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=None)
+
+        def move(text: str, done: int, total: int | None) -> None:
+            known = None if total is None else max(total, done)
+            shown.update(task, description=printable(text), completed=done, total=known)
+
+        yield move

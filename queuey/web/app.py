@@ -1,7 +1,13 @@
-"""Assembling the application: one include per API, the one with most requests first."""
+"""Assembling the application: one include per API, the one with most requests first.
+
+Views that an include has added in Pyramid's own way, a plug-in's pages with templates, sessions and CSRF, are run by
+Pyramid's router, in a thread, with a whole WSGI environ. ``docs/extending.md`` shows such an include.
+"""
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 import time
 import warnings
@@ -14,19 +20,19 @@ from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization
-from queuey.web.bridge import Bridge
-from queuey.web.credentials import CredentialReader
-from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.credentials import ApplicationKeys, CredentialReader
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parts import App
-from queuey.web.requests import Request
-from queuey.web.responses import Response
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import Header, Response, body_of
 
 with warnings.catch_warnings():
     # The warning about pkg_resources, which Pyramid 2.1 imports: users of the service cannot do anything about it.
     warnings.filterwarnings("ignore", "pkg_resources is deprecated")
     from pyramid.config import Configurator
+
+_NO_PREFIX = frozenset({"content-type", "content-length"})
 
 
 def _not_found(_request: Any) -> NoReturn:  # noqa: ANN401 - Pyramid's objects have no types
@@ -113,3 +119,60 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_nowhere, original=True)
     app.resources = Resources(config.get_routes_mapper().get_routes(), app.endpoints, elsewhere, nowhere)
     return app
+
+
+class Bridge:
+    """Answers requests by Pyramid's router.
+
+    Args:
+        router: From ``make_wsgi_app``.
+        max_body: Bytes of the longest body.
+    """
+
+    def __init__(self, router: Callable[..., Iterable[bytes]], max_body: int) -> None:
+        self._router = router
+        self._max_body = max_body
+
+    def answer(self, request: Request, _match: object) -> Response:
+        """Answers one; blocks. Errors without a view of their own are raised."""
+        started: list[Any] = [500, []]
+
+        def start_response(status: str, headers: list[Header], _error: object = None) -> None:
+            started[:] = int(status[:3]), headers
+
+        result = self._router(environ_of(request, read_body(request, self._max_body)), start_response)
+        try:
+            body = body_of(list(result))
+        finally:
+            if (close := getattr(result, "close", None)) is not None:
+                close()
+        status, headers = started
+        # The length of what is sent is known by then; of a HEAD it is what a GET would send.
+        kept = request.method == "HEAD"
+        return Response(status, body, *(each for each in headers if kept or each[0].lower() != "content-length"))
+
+
+def environ_of(request: Request, body: bytes) -> dict[str, Any]:
+    """Returns a request as WSGI has it (PEP 3333)."""
+    environ = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": request.path.encode().decode("latin-1"),
+        "QUERY_STRING": request.query,
+        "SERVER_NAME": "queuey",
+        "SERVER_PORT": "0",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": request.scheme,
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        key = name.upper().replace("-", "_")
+        environ[key if name in _NO_PREFIX else f"HTTP_{key}"] = value
+    environ["CONTENT_LENGTH"] = str(len(body))  # also of a chunked one
+    environ.pop("HTTP_TRANSFER_ENCODING", None)
+    return environ

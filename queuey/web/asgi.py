@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from queuey.settings import Include, load
-from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.assembly import make_gateway
+from queuey.web.gateway.asgi import Gateway, make_gateway
 from queuey.web.gateway.serve import LEAVE_SECONDS, open_service
 from queuey.web.http.heads import Head
 from queuey.web.parts import App

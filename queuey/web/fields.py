@@ -76,7 +76,8 @@ class Fields(Generic[S]):
     def json(self, request: Request, otherwise: bytes = b"") -> dict[str, Any]:
         """Returns the JSON object in the body of a request; ``otherwise`` stands for an empty body."""
         values = read_object(read_body(request, self._most) or otherwise)
-        self.note_unknown(request, values)
+        if self._inner or not self.names.issuperset(values):
+            self.note_unknown(request, values)
         return values
 
     def body(self, request: Request, errors: Errors) -> S:

@@ -28,7 +28,7 @@ from uuid import UUID
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.clocks import light_checks
+from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.store import claim_logs
 from tests.servers.keyspaces import LastingDriver
@@ -39,7 +39,7 @@ READS = (*message_codec.UP, *message_codec.DOWN)
 RECORDS = (bucket_index._RECORD,)
 LOOKS = (bucket_index.FIRST,)
 LOW_WATERMARKS = (bucket_index.SET_LOW_WATERMARK,)
-CLOCKS = (light_checks.NOW,)
+CLOCKS = (clock_watch.NOW,)
 QUEUES = (queue_cache.FIND,)
 APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
 
@@ -131,7 +131,7 @@ class Rule:
 class Log:
     """Which statements were sent, in order; how many side by side each time that some were.
 
-    Also the rows and bytes of the answers that messages were read by.
+    Also the rows and bytes of the answers that messages and rows of names were read by.
     """
 
     statements: list[Statement] = field(default_factory=list)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queuey.ids import EPOCH_TICKS
 from queuey.storage import cassandra as store
-from queuey.storage.cassandra.clocks import light_checks
+from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.cassandra.both import (
@@ -138,7 +138,7 @@ def test_all_statements_are_found() -> None:
                 called = [one.func for one in ast.walk(outer) if isinstance(one, ast.Call)]
                 found |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
     assert found == {"row_changes.py"}  # Those of RowStatements, whose objects are asked.
-    assert {*store.PREPARED} - {*product_statements()} == {light_checks.NOW}
+    assert {*store.PREPARED} - {*product_statements()} == {clock_watch.NOW}
 
 
 # Lifetimes
@@ -317,8 +317,8 @@ def test_clocks(both: Both) -> None:
     both.real.await_pools(60)
     for driver, ask in ((both.real, both.of_real), (both.simulated, both.of_simulated)):
         [first, *_] = driver.hosts()
-        as_bytes = Encoded(light_checks.NOW, 0, (b"",), b"", "ONE", light_checks.decode, host=first.address)
+        as_bytes = Encoded(clock_watch.NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=first.address)
         earliest = time.time()
         [(ticks,)] = ask(as_bytes)
-        [(value,)] = ask(Request(light_checks.NOW, (), "ONE", host=first.address))
+        [(value,)] = ask(Request(clock_watch.NOW, (), "ONE", host=first.address))
         assert earliest - 1 < (ticks - EPOCH_TICKS) / 1e7 <= (value.time - EPOCH_TICKS) / 1e7 + 0.1 < time.time() + 1

@@ -167,8 +167,8 @@ def test_a_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     script, slept = Script(full), list[float]()
     begin = Sender.__init__
 
-    def scripted(sender: Sender, servers: Any, verify: Any, most: int, transport: Any = None) -> None:  # noqa: ANN401
-        begin(sender, servers, verify, most, httpx2.MockTransport(script))
+    def scripted(sender: Sender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
+        begin(sender, *given, transport=httpx2.MockTransport(script), **options)
 
     run = runner("queuey", main, monkeypatch)
     with replace(Sender.__init__, scripted), replace_in(client, Timing, partial(Timing, sleep=slept.append)):

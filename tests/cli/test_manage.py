@@ -38,6 +38,11 @@ def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
     assert (changed["partitions"], changed["ttl"]) == (5, None)
     assert run("queue", "info", "life", "--json").json["count"] == 1
     assert "messages" in run("queue", "info", "life").text
+    assert run("queue", "pause", "life").text == "Claims of life are paused.\n"
+    assert (client.job_queue("life").receive(), client.info("life").claims) == ([], "paused")
+    assert "claims    paused" in run("queue", "info", "life").text
+    assert run("queue", "resume", "life", "--json").json == {"queue_name": "life", "claims": "open"}
+    assert len(client.job_queue("life").receive()) == 1
     assert run("queue", "purge", "life", "--yes").code == 0
     assert client.info("life").count == 0
     assert run("queue", "delete", "life", "--yes", "--json").json == {"queue_name": "life", "deleted": True}

@@ -217,8 +217,8 @@ def test_a_full_disk_says_what_was_stored(connect: Connect, path: Path) -> None:
 def test_a_torn_line_spoils_no_other(path: Path) -> None:
     """What a killed program left half written is ended before the next line begins."""
     path.write_bytes(b'{"queue":"q","par')
-    with closing(Journal(path, "acme")) as journal, journal.sending("q", [Outgoing("x")]) as sending:
-        sending.stored([Receipt(message_id(1), "1.0", 1)])
+    with closing(Journal(path, "acme")) as journal, journal.sending("q", [Outgoing("x")]) as stored:
+        stored([Receipt(message_id(1), "1.0", 1)])
     torn, whole = path.read_text().splitlines()
     assert torn == '{"queue":"q","par'
     assert json.loads(whole)["id"] == message_id(1)
@@ -233,8 +233,8 @@ from queuey.client import Outgoing, Receipt
 from queuey.client.receipts import Journal
 journal = Journal(sys.argv[1], "acme")
 for number in range(300):
-    with journal.sending("q" * 40, [Outgoing(f"{sys.argv[2]} {number}")] * 20) as sending:
-        sending.stored([Receipt(f"{number:032x}", "1.0", int(sys.argv[2]))] * 20)
+    with journal.sending("q" * 40, [Outgoing(f"{sys.argv[2]} {number}")] * 20) as stored:
+        stored([Receipt(f"{number:032x}", "1.0", int(sys.argv[2]))] * 20)
 """
     commands = [[sys.executable, "-c", program, str(path), str(one)] for one in range(1, 5)]
     with ExitStack() as started:

@@ -20,8 +20,7 @@ import pytest
 
 from queuey.client import Client, InvalidArgument, NotAuthenticated, Profile, ProfileInvalid, Token, TokenError
 from queuey.client.credentials.profile import read_profile, write_profile
-from queuey.client.credentials.token_sources import Command, File
-from queuey.client.credentials.tokens import MOST_BYTES, KeptToken, read_token
+from queuey.client.credentials.tokens import MOST_BYTES, Command, File, KeptToken, read_token
 from tests.client.conftest import Connect
 from tests.client.scripted import ONE, Script, async_client, ok, page, receipts, sync_client
 

@@ -12,7 +12,7 @@ from queuey.messages import OPERATORS, Finding
 from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.interposed_store import InterposedStore

@@ -20,7 +20,7 @@ from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE, AuditLog
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.acting import Q, act, form, said
 from tests.console.browser import Browser

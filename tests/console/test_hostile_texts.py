@@ -11,7 +11,7 @@ import pytest
 from queuey.console import pages
 from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from html import unescape
 
 from queuey.access import parse_scope
-from queuey.console import lists
+from queuey.console import applications
 from queuey.messages import QueueSpec
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
@@ -61,10 +61,10 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
     """A page counts so many partitions and for so long, and says of how many queues the messages are not counted."""
     for name, partitions in (("a", 2), ("b", 4), ("c", 1)):
         owner.create(name, partitions=partitions)
-    with replace_in(lists, lists.MAX_PARTITIONS, 3):
+    with replace_in(applications, applications.MAX_PARTITIONS, 3):
         assert {name for name, (count, _) in depths(browser).items() if count == "0"} == {"a", "c"}
         assert "Of 1 queues they were not counted" in browser.get("/console/a/queuey", query="depth=on").text
-    with replace_in(lists, lists.LOOKING_SECONDS, -1.0):
+    with replace_in(applications, applications.LOOKING_SECONDS, -1.0):
         assert "Of 3 queues they were not counted" in browser.part("/console/a/queuey", query="depth=on").text
 
 
@@ -148,7 +148,7 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
         query: str | None = ""
         with ExitStack() as stack:
             for name, value in changes.items():
-                stack.enter_context(replace_in(lists, getattr(lists, name), value))
+                stack.enter_context(replace_in(applications, getattr(applications, name), value))
             while query is not None:
                 page = by.get("/console/a/queuey/_failures", query=query).text
                 found += re.findall(r'<li><a href="[^"]*"><bdi>([^<]*)</bdi></a>:', page)

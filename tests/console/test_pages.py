@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 import queuey.console
-from queuey.console import lists, pages, static_files
+from queuey.console import applications, pages
 from queuey.console.sessions import Ask
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import Store
@@ -47,13 +47,13 @@ def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
 
 def test_files(stranger: Browser) -> None:
     """Each file has its hash in its address, and is kept for ever; another hash is none of ours."""
-    for name in static_files.NAMES:
-        reply = stranger.get(static_files.address(name))
+    for name in pages.FILE_TYPES:
+        reply = stranger.get(pages.file_address(name))
         assert reply.status == 200
         assert "immutable" in reply.headers["Cache-Control"]
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         assert stranger.get(f"/console/static/{'0' * 20}/{name}").status == 404
-    known = static_files.FILES["console.css"].digest
+    known = pages.FILES["console.css"].digest
     for path in ("../pages.py", "vendor/SHA256SUMS", "console.css/"):
         assert stranger.get(f"/console/static/{known}/{path}").status == 404
 
@@ -112,7 +112,7 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
     names = [f"a{number}" for number in range(5)] + ["b*0", "b*1", "c"]
     for name in names:
         owner.create(name)
-    with replace_in(lists, lists.PAGE_SIZE, 2):
+    with replace_in(applications, applications.PAGE_SIZE, 2):
         assert walk(browser, "") == names
         assert walk(browser, "prefix=a") == names[:5]
         assert walk(browser, "prefix=b*") == ["b*0", "b*1"]

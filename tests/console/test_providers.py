@@ -18,13 +18,13 @@ from queuey.console.login import EXCHANGES, WRONG_CODES
 from queuey.console.resources import console
 from queuey.errors import SettingsError
 from queuey.messages import QueueSpec
-from queuey.service.operating.sessions import Sessions, UserLogin
+from queuey.service.operating.credentials import Sessions, UserLogin
 from queuey.settings import UserIssuer, Users
 from queuey.storage import Store
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
 from queuey.web.admission.rates import Rate
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
 from queuey.web.credentials.users import providers_of
 from queuey.web.parts import App

@@ -9,9 +9,9 @@ import pytest
 
 from queuey.access import parse_scope
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from queuey.web.v1.schedules.saving import ScheduleSaver
+from queuey.web.v1.schedules import ScheduleSaver
 from tests.console.acting import act, form, said
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in

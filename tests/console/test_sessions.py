@@ -11,11 +11,11 @@ from queuey.console.login import own_page
 from queuey.console.resources import console
 from queuey.errors import NotAuthenticated
 from queuey.messages import QueueSpec
-from queuey.service.operating.sessions import LIFETIME, Sessions
+from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.admission.scheduling import counted_as
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import LIMITED_KEY, examine
@@ -128,7 +128,7 @@ def test_attributes_of_the_cookie(app: App, host: str, secure: bool) -> None:  #
     assert {"Path=/", "HttpOnly", "SameSite=Strict"} <= set(attributes)
     assert ("Secure" in attributes) is secure
     [age] = [int(one.partition("=")[2]) for one in attributes if one.startswith("Max-Age=")]
-    assert LIFETIME - 60 < age <= LIFETIME
+    assert SESSION_SECONDS - 60 < age <= SESSION_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def test_a_session_ends(store: Store) -> None:
     assert sessions.find(long).holder == b"a" * 32
     now = 1061.0
     assert "ended" in refusal(sessions, short)
-    assert sessions.find(long).expires == 1000.0 + LIFETIME
-    now = 1001.0 + LIFETIME
+    assert sessions.find(long).expires == 1000.0 + SESSION_SECONDS
+    now = 1001.0 + SESSION_SECONDS
     assert "ended" in refusal(sessions, long)
     sessions.end("no such token")
 

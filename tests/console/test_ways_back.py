@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from queuey.client import AsyncClient, Client, InvalidRequest, Message, Outgoing, RawMessage
-from queuey.client.calls.error_answers import named_error
+from queuey.client.calls.call import named_error
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, redrive
 from queuey.ids import parse_id
 from queuey.web.parts import App

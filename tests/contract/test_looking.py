@@ -13,8 +13,8 @@ from queuey.errors import NotAuthenticated
 from queuey.messages import Meta, NewMessage, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing import Wanted as Sought
+from queuey.service.operating.credentials import Sessions
 from queuey.service.operating.redriving import Wanted
-from queuey.service.operating.sessions import Sessions
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import eventually

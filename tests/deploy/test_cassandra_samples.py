@@ -26,7 +26,7 @@ from queuey.storage import cassandra
 from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
-from queuey.storage.cassandra.clocks import light_checks
+from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import Driver, Encoded, Statement
 from queuey.storage.cassandra.timing import PATIENT
 from queuey.storage.opening import patiently
@@ -221,7 +221,7 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
         await until_async(lambda: client.is_usable)
         answer: asyncio.Future[list[Any]] = loop.create_future()
         [address] = [host.address for host in driver.hosts()]
-        request = Encoded(light_checks.NOW, 0, (b"",), b"", "ONE", light_checks.decode, host=address)
+        request = Encoded(clock_watch.NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=address)
         driver.send(request, lambda rows, _: answer.set_result(rows or []))
         found = await asyncio.wait_for(answer, 60)
         driver.loop.adopt(None)
@@ -230,7 +230,7 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
     migrations.migrate(prepared, connect("queuey", "change-me-2"))
     with closing(Driver(prepared, connect("queuey", "change-me-2"))) as driver:
         assert driver.ready(100), driver.problem()
-        driver.prepare([light_checks.NOW])
+        driver.prepare([clock_watch.NOW])
         assert len(asyncio.run(ask(driver))) == 1
 
 

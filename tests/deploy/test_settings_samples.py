@@ -14,9 +14,8 @@ from queuey.settings import Loaded
 from queuey.storage import opening
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, meeting
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.quorum_overlap import meeting
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
 CERTIFICATE = Path(__file__).parents[1] / "acceptance" / "tls" / "cert.pem"

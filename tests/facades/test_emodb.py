@@ -11,19 +11,19 @@ import pytest
 from queuey.access import parse_scope
 from queuey.errors import StoreUnavailable
 from queuey.facades.emodb import views
-from queuey.facades.emodb.message_ids import MessageIds
-from queuey.facades.emodb.names import queue_name, shown_name
-from queuey.facades.emodb.open_claims import OpenClaims
+from queuey.facades.emodb.names import MessageIds, queue_name, shown_name
+from queuey.facades.emodb.views import OpenClaims
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock
 from tests.facades.serving import facade_app
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, running
 
@@ -151,14 +151,15 @@ def test_a_full_queue(store: Store) -> None:
         service.enter(service.queues.create("shop", name, QueueSpec(partitions=2))[0], lambda _row: None)
         for name in ("q", "other")
     )
-    open_claims = OpenClaims(claims, most=3, remembered=1)
-    assert not open_claims.is_full(access)
-    open_claims.add(access.queue.qid, 3)
-    assert not open_claims.has_room(access.queue.qid)
-    assert not open_claims.is_full(access)  # counted: nothing is claimed
-    open_claims.add(other.queue.qid, 1)
-    assert not open_claims.has_room(access.queue.qid)  # forgotten, so it has to be counted
-    assert open_claims.has_room(other.queue.qid)
+    open_claims = OpenClaims(claims)
+    with replace_in(views, views.MAX_CLAIMED, 3), replace_in(views, views.REMEMBERED, 1):
+        assert not open_claims.is_full(access)
+        open_claims.add(access.queue.qid, 3)
+        assert not open_claims.has_room(access.queue.qid)
+        assert not open_claims.is_full(access)  # counted: nothing is claimed
+        open_claims.add(other.queue.qid, 1)
+        assert not open_claims.has_room(access.queue.qid)  # forgotten, so it has to be counted
+        assert open_claims.has_room(other.queue.qid)
 
 
 @pytest.mark.parametrize("call", ["poll", "peek", "send", "ack", "renew", "size"])
@@ -182,13 +183,13 @@ def test_polls_of_a_full_queue(emodb: Emodb) -> None:
     """They give nothing, whatever waits, until claims end; ``ttl=0`` claims nothing and shows what waits."""
     [facade] = emodb.app.facades
     assert isinstance(facade, views.EmodbFacade)
-    facade.open_claims = OpenClaims(emodb.app.service.claims, most=4)
     emodb.do("POST", "/queue/1/q/sendbatch", list(range(9)))
-    first, second, third = (ids_of(emodb.get("/queue/1/q/poll?ttl=3600&limit=3")) for _ in range(3))
-    assert (len(first), len(second), third) == (3, 3, [])
-    assert len(emodb.get("/queue/1/q/poll?ttl=0")) == 3
-    emodb.do("POST", "/queue/1/q/ack", first)
-    assert len(emodb.get("/queue/1/q/poll?ttl=3600")) == 3
+    with replace_in(views, views.MAX_CLAIMED, 4):
+        first, second, third = (ids_of(emodb.get("/queue/1/q/poll?ttl=3600&limit=3")) for _ in range(3))
+        assert (len(first), len(second), third) == (3, 3, [])
+        assert len(emodb.get("/queue/1/q/poll?ttl=0")) == 3
+        emodb.do("POST", "/queue/1/q/ack", first)
+        assert len(emodb.get("/queue/1/q/poll?ttl=3600")) == 3
 
 
 def failing(error: Exception) -> Callable[..., NoReturn]:

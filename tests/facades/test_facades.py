@@ -13,7 +13,7 @@ import pytest
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.facades.settings import Facades, MqFacade, RqmsFacade
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.facades.serving import facade_app
 from tests.interposed_store import InterposedStore

@@ -23,12 +23,11 @@ from msgspec import structs
 from qdo.coordination import Member, TargetAssignment
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.records import Sight
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Subscription
 from qdo.partitions import Queue as SharedQueue
-from qdo.subscriptions import Subscription
 from queuey import ids
 from queuey.client import Client
-from queuey.messages import Message, Queue, QueueSpec, Record, Scope, Slice
+from queuey.messages import Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web import make_app
@@ -216,10 +215,10 @@ def rows(store: Store) -> dict[str, Any]:
     return shown
 
 
-def _messages(store: Store, queue: Queue, partition: int) -> list[Message]:
+def _messages(store: Store, queue: Queue, partition: int) -> list[dict[str, Any]]:
     prompt = structs.replace(queue, read_delay=0.0)
     part = Slice(partition=partition, limit=1000, max_bytes=1 << 24, due=False)
-    return [message for batch in store.scan(prompt, part) for message in batch]
+    return [structs.asdict(message) for batch in store.scan(prompt, part) for message in batch]
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value

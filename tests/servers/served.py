@@ -21,7 +21,7 @@ from typing import Self
 
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile
-from queuey.client.http.retry import RetryPolicy
+from queuey.client.http.attempts import RetryPolicy
 from tests.servers.processes import ending
 
 START_SECONDS = 100.0

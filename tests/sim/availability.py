@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from queuey import ids
-from queuey.claims import State, decode_entry
+from queuey.claims.entries import decode_entry
+from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import LogEntry
 

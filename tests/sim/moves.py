@@ -12,20 +12,14 @@ from functools import partial
 from types import coroutine
 from typing import Any, Literal, NamedTuple
 
-from queuey.claims import (
-    ClaimReceipt,
-    ClaimTiming,
-    CoverDraft,
-    EntryDraft,
-    Poll,
-    ScanDuplicates,
-    State,
-    split_duplicates,
-)
+from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.state import ClaimTiming, State
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
-from queuey.service.moves.partition_moves import PartitionMove
+from queuey.service.moves.active_move import PartitionMove
 from tests.sim import world as simulated
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]

@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, State, decode_entry, encode_entry
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.entries import decode_entry, encode_entry
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import ClaimTiming, State
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, Message, Named, NewMessage

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, digest_of, partition_of
+from queuey.claims.covers import digest_of, partition_of
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Backoff, Meta, Queue

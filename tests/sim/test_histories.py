@@ -15,23 +15,24 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ClaimTiming, CoverDraft, Entry, EntryDraft, ScanDuplicates, State
-from queuey.claims.entries import CoverMade
+from queuey.claims.covers import CoverDraft, ScanDuplicates
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.entries import CoverMade, Entry
 from queuey.claims.order import OrderCheck
+from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.state import ClaimTiming, State
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
 from queuey.service import ClaimUseCases, Limits
-from queuey.service.claims import duplicates, follow_ups, scans
-from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
-from queuey.service.claims.finding import in_order
-from queuey.service.claims.finding.in_order import OrderedScanner, Wish
+from queuey.service.claims import finding, follow_ups, scans
+from queuey.service.claims.finding import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key
 from queuey.service.claims.partition_log import PATIENCE, PartitionLog, RoundEnd
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Candidates, ContiguousRead
+from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, Wish
 from queuey.storage.contracts.claim_logs import Appended
 from tests.harness.checking.claims import APART, SIMULATED, ClaimHistory
 from tests.harness.checking.rules import check
@@ -458,12 +459,10 @@ class Forgetful(ModelStore):
         """Does nothing."""
 
 
-def counted_from_the_answer(
-    forwarding: Forwarding, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None
-) -> None:
+def counted_from_the_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
     """Counts the deadline from when another worker's answer is heard."""
     request.decided = forwarding._core.boottime()
-    REAL_HEARD(forwarding, key, request, read, answer)
+    REAL_HEARD(forwarding, key, request, answer)
 
 
 def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
@@ -480,16 +479,14 @@ def short_scans(**limits: int) -> Iterator[None]:
     """Gives scans other limits, by the names of the constants."""
     with ExitStack() as stack:
         for name, limit in limits.items():
-            for module in (scans, in_order):
-                if hasattr(module, name):
-                    stack.enter_context(replace_in(module, getattr(module, name), limit))
+            stack.enter_context(replace_in(scans, getattr(scans, name), limit))
         yield
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_at_a_time() -> Iterator[None]:
     """States keep hardly any covers, and dead letters are published one by one."""
-    with replace_in(duplicates, MOST_COVERS, 1), replace_in(follow_ups, MOST_LETTERS, 1):
+    with replace_in(finding, MOST_COVERS, 1), replace_in(follow_ups, MOST_LETTERS, 1):
         yield
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from queuey.claims import MOST_ABOVE, Settlement, decode_entry
+from queuey.claims.entries import decode_entry
+from queuey.claims.receipts import Settlement
+from queuey.claims.state import MOST_ABOVE
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, Watchers
 from queuey.service.claims import scans
-from queuey.service.claims.forwarding import SHARED
+from queuey.service.claims.forwarding import CLAIM, SETTLE, SHARED
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.contracts.claim_logs import Appended
@@ -263,13 +265,13 @@ class Silent(Workers):
     def __init__(self) -> None:
         super().__init__()
         self.identity = WorkerIdentity("", 2, 1)
-        self.asked: list[tuple[Topic, Answer]] = []
+        self.asked: list[tuple[Topic[Any, Any], Answer[Any]]] = []
 
     def is_up(self, number: int) -> bool:
         """It always is."""
         return number == 2
 
-    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
+    def ask(self, number: int, topic: Topic[Any, Any], question: object, answer: Answer[Any]) -> None:
         """Keeps the question."""
         self.asked.append((topic, answer))
 
@@ -298,7 +300,7 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
     scene.claim(claims, AWAY, 1)
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene._told, scene.settled))
     scene.let(SOON)
-    assert [topic for topic, _ in other.asked] == [Topic.CLAIM, Topic.SETTLE]
+    assert [topic for topic, _ in other.asked] == [CLAIM, SETTLE]
     assert (len(scene.found), len(scene.settled)) == (3, 0)
     for _, answer in other.asked:
         answer(None)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuey.claims import MOST_ABOVE, ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.state import MOST_ABOVE
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
 from queuey.service import ClaimDelivery

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from queuey.claims import ClaimTiming
+from queuey.claims.state import ClaimTiming
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, Watchers
-from queuey.service.claims.upkeep import SnapshotPolicy
-from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
+from queuey.service.claims.follow_ups import SnapshotPolicy
+from queuey.service.workers import LOST_SECONDS, Answer, GiveUp, Topic, WorkerIdentity, Workers
 from tests.harness.checking.claims import APART
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedCore, World
@@ -59,7 +60,8 @@ class Web:
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)
         store = self._setup.store(self._replicas, self.process).store
-        store.adopt(self.core.loop)
+        with self.core.loop.running():
+            store.adopt(self.core.loop)
         claims = ClaimUseCases(
             store,
             self._setup.limits,
@@ -94,29 +96,30 @@ class SimulatedWorkers(Workers):
         """See the base class. Connections come and go."""
         return self._web.process.world.rng.random() < SEEN_UP
 
-    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
+    def ask(self, number: int, topic: Topic[Any, Any], question: object, answer: Answer[Any]) -> None:
         """See the base class. Who was asked may do it though no answer comes."""
         asking, asked = self._web.process, self._web.others[number - 1].process
         world, life, handlers = asking.world, asking.life, self._web.others[number - 1].workers._handlers
+        content = topic.write(question)
         ended: list[bytes | None] = []
-        under_way: list[Callable[[], object]] = []
+        under_way: list[GiveUp | None] = []
 
         def end(value: bytes | None) -> None:
             if not ended:
                 ended.append(value)
-                answer(value)
+                answer(topic.read(value))
 
         def answered(value: bytes | None) -> None:
             asking.soon(world.some(0.0005), lambda: end(value), life)
 
         def arrive() -> None:
             if not ended:
-                under_way.append(handlers[topic](question, answered))
+                under_way.append(handlers[topic.number](content, answered))
 
         def lose() -> None:
             if not ended:
                 end(None)
-                for give_up in under_way:
+                for give_up in filter(None, under_way):
                     asked.soon(world.some(0.0005), partial(_called, give_up))
 
         asked.soon(world.some(0.0005), arrive)

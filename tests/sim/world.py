@@ -28,6 +28,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self._pauses = random.Random(seed).getstate()
+        """The state of the module's own chance, from which the Cassandra store draws its pauses."""
         self.now = 1000.0
         """True seconds since 1970."""
         self.loops: list[ProcessLoop] = []
@@ -45,10 +47,12 @@ class World:
 
     def run(self, until: float) -> None:
         """Has everything happen that is to, up to a time."""
+        random.setstate(self._pauses)
         while self._events and self._events[0][0] <= until:
             self.now, _, work = heapq.heappop(self._events)
             work()
         self.now = until
+        self._pauses = random.getstate()
 
     def end(self) -> None:
         """Ends everything."""
@@ -119,28 +123,47 @@ class Process:
 
 
 class _Call:
-    """Something that a loop is to call.
+    """Something that a loop is to call, unless it was taken back or its process has crashed; a pause puts it off."""
 
-    Attributes:
-        was_cancelled: It was taken back.
-    """
+    __slots__ = ("_args", "_callback", "_context", "_loop", "_was_cancelled")
 
-    __slots__ = ("was_cancelled",)
-
-    def __init__(self) -> None:
-        self.was_cancelled = False
+    def __init__(
+        self, loop: ProcessLoop, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._context = context or copy_context()
+        self._was_cancelled = False
 
     def cancel(self) -> None:
         """Takes it back."""
-        self.was_cancelled = True
+        self._was_cancelled = True
 
     def cancelled(self) -> bool:
         """Returns whether it was taken back."""
-        return self.was_cancelled
+        return self._was_cancelled
+
+    def run(self) -> None:
+        """Makes the call."""
+        loop = self._loop
+        process = loop.process
+        if self._was_cancelled or process.life != loop.life:
+            return
+        if process.world.now < process.paused_until:
+            process.world.at(process.paused_until - process.world.now, self.run)
+            return
+        Process.present = process
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(loop)
+        try:
+            self._context.run(self._callback, *self._args)
+        finally:
+            asyncio._set_running_loop(before)
 
 
 class _Running:
-    """Makes a loop that of the thread meanwhile; every call does this, and a generator would take twice the time."""
+    """Makes a loop that of the thread meanwhile."""
 
     __slots__ = ("_before", "_loop")
 
@@ -156,28 +179,28 @@ class _Running:
 
 
 class _Coroutine(Coroutine[Any, Any, Any]):
-    """A coroutine that is known to a loop until it begins.
+    """A coroutine that is closed at the end of a loop if it has not begun: Python would complain.
 
     Args:
         coroutine: What it stands for.
-        new: What has not begun.
+        at_end: What is called then.
     """
 
-    __slots__ = ("_coroutine", "_new")
+    __slots__ = ("_at_end", "_coroutine")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], new: set[_Coroutine]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], at_end: dict[Callable[[], object], None]) -> None:
         self._coroutine = coroutine
-        self._new = new
-        new.add(self)
+        self._at_end = at_end
+        at_end[coroutine.close] = None
 
     def send(self, value: Any) -> Any:  # noqa: ANN401
         """See the base class."""
-        self._new.discard(self)
+        self._at_end.pop(self._coroutine.close, None)
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
         """See the base class."""
-        self._new.discard(self)
+        self._at_end.pop(self._coroutine.close, None)
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
@@ -196,25 +219,33 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     Args:
         process: Whose loop this is.
+
+    Attributes:
+        life: Which of its lives.
+        at_end: Called at the end.
     """
 
     def __init__(self, process: Process) -> None:
-        self._process = process
-        self._life = process.life
-        self._new: set[_Coroutine] = set()
+        self.process = process
+        self.life = process.life
+        self.at_end: dict[Callable[[], object], None] = {}
         self._ended = False
         process.world.loops.append(self)
 
     def end(self, process: Process | None = None) -> None:
-        """Ends what has not begun, of which Python would complain; if it is of some process."""
-        if process in {None, self._process}:
-            for coroutine in self._new:
-                coroutine.close()
-            self._new.clear()
+        """Ends, if it is of some process."""
+        if process in {None, self.process}:
             self._ended = True
+            for end in self.at_end:
+                end()
+            self.at_end.clear()
 
     def get_debug(self) -> bool:
         """See the base class."""
+        return False
+
+    def is_running(self) -> bool:
+        """See the base class. What would be done in its thread is done at once."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -222,7 +253,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         """See the base class."""
-        return self._process.world.now
+        return self.process.world.now
 
     def create_future(self) -> asyncio.Future[Any]:
         """See the base class."""
@@ -233,7 +264,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self._ended:  # Somebody's end is told by the garbage collector.
             coro.close()
             return cast("asyncio.Task[Any]", self.create_future())
-        task: asyncio.Task[Any] = asyncio.Task(_Coroutine(coro, self._new), loop=self, **options)
+        task: asyncio.Task[Any] = asyncio.Task(_Coroutine(coro, self.at_end), loop=self, **options)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # of a process that has crashed
         return task
 
@@ -245,8 +276,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> Any:  # noqa: ANN401
         """See the base class."""
         if self._ended:  # The collector ends a coroutine at a moment of which no seed knows: it may take no chance.
-            return _Call()
-        return self.call_later(self._process.world.rng.random() * TURN, callback, *args, context=context)
+            return _Call(self, callback, args, context)
+        return self.call_later(self.process.world.rng.random() * TURN, callback, *args, context=context)
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
@@ -268,14 +299,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
         """See the base class."""
-        call, where = _Call(), context or copy_context()
-
-        def run() -> None:
-            if not call.was_cancelled:
-                with _Running(self):
-                    where.run(callback, *args)
-
-        self._process.soon(max(0.0, delay), run, self._life)
+        call = _Call(self, callback, args, context)
+        self.process.world.at(max(0.0, delay), call.run)
         return call
 
     def running(self) -> AbstractContextManager[None]:
@@ -328,6 +353,12 @@ class SimulatedCore(Core):
 
         result: T = await self.ended(start)
         return result
+
+
+def raise_error(_value: object, error: Exception | None) -> None:
+    """Has the world stop if a call has failed."""
+    if error is not None:
+        raise error
 
 
 def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value, _error: None) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from queuey.storage import Store, cassandra, sqlite
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.opening import patiently
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from tests.soak.programs import GroupWorker, Program, Service
 from tests.soak.traffic import APPLICATION, GROUP, KEY, QUEUE, TTL, Traffic
 from tests.soak.usage import ALLOWANCES, JAVA_ALLOWANCES, Allowances

@@ -14,7 +14,7 @@ from queuey.storage import Store
 from queuey.storage.sqlite import messages
 from queuey.web import make_app
 from queuey.web.admission.scheduling import FairQueue
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore

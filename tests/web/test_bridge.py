@@ -18,7 +18,7 @@ from queuey.errors import TooManyRequests
 from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.endpoint import Match, View
 from queuey.web.parts import App
 from queuey.web.requests import Request

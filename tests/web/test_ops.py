@@ -18,11 +18,12 @@ from queuey.metrics import Metrics, exposition
 from queuey.service import Service
 from queuey.service.workers import Workers
 from queuey.storage import Store
+from queuey.web import ops
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.ops import HEARTBEAT_INTERVAL, OpsViews
-from queuey.web.ops.backlogs import INTERVAL, Backlogs
+from queuey.web.ops import HEARTBEAT_INTERVAL, INTERVAL, Backlogs, OpsViews
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, Request, running, until
 
@@ -272,7 +273,9 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
     for name in ("a", "b", "c"):
         owner.create(name, partitions=4)
     service, wanted = Service(store), [("queuey", "*")]
-    assert [one.queue for one in Backlogs(service, wanted, queues=2).look()] == ["a", "b"]
+    with replace_in(ops, ops.MAX_QUEUES, 2):
+        assert [one.queue for one in Backlogs(service, wanted).look()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
-    assert [one.queue for one in Backlogs(service, wanted, partitions=7).look()] == ["a"]
+    with replace_in(ops, ops.MAX_PARTITIONS, 7):
+        assert [one.queue for one in Backlogs(service, wanted).look()] == ["a"]
     assert "too many queues" in caplog.text

@@ -18,8 +18,7 @@ from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import Coordinator, Sight
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.tree import Applied, Change, NodeData, Outcome
-from qdo.partitions import Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Queue, Subscription
 from tests.sim.groups.tree import Connection, LoopHost, Tree, TreeLink, loop_tree
 
 LEADER = GroupPaths("", "group").leader

@@ -1,4 +1,4 @@
-"""Which queues a group subscribes to, and how many partitions each has now.
+"""Which queues a group subscribes to, how many partitions each has now, and what the service refuses to a member.
 
 Every member has a :class:`QueueFinder`. That of the leader looks queues up for all members. The others find out what
 they themselves may see, and look up for the leader what it may not::
@@ -19,11 +19,9 @@ from random import uniform
 
 import msgspec
 
-from qdo.consumer.refusals import LISTS, Refusals
 from qdo.coordination import Sight
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
-from qdo.partitions import Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Queue, Subscription
 from qdo.tasks import happens
 from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, NotFound, RetryPolicy
 from queuey.client.lookup import look_up, rights_for
@@ -347,3 +345,41 @@ class QueueFinder:
             await happens(event, seconds)
             if self._more.is_set():
                 return
+
+
+LISTS = "/"
+"""Key of refusals to say which queues there are; no queue has such a name."""
+EVERYTHING = ""
+"""Key of refusals of whole requests."""
+
+
+class Refusals:
+    """Refusals of the service, from the first one to the last one; an answer in between ends it.
+
+    Args:
+        wanted: By the consumer.
+
+    Attributes:
+        hidden: Queues that were refused and that only a pattern matches. They may be everybody's business but this
+            credential's, so no time is kept of them.
+    """
+
+    def __init__(self, wanted: Subscription) -> None:
+        self.hidden: set[str] = set()
+        self._wanted = wanted
+        self._times: dict[str, tuple[float, float]] = {}
+
+    def note(self, what: str) -> None:
+        if what not in {LISTS, EVERYTHING, *self._wanted.names} and self._wanted.wants(what):
+            self.hidden.add(what)
+            return
+        now = asyncio.get_running_loop().time()
+        self._times[what] = self._times.get(what, (now, now))[0], now
+
+    def over(self, what: str) -> None:
+        self._times.pop(what, None)
+
+    @property
+    def seconds(self) -> float:
+        """The longest time for which anything has been refused."""
+        return max((last - first for first, last in self._times.values()), default=0.0)

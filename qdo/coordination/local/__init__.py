@@ -13,7 +13,7 @@ that end meanwhile are lost.
 
 from __future__ import annotations
 
+from qdo.coordination.local.database import LocalOptions, default_path, parse_url
 from qdo.coordination.local.link import LocalLink
-from qdo.coordination.local.options import LocalOptions, default_path, parse_url
 
 __all__ = ["LocalLink", "LocalOptions", "default_path", "parse_url"]

@@ -1,4 +1,4 @@
-"""The one place that opens the file of local coordination, and that knows SQLite's errors.
+"""The file of local coordination: its settings, and the one place that opens it and knows SQLite's errors.
 
 It is apsw and not the standard library's sqlite3: its SQLite is the same everywhere and new enough for ``RETURNING``,
 its transactions begin where we say, and each kind of failure has its own class.
@@ -16,13 +16,74 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 import apsw
 
-from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost
+from qdo.coordination.paths import split_url
+from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost, InvalidArgument
 from qdo.keepalive.vitals import now
+
+SESSION_TIMEOUT = 3.0
+SHORTEST = 0.2
+"""Min seconds of a session; a busy machine alone ends a shorter one."""
+_FORM = "local: or local:///path/to/file"
+SYNC = {"normal": False, "full": True}
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """The settings of local coordination.
+
+    Args:
+        path: The file. All processes that use it are of one machine: its file system must not be a network's.
+        session_timeout: Seconds after which a member that was not heard of is gone.
+        sync: Every commit waits for the disk, so that offsets also outlive a crash of the machine.
+    """
+
+    path: Path
+    session_timeout: float = SESSION_TIMEOUT
+    sync: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.session_timeout >= SHORTEST:
+            raise InvalidArgument(f"a session lasts {SHORTEST} seconds or longer, not {self.session_timeout}")
+
+
+def default_path() -> Path:
+    """Returns the file that the processes of this user share if they say nothing else."""
+    import platformdirs  # noqa: PLC0415 - only needed if no file is named
+
+    return Path(platformdirs.user_state_dir("qdo", appauthor=False)) / "coordination.sqlite3"
+
+
+def parse_url(url: str, *, session_timeout: float | None = None, **options: Any) -> LocalOptions:  # noqa: ANN401 - checked here
+    """Reads ``local:`` or ``local:///path/to/file?sync=full``.
+
+    Args:
+        url: The URL.
+        session_timeout: Seconds; None: the default.
+        **options: ``sync`` ("normal" or "full"), which wins over the URL's.
+
+    Raises:
+        InvalidArgument: It is something else.
+    """
+    parts = split_url(url, "local", _FORM)
+    path = unquote(parts.path)
+    if parts.netloc or (path and not path.startswith("/")):
+        raise InvalidArgument(f"coordination is {url!r}: give {_FORM}")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True)) | options
+    if unknown := given.keys() - {"sync"}:
+        raise InvalidArgument(f"local coordination has no option {', '.join(sorted(unknown))}")
+    sync = given.get("sync", "normal")
+    if sync not in SYNC:
+        raise InvalidArgument(f"sync is one of {', '.join(SYNC)}, not {sync!r}")
+    found = LocalOptions(Path(path) if path else default_path(), sync=SYNC[sync])
+    return found if session_timeout is None else replace(found, session_timeout=session_timeout)
+
 
 SHORT_WAIT, LONG_WAIT = 0.0005, 0.002
 """Seconds between two checks whether the file is still locked: at first, and after some."""

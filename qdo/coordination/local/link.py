@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from qdo.coordination.local import nodes
-from qdo.coordination.local.database import CoordinationFile, FileTransaction
-from qdo.coordination.local.options import LocalOptions
+from qdo.coordination.local.database import CoordinationFile, FileTransaction, LocalOptions
 from qdo.coordination.local.wakeup_socket import WakeupSocket
 from qdo.coordination.tree import Change, Create, Link, NodeData, Outcome, State
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions
 from qdo.coordination.zookeeper.connection_options import parse as parse_url
-from qdo.coordination.zookeeper.driver import ZooKeeperLink
+from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 
 __all__ = ["ConnectionOptions", "DigestLogin", "SaslLogin", "TlsOptions", "ZooKeeperLink", "parse_url"]

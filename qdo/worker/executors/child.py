@@ -17,12 +17,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from qdo.errors import HandlerError
-from qdo.worker.dispatch.partition_work import MessageRun
-from qdo.worker.executors import child_protocol
-from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.in_process import enter, run_async, run_plain
+from qdo.worker.executors.processes import ENDED, HANDLED, READY, STATE, UNFIT, ChildSetup, ChildTask, frame, read_frame
 from qdo.worker.failure import Delivery, RunResult
 from qdo.worker.handlers import Handler, load_context, load_handler, traced
+from qdo.worker.runs import MessageRun
 from queuey.client.claims.handlers import is_async
 from queuey.client.forks import DefaultSignals, begin_in_children
 
@@ -50,7 +49,7 @@ class ProgressReporter:
 
     def call(self, name: str, *_arguments: object) -> None:
         if name == "after":
-            self.send(child_protocol.HANDLED)
+            self.send(HANDLED)
 
     def send(self, data: bytes) -> None:
         """Sends something as a whole: a handler may set states in threads of its own."""
@@ -69,7 +68,7 @@ class ChildRun(MessageRun):
 
     def set_state(self, state: bytes) -> None:
         if not self.settled:
-            self.reporter.send(child_protocol.STATE + child_protocol.frame(state))
+            self.reporter.send(STATE + frame(state))
 
 
 class ParentListener:
@@ -94,7 +93,7 @@ class ParentListener:
     def listen(self) -> None:
         try:
             while True:
-                task: ChildTask | None = child_protocol.receive(self.receive)
+                task: ChildTask | None = read_frame(self.receive)
                 if task is not None:
                     self._run = ChildRun(task, self._reporter)
                     self.busy = True
@@ -114,19 +113,19 @@ def main(descriptor: int) -> None:
     with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
         reporter = ProgressReporter(line)
         listener = ParentListener(line, reporter)
-        setup: ChildSetup = child_protocol.receive(listener.receive)
+        setup: ChildSetup = read_frame(listener.receive)
         entered = AsyncExitStack()
         try:
             handler, context = runner.run(_prepare(setup, entered))
         except HandlerError as error:
-            line.sendall(child_protocol.UNFIT + child_protocol.frame(str(error)))
+            line.sendall(UNFIT + frame(str(error)))
             return
-        line.sendall(child_protocol.READY)
+        line.sendall(READY)
         threading.Thread(target=listener.listen, daemon=True).start()
         while (job := listener.tasks.get()) is not None:
             ran = run_task(runner, handler, context, *job, setup.seconds, reporter)
             listener.busy = False
-            reporter.send(child_protocol.ENDED + child_protocol.frame(ran))
+            reporter.send(ENDED + frame(ran))
         runner.run(entered.aclose())
     in_children.end()
 

@@ -19,41 +19,11 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import Context, TaskOf, present_delivery, state_setter
-from qdo.worker.middleware import Hooks
+from qdo.worker.handlers import Context, Hooks, TaskOf, present_delivery, state_setter
+from qdo.worker.runs import MessageRun
 from queuey.client import Message
 from queuey.client.claims.handlers import NothingRan, check_ran
-
-
-class Executor(Protocol):
-    """Runs messages somewhere, a bounded number of runs at a time."""
-
-    slots: int
-    """Max runs at the same moment, hanging ones included; 0 if too many hang, so that the worker must end."""
-
-    async def open(self) -> None:
-        """Prepares handlers and their context.
-
-        Raises:
-            HandlerError: The handler or its context cannot be used.
-        """
-
-    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """Begins a run. The future has its result, whatever happens; it never raises."""
-
-    def abandon(self, run: MessageRun) -> bool:
-        """Ends a run whose present message takes too long; may be called twice.
-
-        Returns False if the run goes on; then another one may begin beside it.
-        """
-
-    def give_up(self) -> bool:
-        """Stops tasks and processes; threads cannot be stopped. Returns True if everything ends soon."""
-
-    async def close(self) -> None:
-        """Leaves the context. Nothing is running any more, or was given up."""
 
 
 class InThisProcess:

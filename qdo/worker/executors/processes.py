@@ -2,6 +2,14 @@
 
 A child is the head of a process group, which is killed before the child is reaped: until then no other process can get
 their number.
+
+**The protocol** of a worker and its children, over a socket that only they have. The parent sends frames: a
+``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the run after the present
+message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run one ``HANDLED`` a
+message, ``STATE`` with a frame whenever the handler sets one, and ``ENDED`` with a frame that holds a ``RunResult``. So
+the parent knows at any moment which message is being handled, also if the child dies.
+
+Frames hold pickles: both ends are one program of one user, and no other process has the socket.
 """
 
 from __future__ import annotations
@@ -10,24 +18,70 @@ import asyncio
 import contextlib
 import logging
 import os
+import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.tasks import cancel, start
-from qdo.worker.dispatch.partition_work import MessageRun
-from qdo.worker.executors import child_protocol
-from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import TaskOf
-from qdo.worker.middleware import Hooks
-from queuey.client import Message
+from qdo.worker.handlers import Hooks, TaskOf
+from qdo.worker.runs import MessageRun
+from queuey.client import Message, RetryPolicy
+
+READY = b"r"
+UNFIT = b"x"
+HANDLED = b"."
+STATE = b"#"
+ENDED = b"="
+LENGTH = struct.Struct("!I")
+
+
+class ChildSetup(NamedTuple):
+    """The setup of a child.
+
+    Attributes:
+        path: Module search path.
+        before_import: Called before anything is imported for the handler.
+        handler: ``module:function``.
+        context: ``module:factory``.
+        seconds: Time after which a run ends before its last message.
+    """
+
+    path: list[str]
+    before_import: Callable[[], object] | None
+    handler: str
+    context: str | None
+    seconds: float
+
+
+class ChildTask(NamedTuple):
+    messages: tuple[Message, ...]
+    place: Delivery
+
+
+def frame(value: object) -> bytes:
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value is not None else b""
+    return LENGTH.pack(len(data)) + data
+
+
+def unframe(data: bytes) -> Any:  # noqa: ANN401 - whatever the other end put in
+    """Returns the value of a frame without its length."""
+    return pickle.loads(data) if data else None  # noqa: S301 - see the module
+
+
+def read_frame(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever the other end sent
+    """Reads a frame. ``read`` returns exactly the number of bytes asked for, or raises EOFError."""
+    (length,) = LENGTH.unpack(read(LENGTH.size))
+    return unframe(read(length) if length else b"")
+
 
 logger = logging.getLogger("qdo.worker")
 
@@ -35,7 +89,8 @@ _LEAVE_SECONDS = 5.0
 """Timeout for a child to leave its context, before it is killed, in seconds."""
 _CANCEL_SECONDS = 5.0
 """Timeout for an async task that the child has cancelled to end, before the child is killed, in seconds."""
-_LONGEST_PAUSE = 30.0
+_PAUSES = RetryPolicy(base=0.5, cap=30.0)
+"""Pauses after a child could not be started."""
 
 
 class Crashed(Exception):
@@ -80,8 +135,8 @@ class ChildProcess:
             with theirs:
                 self._process = _spawn(theirs)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
-            self._writer.write(child_protocol.frame(self._setup))
-            if await self._reader.readexactly(1) == child_protocol.READY:
+            self._writer.write(frame(self._setup))
+            if await self._reader.readexactly(1) == READY:
                 return
             said, _ = await self._frame(b"")
             reason = str(said)
@@ -93,10 +148,10 @@ class ChildProcess:
         """Sends messages to the child. If it dies over one, or has to be killed, that message failed."""
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
-        run.tell = lambda: writer.write(child_protocol.frame(None))
+        run.tell = lambda: writer.write(frame(None))
         before = run.handled
         try:
-            task = child_protocol.frame(ChildTask(tuple(messages), place))
+            task = frame(ChildTask(tuple(messages), place))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
             run.tell = None
             if len(messages) > 1:
@@ -123,16 +178,16 @@ class ChildProcess:
         said = b""
         while True:
             async with asyncio.timeout(self._limit_of(run)[0]):
-                while not said.startswith(child_protocol.HANDLED):
-                    if said.startswith(child_protocol.ENDED):
+                while not said.startswith(HANDLED):
+                    if said.startswith(ENDED):
                         ran, _ = await self._frame(said[1:])
                         return cast("RunResult", ran)
-                    if said.startswith(child_protocol.STATE):
+                    if said.startswith(STATE):
                         state, said = await self._frame(said[1:])
                         run.set_state(state)
                     elif not (said := await self._reader.read(4096)):
                         raise ConnectionResetError
-            handled = len(said) - len(said.lstrip(child_protocol.HANDLED))
+            handled = len(said) - len(said.lstrip(HANDLED))
             run.handled, said = run.handled + handled, said[handled:]
 
     @property
@@ -172,11 +227,11 @@ class ChildProcess:
 
     async def _frame(self, begun: bytes) -> tuple[Any, bytes]:
         """Reads a frame, of which a part was read before; returns its value, and the bytes behind it."""
-        size = child_protocol.LENGTH.size
+        size = LENGTH.size
         begun += await self._reader.readexactly(max(0, size - len(begun)))
-        end = size + child_protocol.LENGTH.unpack(begun[:size])[0]
+        end = size + LENGTH.unpack(begun[:size])[0]
         begun += await self._reader.readexactly(max(0, end - len(begun)))
-        return child_protocol.value(begun[size:end]), begun[end:]
+        return unframe(begun[size:end]), begun[end:]
 
     async def _ending(self) -> str:
         """Returns how it ended; ends the processes that it left behind."""
@@ -284,11 +339,11 @@ class ProcessExecutor:
 
     async def _replace(self) -> None:
         """Starts another child, however often that fails."""
-        for doublings in count():
+        for failures in count(1):
             try:
                 await self._add()
             except (HandlerError, OSError) as error:
-                pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(doublings, 10))
+                pause = _PAUSES.pause(failures, 1.0)
                 logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - says it all
                 await asyncio.sleep(pause)
             else:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_st
 from queuey.extras import install_command
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value, with_parameters
-from queuey.terminal.output import DryRun
+from queuey.terminal.output import DryRun, bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,8 @@ Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", help="A setting of Spark: NAME=VALUE; several may be given.", rich_help_panel=_PANEL),
 ]
+
+LOOK_SECONDS = 0.25
 
 
 @dataclass(kw_only=True)
@@ -155,8 +158,6 @@ class PipelineRun:
         if output.as_json() or not sys.stderr.isatty():
             yield
             return
-        from queuey.cli.pipeline.progress import stage_progress
-
         with stage_progress(spark) as say:
             self._progress = say
             try:
@@ -198,3 +199,39 @@ def require_spark() -> None:
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"
         raise output.Failed(text, output.WRONG_USAGE)
+
+
+@contextmanager
+def stage_progress(spark: SparkSession, *, every: float = LOOK_SECONDS) -> Iterator[Callable[[str], None]]:
+    """Shows a bar of the tasks of the stages that run now; gives the function that shows a text beside it.
+
+    A thread asks Spark's status tracker for them.
+
+    Args:
+        spark: Whose tasks.
+        every: Seconds between two updates.
+    """
+    tracker, ended, said = spark.sparkContext.statusTracker(), Event(), ""
+
+    def say(text: str) -> None:
+        nonlocal said
+        said = text
+
+    def follow() -> None:
+        while not ended.wait(every):
+            try:
+                stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            except Exception:  # noqa: BLE001 - Spark has ended; the job itself says why
+                return
+            total = sum(stage.numTasks for stage in stages if stage is not None)
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            move(said, done, total or None)
+
+    thread = Thread(target=follow, name="progress", daemon=True)
+    with bar() as move:
+        thread.start()
+        try:
+            yield say
+        finally:
+            ended.set()
+            thread.join()

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.client._async.following import AsyncFollowing
+from queuey.api.messages import Explanation, ReadMark
+from queuey.api.progress import GroupOffset, Move, Offsets
+from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._async.job_queue import AsyncJobQueue
-from queuey.client._async.moving import AsyncMoving
-from queuey.client._async.named import AsyncNamedMessages
-from queuey.client._async.schedules import AsyncSchedules
-from queuey.client.calls import (
-    message_calls,
-    move_calls,
-    offset_calls,
-    queue_calls,
-    read_calls,
-    send_calls,
-    service_calls,
-    unread_calls,
-)
-from queuey.client.calls.call import MessageLocation, Seconds
-from queuey.client.calls.offset_calls import Progress
+from queuey.client._async.reading import AsyncReading
+from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
+from queuey.client.calls import message_calls, progress_calls, queue_calls, send_calls, service_calls
+from queuey.client.calls.call import MAX_ANSWER, MessageLocation, Seconds, seconds
+from queuey.client.calls.progress_calls import Progress, Seen
 from queuey.client.calls.queue_calls import QueueFields
-from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import (
     After,
     AsyncMessages,
@@ -35,31 +27,22 @@ from queuey.client.calls.send_calls import (
     SendOptions,
     several_async,
 )
-from queuey.client.calls.unread_calls import Seen
+from queuey.client.claims.renewers import AsyncClaimRenewer
+from queuey.client.credentials.lookup import find_access, find_credential
+from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
-from queuey.client.results import (
-    CreatedQueue,
-    Explanation,
-    GroupOffset,
-    Hello,
-    Message,
-    Move,
-    NamePage,
-    Offsets,
-    Page,
-    Queue,
-    QueueExplanation,
-    QueueInfo,
-    QueuePage,
-    QueueRead,
-    RawMessage,
-    ReadMark,
-    Receipt,
-    Unread,
-)
+from queuey.client.http.attempts import AsyncTiming, RetryPolicy
+from queuey.client.receipts import open_journal
+from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    import httpx2
 
 
-class AsyncClient(AsyncFollowing):
+class AsyncClient(AsyncReading):
     """A client of the service for async code, in one event loop. Close it, or use it as an async context manager.
 
     ::
@@ -122,6 +105,77 @@ class AsyncClient(AsyncFollowing):
         queuey
     """
 
+    def __init__(  # noqa: PLR0913 - each is a separate choice, by keyword
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        token: str | AskToken | None = None,
+        token_file: str | Path | None = None,
+        token_command: str | Sequence[str] | None = None,
+        scheme: TokenScheme = "Bearer",
+        application: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        timeout: Seconds = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        timing: AsyncTiming | None = None,
+        receipts: str | Path | None = None,
+        max_answer: int = MAX_ANSWER,
+        idempotent: bool = True,
+    ) -> None:
+        from queuey.client._async.sender import AsyncSender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
+
+        credential = find_credential(
+            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
+        )
+        access = find_access(url, credential, application=application)
+        policy, timing = retry or RetryPolicy(), timing or AsyncTiming()
+        self.servers = access.servers
+        self._new_key = send_calls.new_key if idempotent and policy.rounds > 1 else lambda: None
+        self._sender = AsyncSender(
+            access.servers,
+            access.credential,
+            policy,
+            timing,
+            seconds(timeout),
+            verify=verify,
+            max_answer=max_answer,
+            transport=transport,
+        )
+        self._journal = open_journal(receipts, self.application)
+        self._renewer = AsyncClaimRenewer(self._sender.run, timing.clock)
+
+    def __repr__(self) -> str:
+        """Names the servers and leaves the key out."""
+        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections and the file of receipts. Jobs that loops still hold are released first."""
+        try:
+            await self._renewer.close()
+        finally:
+            await self._sender.close()
+            self._journal.close()
+
+    @property
+    def application(self) -> str:
+        """The application of the client's queues."""
+        return self.servers[0].application
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
+        return self._sender.authorization.scheme
+
     # -- queues
 
     async def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
@@ -134,7 +188,7 @@ class AsyncClient(AsyncFollowing):
         Raises:
             QueueExists: It exists with other fields.
         """
-        return await self._run(queue_calls.create(name, fields))
+        return await self._sender.run(queue_calls.create(name, fields))
 
     async def queues(
         self, *, start: str | None = None, count: bool = False, page_size: int | None = None
@@ -156,7 +210,7 @@ class AsyncClient(AsyncFollowing):
 
     async def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
         """Lists one page of queues from ``start`` on, inclusive."""
-        return await self._run(queue_calls.queues(start, limit, count=count))
+        return await self._sender.run(queue_calls.queues(start, limit, count=count))
 
     async def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> AsyncIterator[str]:
         """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
@@ -170,7 +224,7 @@ class AsyncClient(AsyncFollowing):
 
     async def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
         """Lists one page of names from ``start`` on, inclusive."""
-        return await self._run(queue_calls.names(start, limit))
+        return await self._sender.run(queue_calls.names(start, limit))
 
     async def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
         """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
@@ -178,30 +232,30 @@ class AsyncClient(AsyncFollowing):
         Raises:
             InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
         """
-        return await self._run(queue_calls.update(name, fields))
+        return await self._sender.run(queue_calls.update(name, fields))
 
     async def delete_queue(self, name: str) -> None:
         """Deletes a queue with its messages and offsets."""
-        await self._run(queue_calls.delete(name))
+        await self._sender.run(queue_calls.delete(name))
 
     async def purge_queue(self, name: str) -> None:
         """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
-        await self._run(queue_calls.purge(name))
+        await self._sender.run(queue_calls.purge(name))
 
     async def info(self, name: str) -> QueueInfo:
         """Returns the fields, counts and guarantees of a queue."""
-        return await self._run(queue_calls.info(name))
+        return await self._sender.run(queue_calls.info(name))
 
     async def explain_queue(self, name: str) -> QueueExplanation:
         """Returns what decides over reads and claims of a queue, and what they see now."""
-        return await self._run(queue_calls.explain(name))
+        return await self._sender.run(queue_calls.explain(name))
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
         """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
 
         They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
         """
-        return await self._run(queue_calls.rights(names))
+        return await self._sender.run(queue_calls.rights(names))
 
     # -- sending
 
@@ -245,8 +299,8 @@ class AsyncClient(AsyncFollowing):
         # Sent again under the program's own key, a message must be the same.
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
-        with self._journal.sending(queue, (message,)) as sending:
-            (receipt,) = sending.stored([await self._run(call)])
+        with self._journal.sending(queue, (message,)) as stored:
+            (receipt,) = stored([await self._sender.run(call)])
         return receipt
 
     async def send_many(
@@ -318,42 +372,7 @@ class AsyncClient(AsyncFollowing):
         message, chosen = Outgoing(body, **options), message_calls.several(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
-            await self._run(call)
-
-    # -- reading
-
-    async def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
-        """Reads one page of messages by time, by default from all partitions.
-
-        Args:
-            queue: The queue.
-            wait: Seconds, up to 20, to wait for messages if there are none.
-            options: See :class:`Query`.
-        """
-        return await self._run(read_calls.read(Query(queue=queue, **options), wait))
-
-    async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
-        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
-        query: Query | None = Query(queue=queue, **options)
-        while query is not None:
-            page = await self._run(read_calls.read(query))
-            yield page
-            query = read_calls.onward(query, page)
-
-    async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
-        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
-        async for page in self.read_pages(queue, **options):
-            for message in page.messages:
-                yield message
-
-    async def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
-        """Reads one page of each of up to 100 queues in one call, in the order asked.
-
-        Args:
-            queries: Names, or :class:`Query` for more than a name.
-            wait: Seconds, up to 20, to wait for messages if none of them has any.
-        """
-        return await self._run(read_calls.read_queues(queries, wait))
+            await self._sender.run(call)
 
     # -- messages by id
 
@@ -365,11 +384,11 @@ class AsyncClient(AsyncFollowing):
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
         """
         calls = message_calls.get(queue, message_calls.several(locations))
-        return [message for call in calls for message in await self._run(call)]
+        return [message for call in calls for message in await self._sender.run(call)]
 
     async def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
         """Returns a message with its body as bytes; raises :class:`~queuey.client.MessageNotFound` if there is none."""
-        return await self._run(message_calls.get_raw(queue, location))
+        return await self._sender.run(message_calls.get_raw(queue, location))
 
     async def explain(self, queue: str, location: MessageLocation) -> Explanation:
         """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
@@ -378,12 +397,12 @@ class AsyncClient(AsyncFollowing):
             queue: The queue.
             location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
         """
-        return await self._run(message_calls.explain(queue, location))
+        return await self._sender.run(message_calls.explain(queue, location))
 
     async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.several(locations)):
-            await self._run(call)
+            await self._sender.run(call)
 
     # -- claims
 
@@ -392,18 +411,18 @@ class AsyncClient(AsyncFollowing):
 
         Several queues, at most 10, are claimed from in this order: of the first that has messages.
         """
-        return AsyncJobQueue(queues, self._run, self._renewer, self._policy, self._timing)
+        return AsyncJobQueue(queues, self._sender, self._renewer)
 
     def named(self, queue: str) -> AsyncNamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
-        return AsyncNamedMessages(queue, self._run)
+        return AsyncNamedMessages(queue, self._sender)
 
     # -- schedules
 
     @property
     def schedules(self) -> AsyncSchedules:
         """The schedules of the application: messages that the service posts at certain times."""
-        return AsyncSchedules(self._run)
+        return AsyncSchedules(self._sender)
 
     # -- moves between queues
 
@@ -415,16 +434,16 @@ class AsyncClient(AsyncFollowing):
         Raises:
             Conflict: The queue is being moved to another one, or cannot be claimed from.
         """
-        begun = await self._run(move_calls.begin(source, target))
+        begun = await self._sender.run(service_calls.begin_move(source, target))
         return self.moving(begun.id)
 
     def moving(self, identifier: str) -> AsyncMoving:
         """Returns a move by its id. This asks the server nothing."""
-        return AsyncMoving(identifier, self._run, self._timing)
+        return AsyncMoving(identifier, self._sender)
 
     async def moves(self) -> tuple[Move, ...]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return await self._run(move_calls.moves())
+        return await self._sender.run(service_calls.moves())
 
     # -- consumer offsets
 
@@ -451,7 +470,7 @@ class AsyncClient(AsyncFollowing):
             OffsetConflict: Something else was recorded; has the present values.
             Conflict: The group is a new one, and the queue has 1,000 already.
         """
-        return await self._run(offset_calls.commit(queue, group, offsets, expected))
+        return await self._sender.run(progress_calls.commit(queue, group, offsets, expected))
 
     async def offsets(self, queue: str, group: str) -> Offsets:
         """Returns the offsets and the lag of a group.
@@ -459,7 +478,7 @@ class AsyncClient(AsyncFollowing):
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
-        return await self._run(offset_calls.offsets(queue, group))
+        return await self._sender.run(progress_calls.offsets(queue, group))
 
     async def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
         """Returns the number of messages behind given cursors; the service records nothing.
@@ -468,15 +487,15 @@ class AsyncClient(AsyncFollowing):
             queue: The queue.
             cursors: Per partition the last message processed, or its id; None: nothing was.
         """
-        return await self._run(offset_calls.lag(queue, cursors))
+        return await self._sender.run(progress_calls.lag(queue, cursors))
 
     async def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""
-        return await self._run(offset_calls.groups(queue))
+        return await self._sender.run(progress_calls.groups(queue))
 
     async def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
-        await self._run(offset_calls.delete_group(queue, group))
+        await self._sender.run(progress_calls.delete_group(queue, group))
 
     async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
@@ -488,7 +507,7 @@ class AsyncClient(AsyncFollowing):
             cursor: Instead of those, the cursor of a page: all before it was read.
             back: Also mark less than before.
         """
-        return await self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+        return await self._sender.run(progress_calls.mark_read(queue, seen, cursor, back=back))
 
     async def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
         """Counts what the caller has not read, in up to 1,000 queues.
@@ -497,7 +516,7 @@ class AsyncClient(AsyncFollowing):
             queues: Their names; None: all that the credential may read.
             limit: Messages of each queue to count at most; None: 100.
         """
-        return await self._run(unread_calls.unread(queues, limit))
+        return await self._sender.run(progress_calls.unread(queues, limit))
 
     # -- the service
 
@@ -507,19 +526,19 @@ class AsyncClient(AsyncFollowing):
         Raises:
             ServiceUnavailable: They do not.
         """
-        await self._run(service_calls.heartbeat())
+        await self._sender.run(service_calls.heartbeat())
 
     async def hello(self) -> Hello:
         """Returns the version of the service, and the id of its store. It needs no key."""
-        return await self._run(service_calls.hello())
+        return await self._sender.run(service_calls.hello())
 
     async def version(self) -> dict[str, Any]:
         """Returns the version of the service."""
-        return await self._run(service_calls.version())
+        return await self._sender.run(service_calls.version())
 
     async def _send_chunk(
         self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None
     ) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
-        with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(await self._run(call))
+        with self._journal.sending(queue, chunk.messages) as stored:
+            return stored(await self._sender.run(call))

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from queuey.client._async.job import AsyncJob
-from queuey.client._async.send_call import AsyncSendCall, send_all
-from queuey.client.calls import claim_calls, tracing
+from queuey.api.claims import Backlog, ClaimCounts, QueueSize
+from queuey.client._async.job import AsyncJob, send_all
+from queuey.client.calls import claim_calls, queue_calls, tracing
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
-from queuey.client.calls.read_calls import Partitions
+from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
 from queuey.client.claims.handlers import async_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
 from queuey.client.claims.renewers import AsyncClaimRenewer
-from queuey.client.claims.results import Backlog, ClaimCounts, OutstandingJob, QueueSize, Received, Refused
 from queuey.client.errors import ClientError, InvalidArgument
-from queuey.client.http.attempts import AsyncTiming, Notice, Patience
-from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import Message
+from queuey.client.http.attempts import Notice, Patience
+from queuey.client.results import Message, OutstandingJob, Received, Refused
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from queuey.client._async.sender import AsyncSender
 
 
 class AsyncJobQueue:
@@ -49,19 +48,10 @@ class AsyncJobQueue:
         to ann 1
     """
 
-    def __init__(
-        self,
-        queues: str | Iterable[str],
-        send: AsyncSendCall,
-        renewer: AsyncClaimRenewer,
-        policy: RetryPolicy,
-        timing: AsyncTiming,
-    ) -> None:
+    def __init__(self, queues: str | Iterable[str], sender: AsyncSender, renewer: AsyncClaimRenewer) -> None:
         self.queues = claim_calls.names_of(queues)
-        self._send = send
+        self._sender = sender
         self._renewer = renewer
-        self._policy = policy
-        self._timing = timing
         self._passed_over: set[str] = set()
 
     def __repr__(self) -> str:
@@ -121,15 +111,15 @@ class AsyncJobQueue:
             >>> asyncio.run(main())
             1
         """
-        timing, claims = self._timing, self._renewer.claims
-        patient = Patience(self._policy, seconds(patience), timing.clock, timing.draw, notice)
+        timing, claims = self._sender.timing, self._renewer.claims
+        patient = Patience(self._sender.policy, patience, timing, notice)
         loop = Claiming(self.queues, idle, timing.clock, options)
         batch: list[HeldClaim] = []
         try:
             while True:
                 claims.postpone(loop.to_acknowledge())
                 try:
-                    claimed = await self._send(loop.call())
+                    claimed = await self._sender.run(loop.call())
                 except ClientError as error:
                     if not claims.refused(loop.finished, error):
                         await timing.sleep(patient.pause_after(error))
@@ -143,7 +133,7 @@ class AsyncJobQueue:
                     await self._leave(claims.expired(claim, batch))
                     if claim.state != "held":
                         continue
-                    yield AsyncJob(each, claim, claims, timing.clock, self._send)
+                    yield AsyncJob(each, claim, claims, self._sender)
                     await self._leave(claims.finish_unless_lost(claim))
                     urgent = loop.worked(claim)
                     if claim is batch[-1]:
@@ -246,8 +236,8 @@ class AsyncJobQueue:
             2 []
         """
         joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
-        refused = await send_all(self._send, claim_calls.each_queue(claim_calls.acknowledge, rest))
-        received = await self._send(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
+        refused = await send_all(self._sender.run, claim_calls.each_queue(claim_calls.acknowledge, rest))
+        received = await self._sender.run(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
         received.refused += refused
         return received
 
@@ -259,11 +249,11 @@ class AsyncJobQueue:
         They are renewed until each is acknowledged or released, or passed to :meth:`finish` or :meth:`leave`. The same
         request acknowledges finished ones. The arguments are those of :meth:`receive`.
         """
-        claims, asked = self._renewer.claims, self._timing.clock()
+        claims, asked = self._renewer.claims, self._sender.timing.clock()
         finished = claims.finished(self.queues)[:RECEIPTS_PER_CALL]
         claims.postpone(finished)
         try:
-            claimed = await self._send(
+            claimed = await self._sender.run(
                 claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished))
             )
         except ClientError as error:
@@ -273,7 +263,7 @@ class AsyncJobQueue:
         batch = [claims.add(each.queue, each.receipt, seconds(ttl), asked) for each in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)
-        return [AsyncJob(each, claim, claims, self._timing.clock, self._send) for each, claim in pairs]
+        return [AsyncJob(each, claim, claims, self._sender) for each, claim in pairs]
 
     def finish(self, jobs: Iterable[AsyncJob]) -> None:
         """Schedules the acknowledgement of jobs of :meth:`take`: by its next call, or in half a second."""
@@ -300,11 +290,11 @@ class AsyncJobQueue:
         Returns:
             The refused ones, because another caller got the messages meanwhile. All others are done.
         """
-        return await send_all(self._send, self._calls(claim_calls.acknowledge, claims))
+        return await send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims))
 
     async def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
-        return await send_all(self._send, self._calls(claim_calls.renew, claims, ttl))
+        return await send_all(self._sender.run, self._calls(claim_calls.renew, claims, ttl))
 
     async def release(
         self,
@@ -318,7 +308,7 @@ class AsyncJobQueue:
 
         ``delay``, ``reason`` and ``retry`` are those of :meth:`AsyncJob.release`.
         """
-        return await send_all(self._send, self._calls(claim_calls.release, claims, delay, reason, retry))
+        return await send_all(self._sender.run, self._calls(claim_calls.release, claims, delay, reason, retry))
 
     async def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
         """Sets the progress of the work on messages; see :meth:`AsyncJob.set_state`.
@@ -329,37 +319,62 @@ class AsyncJobQueue:
         Returns:
             The refused ones, because another caller got the messages meanwhile. All others are set.
         """
-        return await send_all(self._send, claim_calls.states_of(self.queues, states))
+        return await send_all(self._sender.run, claim_calls.states_of(self.queues, states))
+
+    async def pause(self) -> None:
+        """Pauses the claims of the queue: nobody gets a message of it. Posts, reads and live claims go on.
+
+        Needs the right ``admin``.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         jobs = client.job_queue("orders")
+            ...         await jobs.pause()
+            ...         print(len(await jobs.receive()))
+            ...         await jobs.resume()
+            ...         print(len(await jobs.receive()))
+            >>> asyncio.run(main())
+            0
+            2
+        """
+        await self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+
+    async def resume(self) -> None:
+        """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
+        await self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
     async def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""
-        await self._send(claim_calls.release_all(self.name))
+        await self._sender.run(claim_calls.release_all(self.name))
 
     async def counts(self) -> ClaimCounts:
         """Returns how many messages are claimed, and how many wait to be delivered again."""
-        return await self._send(claim_calls.counts(self.name))
+        return await self._sender.run(claim_calls.counts(self.name))
 
     async def size(self, limit: int | None = None) -> QueueSize:
         """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
-        return await self._send(claim_calls.size(self.name, limit))
+        return await self._sender.run(claim_calls.size(self.name, limit))
 
     async def backlog(self, limit: int | None = None) -> Backlog:
         """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
 
         Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
         """
-        return await self._send(claim_calls.backlog(self.name, limit))
+        return await self._sender.run(claim_calls.backlog(self.name, limit))
 
     async def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
         """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
 
         With ``states`` it also returns their states (see :meth:`AsyncJob.set_state`), and at most 100 messages.
         """
-        return await self._send(claim_calls.outstanding(self.name, limit, states))
+        return await self._sender.run(claim_calls.outstanding(self.name, limit, states))
 
     async def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
-        return await self._send(claim_calls.peek(self.name, limit))
+        return await self._sender.run(claim_calls.peek(self.name, limit))
 
     def _calls(
         self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
@@ -373,10 +388,10 @@ class AsyncJobQueue:
             claims.postpone(finished)
             try:
                 calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(finished))
-                refused = await send_all(self._send, calls)
+                refused = await send_all(self._sender.run, calls)
             except ClientError as error:
                 if not claims.refused(finished, error):
-                    await self._timing.sleep(patient.pause_after(error))
+                    await self._sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [each.receipt for each in refused])
             loop.acknowledged()
@@ -386,7 +401,7 @@ class AsyncJobQueue:
         """Acknowledges the finished claims and releases the others; one that cannot be released expires."""
         for calls in self._renewer.claims.leave(batch) if batch else ():
             with suppress(ClientError):
-                await send_all(self._send, calls, LEAVING)
+                await send_all(self._sender.run, calls, LEAVING)
 
 
 async def _release_failed(job: AsyncJob, error: Exception, delay: float | None) -> None:

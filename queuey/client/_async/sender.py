@@ -1,24 +1,33 @@
-"""Sends requests with httpx2 and reads their answers, within bounds."""
+"""Sends calls with httpx2 until they are answered, within bounds, with a token that still lives."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import httpx2
 
-from queuey.client._async.authorization import AsyncAuthorizationHeader
-from queuey.client.calls.call import Call, HttpAnswer, Times
-from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.http.attempts import Attempts
-from queuey.client.http.bounds import Content, ends_in
-from queuey.client.http.connections import AsyncConnections
-from queuey.client.http.requests import request_of, translated
-from queuey.client.http.servers import Server
+from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Times
+from queuey.client.credentials.lookup import Credential
+from queuey.client.credentials.tokens import AsyncLock, KeptToken, TokenSource
+from queuey.client.errors import ClientError, NotAuthenticated, TokenError
+from queuey.client.http.attempts import AsyncTiming, Attempts, RetryPolicy
+from queuey.client.http.connections import (
+    AsyncConnections,
+    Content,
+    Wrapper,
+    ends_in,
+    pieces,
+    request_of,
+    time_left,
+    translated,
+)
+from queuey.client.http.servers import Server, ServerChoice
 
 T = TypeVar("T")
 
@@ -31,7 +40,11 @@ class AsyncSender:
     """Sends calls and waits for their answers. For async code, in one event loop.
 
     Args:
-        servers: All servers that it will be asked to send to.
+        servers: The servers to choose from.
+        credential: Opens them.
+        policy: The policy of retries.
+        timing: The clock, the pause and the random numbers.
+        timeout: Seconds to wait for the server at every step.
         verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
         max_answer: Max bytes of an answer, before and after decoding.
         transport: Stands in for the network, in tests.
@@ -39,59 +52,71 @@ class AsyncSender:
 
     def __init__(
         self,
-        servers: Iterable[Server],
-        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the usual name
-        max_answer: int,
+        servers: tuple[Server, ...],
+        credential: Credential,
+        policy: RetryPolicy,
+        timing: AsyncTiming,
+        timeout: float,
+        *,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        max_answer: int = MAX_ANSWER,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        self.policy = policy
+        self.timing = timing
+        self.authorization = AsyncAuthorizationHeader(credential)
+        self._timeout = timeout
+        self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
         self._max_answer = max_answer
-        self._connections = AsyncConnections(servers, verify, transport)
+        self._connections = AsyncConnections(servers, verify, transport, AsyncNetwork)
 
-    async def send_until_answered(
-        self,
-        call: Call[T],
-        attempts: Attempts[T],
-        authorization: AsyncAuthorizationHeader,
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> T:
+    async def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again, and returns the answer's value.
 
-        Raises:
-            ClientError: As :meth:`send`, and that of the last answer.
-        """
-        renewed = False
-        while True:
-            with attempts.in_doubt():
-                header = await authorization.header()
-            try:
-                answer = await self.send(call, attempts.server, attempts.url, attempts.times, header)
-                return attempts.read(answer)
-            except NotAuthenticated:
-                # This attempt was not carried out, whatever the call is.
-                with attempts.in_doubt():
-                    if renewed or not await authorization.renew(header):
-                        raise
-                renewed = True
-                continue
-            except ClientError as error:
-                pause = attempts.pause_after(error)
-                if pause is None:
-                    raise
-            if pause:
-                await sleep(pause)
+        Args:
+            call: The call.
+            within: Max seconds, if fewer than those of the policy.
 
-    async def send(
-        self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None
-    ) -> HttpAnswer:
+        Raises:
+            ClientError: That of the last attempt.
+        """
+        with call.span or nullcontext():
+            attempts, renewed = self.attempts(call, within), False
+            while True:
+                with attempts.in_doubt():
+                    header = await self.authorization.header()
+                try:
+                    return attempts.read(await self._answer(attempts, header))
+                except NotAuthenticated:
+                    # This attempt was not carried out, whatever the call is.
+                    with attempts.in_doubt():
+                        if renewed or not await self.authorization.renew(header):
+                            raise
+                    renewed = True
+                    continue
+                except ClientError as error:
+                    pause = attempts.pause_after(error)
+                    if pause is None:
+                        raise
+                if pause:
+                    await self.timing.sleep(pause)
+
+    def attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
+        """Returns the attempts at a call, which is given up after ``within`` seconds if those are given."""
+        timeout = self._timeout if within is None else min(self._timeout, within)
+        return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
+
+    async def _answer(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
         """Sends a call once.
 
         Raises:
             TransportError: No whole answer came.
             InvalidAnswer: The answer is too large, or its encoding is broken.
         """
-        client = self._connections.client
-        with translated(server, closed=client.is_closed), ends_in(times.whole):
-            async with client.stream(call.method, url, **request_of(call, times, authorization)) as response:
+        client, call, times = self._connections.client, attempts.call, attempts.times
+        with translated(attempts.server, closed=client.is_closed), ends_in(times.whole):
+            request = request_of(call, times, authorization)
+            async with client.stream(call.method, attempts.url, **request) as response:
                 return await self._whole(response)
 
     async def _whole(self, response: httpx2.Response) -> HttpAnswer:
@@ -101,15 +126,13 @@ class AsyncSender:
         return HttpAnswer(response.status_code, dict(response.headers), content.whole())
 
     @asynccontextmanager
-    async def open(
-        self, call: Call[None], attempts: Attempts[None], authorization: str | None
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def open(self, attempts: Attempts[None], authorization: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
         """Sends a call whose answer has no end; yields its bytes as they come.
 
         Raises:
             ClientError: It was refused, or there was no answer, or it broke off.
         """
-        client = self._connections.client
+        client, call = self._connections.client, attempts.call
         request = request_of(call, Times(SILENCE, inf), authorization)
         with translated(attempts.server, closed=client.is_closed):
             async with client.stream(call.method, attempts.url, **request) as response:
@@ -120,3 +143,84 @@ class AsyncSender:
     async def close(self) -> None:
         """Closes the connections."""
         await self._connections.client.aclose()
+
+
+class AsyncAuthorizationHeader:
+    """Makes the header, with a token that still lives.
+
+    Args:
+        credential: The client's credential.
+        clock: Seconds since 1970.
+
+    Attributes:
+        scheme: As that of the client.
+    """
+
+    def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
+        self.scheme = credential.shown
+        self._fixed = credential.header
+        self._source: TokenSource | None = credential.source
+        self._kept = KeptToken(credential.scheme, clock)
+        self._lock = AsyncLock()
+
+    async def header(self) -> str | None:
+        """Returns the header; None: the client has no credential.
+
+        Raises:
+            TokenError: The source gave no token.
+        """
+        if self._source is None:
+            return self._fixed
+        seen = self._kept.answers
+        if self._kept.due() or self._source.changed():
+            await self._ask(self._source, seen)
+        return self._kept.result()
+
+    async def renew(self, refused: str | None) -> bool:
+        """Asks for another token after a 401; returns whether there is one now.
+
+        Args:
+            refused: The header that the server refused.
+
+        Raises:
+            TokenError: The source gave no token.
+        """
+        if self._source is None or refused is None:
+            return False
+        seen = self._kept.answers
+        if self._kept.header == refused:
+            await self._ask(self._source, seen, refused)
+        return self._kept.result() != refused
+
+    async def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
+        """Asks the source, unless another caller has done so since ``seen`` answers."""
+        async with self._lock:
+            if self._kept.answers != seen:
+                return
+            try:
+                self._kept.keep(await source.ask_async())
+            except TokenError as error:
+                self._kept.failed(error, refused=self._kept.header == refused)
+
+
+# Connections of httpcore2 whose every step gets what is left of the time for the whole.
+
+
+class AsyncStream(Wrapper):
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore2's
+        data: bytes = await self._inner.read(max_bytes, timeout=time_left(timeout, httpx2.ReadTimeout))
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore2's
+        for piece in pieces(buffer):
+            await self._inner.write(piece, timeout=time_left(timeout, httpx2.WriteTimeout))
+
+    async def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
+        left = time_left(timeout, httpx2.ConnectTimeout)
+        return AsyncStream(await self._inner.start_tls(*args, timeout=left, **options))
+
+
+class AsyncNetwork(Wrapper):
+    async def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
+        left = time_left(timeout, httpx2.ConnectTimeout)
+        return AsyncStream(await self._inner.connect_tcp(*args, timeout=left, **options))

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Unpack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.client._sync.following import Following
+from queuey.api.messages import Explanation, ReadMark
+from queuey.api.progress import GroupOffset, Move, Offsets
+from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._sync.job_queue import JobQueue
-from queuey.client._sync.moving import Moving
-from queuey.client._sync.named import NamedMessages
-from queuey.client._sync.schedules import Schedules
-from queuey.client.calls import (
-    message_calls,
-    move_calls,
-    offset_calls,
-    queue_calls,
-    read_calls,
-    send_calls,
-    service_calls,
-    unread_calls,
-)
-from queuey.client.calls.call import MessageLocation, Seconds
-from queuey.client.calls.offset_calls import Progress
+from queuey.client._sync.reading import Reading
+from queuey.client._sync.resources import Moving, NamedMessages, Schedules
+from queuey.client.calls import message_calls, progress_calls, queue_calls, send_calls, service_calls
+from queuey.client.calls.call import MAX_ANSWER, MessageLocation, Seconds, seconds
+from queuey.client.calls.progress_calls import Progress, Seen
 from queuey.client.calls.queue_calls import QueueFields
-from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import (
     After,
     BatchBody,
@@ -35,31 +27,22 @@ from queuey.client.calls.send_calls import (
     SendOptions,
     several,
 )
-from queuey.client.calls.unread_calls import Seen
+from queuey.client.claims.renewers import ClaimRenewer
+from queuey.client.credentials.lookup import find_access, find_credential
+from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
-from queuey.client.results import (
-    CreatedQueue,
-    Explanation,
-    GroupOffset,
-    Hello,
-    Message,
-    Move,
-    NamePage,
-    Offsets,
-    Page,
-    Queue,
-    QueueExplanation,
-    QueueInfo,
-    QueuePage,
-    QueueRead,
-    RawMessage,
-    ReadMark,
-    Receipt,
-    Unread,
-)
+from queuey.client.http.attempts import RetryPolicy, Timing
+from queuey.client.receipts import open_journal
+from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    import httpx2
 
 
-class Client(Following):
+class Client(Reading):
     """A client of the service, safe to use from several threads. Close it, or use it as a context manager.
 
     ::
@@ -114,6 +97,80 @@ class Client(Following):
         queuey
     """
 
+    def __init__(  # noqa: PLR0913 - each is a separate choice, by keyword
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        token: str | AskToken | None = None,
+        token_file: str | Path | None = None,
+        token_command: str | Sequence[str] | None = None,
+        scheme: TokenScheme = "Bearer",
+        application: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        timeout: Seconds = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        timing: Timing | None = None,
+        receipts: str | Path | None = None,
+        max_answer: int = MAX_ANSWER,
+        idempotent: bool = True,
+    ) -> None:
+        from queuey.client._sync.sender import Sender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
+
+        credential = find_credential(
+            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
+        )
+        access = find_access(url, credential, application=application)
+        policy, timing = retry or RetryPolicy(), timing or Timing()
+        self.servers = access.servers
+        self._new_key = send_calls.new_key if idempotent and policy.rounds > 1 else lambda: None
+        self._sender = Sender(
+            access.servers,
+            access.credential,
+            policy,
+            timing,
+            seconds(timeout),
+            verify=verify,
+            max_answer=max_answer,
+            transport=transport,
+        )
+        self._journal = open_journal(receipts, self.application)
+        self._renewer = ClaimRenewer(self._sender.run, timing.clock)
+
+    def __repr__(self) -> str:
+        """Names the servers and leaves the key out."""
+        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections and the file of receipts. Claims that are held expire.
+
+        Waits up to 5 s if claims were released during a renewal, to release them once more.
+        """
+        try:
+            self._renewer.close()
+        finally:
+            self._sender.close()
+            self._journal.close()
+
+    @property
+    def application(self) -> str:
+        """The application of the client's queues."""
+        return self.servers[0].application
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
+        return self._sender.authorization.scheme
+
     # -- queues
 
     def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
@@ -126,7 +183,7 @@ class Client(Following):
         Raises:
             QueueExists: It exists with other fields.
         """
-        return self._run(queue_calls.create(name, fields))
+        return self._sender.run(queue_calls.create(name, fields))
 
     def queues(self, *, start: str | None = None, count: bool = False, page_size: int | None = None) -> Iterator[Queue]:
         """Iterates over all queues, page by page.
@@ -146,7 +203,7 @@ class Client(Following):
 
     def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
         """Lists one page of queues from ``start`` on, inclusive."""
-        return self._run(queue_calls.queues(start, limit, count=count))
+        return self._sender.run(queue_calls.queues(start, limit, count=count))
 
     def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> Iterator[str]:
         """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
@@ -160,7 +217,7 @@ class Client(Following):
 
     def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
         """Lists one page of names from ``start`` on, inclusive."""
-        return self._run(queue_calls.names(start, limit))
+        return self._sender.run(queue_calls.names(start, limit))
 
     def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
         """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
@@ -168,30 +225,30 @@ class Client(Following):
         Raises:
             InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
         """
-        return self._run(queue_calls.update(name, fields))
+        return self._sender.run(queue_calls.update(name, fields))
 
     def delete_queue(self, name: str) -> None:
         """Deletes a queue with its messages and offsets."""
-        self._run(queue_calls.delete(name))
+        self._sender.run(queue_calls.delete(name))
 
     def purge_queue(self, name: str) -> None:
         """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
-        self._run(queue_calls.purge(name))
+        self._sender.run(queue_calls.purge(name))
 
     def info(self, name: str) -> QueueInfo:
         """Returns the fields, counts and guarantees of a queue."""
-        return self._run(queue_calls.info(name))
+        return self._sender.run(queue_calls.info(name))
 
     def explain_queue(self, name: str) -> QueueExplanation:
         """Returns what decides over reads and claims of a queue, and what they see now."""
-        return self._run(queue_calls.explain(name))
+        return self._sender.run(queue_calls.explain(name))
 
     def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
         """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
 
         They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
         """
-        return self._run(queue_calls.rights(names))
+        return self._sender.run(queue_calls.rights(names))
 
     # -- sending
 
@@ -232,8 +289,8 @@ class Client(Following):
         # Sent again under the program's own key, a message must be the same.
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
-        with self._journal.sending(queue, (message,)) as sending:
-            (receipt,) = sending.stored([self._run(call)])
+        with self._journal.sending(queue, (message,)) as stored:
+            (receipt,) = stored([self._sender.run(call)])
         return receipt
 
     def send_many(
@@ -305,42 +362,7 @@ class Client(Following):
         message, chosen = Outgoing(body, **options), message_calls.several(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
-            self._run(call)
-
-    # -- reading
-
-    def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
-        """Reads one page of messages by time, by default from all partitions.
-
-        Args:
-            queue: The queue.
-            wait: Seconds, up to 20, to wait for messages if there are none.
-            options: See :class:`Query`.
-        """
-        return self._run(read_calls.read(Query(queue=queue, **options), wait))
-
-    def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Page]:
-        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
-        query: Query | None = Query(queue=queue, **options)
-        while query is not None:
-            page = self._run(read_calls.read(query))
-            yield page
-            query = read_calls.onward(query, page)
-
-    def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Message]:
-        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
-        for page in self.read_pages(queue, **options):
-            for message in page.messages:
-                yield message
-
-    def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
-        """Reads one page of each of up to 100 queues in one call, in the order asked.
-
-        Args:
-            queries: Names, or :class:`Query` for more than a name.
-            wait: Seconds, up to 20, to wait for messages if none of them has any.
-        """
-        return self._run(read_calls.read_queues(queries, wait))
+            self._sender.run(call)
 
     # -- messages by id
 
@@ -352,11 +374,11 @@ class Client(Following):
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
         """
         calls = message_calls.get(queue, message_calls.several(locations))
-        return [message for call in calls for message in self._run(call)]
+        return [message for call in calls for message in self._sender.run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
         """Returns a message with its body as bytes; raises :class:`~queuey.client.MessageNotFound` if there is none."""
-        return self._run(message_calls.get_raw(queue, location))
+        return self._sender.run(message_calls.get_raw(queue, location))
 
     def explain(self, queue: str, location: MessageLocation) -> Explanation:
         """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
@@ -365,12 +387,12 @@ class Client(Following):
             queue: The queue.
             location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
         """
-        return self._run(message_calls.explain(queue, location))
+        return self._sender.run(message_calls.explain(queue, location))
 
     def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.several(locations)):
-            self._run(call)
+            self._sender.run(call)
 
     # -- claims
 
@@ -379,18 +401,18 @@ class Client(Following):
 
         Several queues, at most 10, are claimed from in this order: of the first that has messages.
         """
-        return JobQueue(queues, self._run, self._renewer, self._policy, self._timing)
+        return JobQueue(queues, self._sender, self._renewer)
 
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
-        return NamedMessages(queue, self._run)
+        return NamedMessages(queue, self._sender)
 
     # -- schedules
 
     @property
     def schedules(self) -> Schedules:
         """The schedules of the application: messages that the service posts at certain times."""
-        return Schedules(self._run)
+        return Schedules(self._sender)
 
     # -- moves between queues
 
@@ -402,16 +424,16 @@ class Client(Following):
         Raises:
             Conflict: The queue is being moved to another one, or cannot be claimed from.
         """
-        begun = self._run(move_calls.begin(source, target))
+        begun = self._sender.run(service_calls.begin_move(source, target))
         return self.moving(begun.id)
 
     def moving(self, identifier: str) -> Moving:
         """Returns a move by its id. This asks the server nothing."""
-        return Moving(identifier, self._run, self._timing)
+        return Moving(identifier, self._sender)
 
     def moves(self) -> tuple[Move, ...]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return self._run(move_calls.moves())
+        return self._sender.run(service_calls.moves())
 
     # -- consumer offsets
 
@@ -438,7 +460,7 @@ class Client(Following):
             OffsetConflict: Something else was recorded; has the present values.
             Conflict: The group is a new one, and the queue has 1,000 already.
         """
-        return self._run(offset_calls.commit(queue, group, offsets, expected))
+        return self._sender.run(progress_calls.commit(queue, group, offsets, expected))
 
     def offsets(self, queue: str, group: str) -> Offsets:
         """Returns the offsets and the lag of a group.
@@ -446,7 +468,7 @@ class Client(Following):
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
-        return self._run(offset_calls.offsets(queue, group))
+        return self._sender.run(progress_calls.offsets(queue, group))
 
     def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
         """Returns the number of messages behind given cursors; the service records nothing.
@@ -455,15 +477,15 @@ class Client(Following):
             queue: The queue.
             cursors: Per partition the last message processed, or its id; None: nothing was.
         """
-        return self._run(offset_calls.lag(queue, cursors))
+        return self._sender.run(progress_calls.lag(queue, cursors))
 
     def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""
-        return self._run(offset_calls.groups(queue))
+        return self._sender.run(progress_calls.groups(queue))
 
     def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
-        self._run(offset_calls.delete_group(queue, group))
+        self._sender.run(progress_calls.delete_group(queue, group))
 
     def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
@@ -475,7 +497,7 @@ class Client(Following):
             cursor: Instead of those, the cursor of a page: all before it was read.
             back: Also mark less than before.
         """
-        return self._run(unread_calls.mark_read(queue, seen, cursor, back=back))
+        return self._sender.run(progress_calls.mark_read(queue, seen, cursor, back=back))
 
     def unread(self, queues: Iterable[str] | None = None, *, limit: int | None = None) -> tuple[Unread, ...]:
         """Counts what the caller has not read, in up to 1,000 queues.
@@ -484,7 +506,7 @@ class Client(Following):
             queues: Their names; None: all that the credential may read.
             limit: Messages of each queue to count at most; None: 100.
         """
-        return self._run(unread_calls.unread(queues, limit))
+        return self._sender.run(progress_calls.unread(queues, limit))
 
     # -- the service
 
@@ -494,17 +516,17 @@ class Client(Following):
         Raises:
             ServiceUnavailable: They do not.
         """
-        self._run(service_calls.heartbeat())
+        self._sender.run(service_calls.heartbeat())
 
     def hello(self) -> Hello:
         """Returns the version of the service, and the id of its store. It needs no key."""
-        return self._run(service_calls.hello())
+        return self._sender.run(service_calls.hello())
 
     def version(self) -> dict[str, Any]:
         """Returns the version of the service."""
-        return self._run(service_calls.version())
+        return self._sender.run(service_calls.version())
 
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
-        with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(self._run(call))
+        with self._journal.sending(queue, chunk.messages) as stored:
+            return stored(self._sender.run(call))

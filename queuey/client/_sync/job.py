@@ -1,18 +1,20 @@
-"""A claimed message."""
+"""A claimed message, and how calls about claims are sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from queuey.client._sync.send_call import SendCall
 from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
-from queuey.client.claims.held import HeldClaim, HeldClaims
-from queuey.client.claims.results import Claimed
-from queuey.client.errors import ClientError
-from queuey.client.results import Message
+from queuey.client.claims.held import HeldClaim, HeldClaims, Work
+from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.results import Claimed, Message, Refused
+
+if TYPE_CHECKING:
+    from queuey.client._sync.sender import Sender
+
 
 LATEST = 60.0
 """Max seconds until the job in hand is delivered again, if the loop is left."""
@@ -34,20 +36,13 @@ class Job:
         1
     """
 
-    def __init__(
-        self,
-        claimed: Claimed,
-        held_claim: HeldClaim,
-        claims: HeldClaims,
-        clock: Callable[[], float],
-        send: SendCall,
-    ) -> None:
+    def __init__(self, claimed: Claimed, held_claim: HeldClaim, claims: HeldClaims, sender: Sender) -> None:
         self.claimed = claimed
         """The claim, as the service has described it."""
         self.held_claim = held_claim
         self._claims = claims
-        self._clock = clock
-        self._run = send
+        self._sender = sender
+        self._state = claimed.state
         held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
 
     def __repr__(self) -> str:
@@ -79,6 +74,14 @@ class Job:
     def deliveries(self) -> int:
         """Number of deliveries of the message, including this one."""
         return self.claimed.deliveries
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401 - any JSON value
+        """The last state that was set for the message: by :meth:`set_state`, else by the worker before; None if none.
+
+        So an attempt can go on where the one before stopped.
+        """
+        return self._state
 
     @property
     def held(self) -> bool:
@@ -144,7 +147,7 @@ class Job:
         Raises:
             ClaimLost: It was delivered to another caller.
         """
-        asked, length = self._clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
+        asked, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
         self._send(claim_calls.renew(self.queue, [self.receipt], length))
         self._claims.renewed(self.held_claim, asked, length)
 
@@ -168,11 +171,58 @@ class Job:
             [{'done': 3, 'of': 10}]
         """
         self._send(claim_calls.set_states(self.queue, {self.receipt: state}))
+        self._state = state
 
     def _send(self, calls: Iterable[Call[None]]) -> None:
         try:
             for call in calls:
-                self._run(call)
+                self._sender.run(call)
         except ClientError as error:
             self._claims.refused([self.held_claim], error)
             raise
+
+
+SendCall = Callable[[Call[None], float | None], None]
+"""Sends a call about claims until it is answered, for so many seconds at most."""
+
+
+def send_all(send: SendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
+    """Sends calls about receipts; returns those that were refused."""
+    refused: list[Refused] = []
+    for call in calls:
+        try:
+            send(call, within)
+        except ClaimLost as error:
+            if not error.refused:
+                raise
+            refused.extend(error.refused)
+    return refused
+
+
+def send_work(
+    send: SendCall,
+    claims: HeldClaims,
+    work: Work,
+    clock: Callable[[], float],
+    report: Callable[[Exception], None],
+) -> None:
+    """Renews or acknowledges claims, and releases again those that were released meanwhile.
+
+    ``report`` gets each error but those of the service and the network.
+    """
+    began = clock()
+    try:
+        refused = send_all(send, work.calls, work.within)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other claims are to be renewed
+        claims.failed(work, error)
+        if not isinstance(error, ClientError):
+            report(error)
+    else:
+        claims.done(work, began, [each.receipt for each in refused])
+    for call in claims.repeated_releases(work):
+        try:
+            send(call, work.again_within)
+        except ClientError:
+            continue  # The message is delivered when its claim expires.
+        except Exception as error:  # noqa: BLE001 - as above
+            report(error)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from queuey.client._sync.job import Job
-from queuey.client._sync.send_call import SendCall, send_all
-from queuey.client.calls import claim_calls, tracing
-from queuey.client.calls.call import Call, Seconds, seconds
+from queuey.api.claims import Backlog, ClaimCounts, QueueSize
+from queuey.client._sync.job import Job, send_all
+from queuey.client.calls import claim_calls, queue_calls, tracing
+from queuey.client.calls.call import Call, Seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
-from queuey.client.calls.read_calls import Partitions
+from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
 from queuey.client.claims.handlers import sync_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
 from queuey.client.claims.renewers import ClaimRenewer
-from queuey.client.claims.results import Backlog, ClaimCounts, OutstandingJob, QueueSize, Received, Refused
 from queuey.client.errors import ClientError, InvalidArgument
-from queuey.client.http.attempts import Notice, Patience, Timing
-from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import Message
+from queuey.client.http.attempts import Notice, Patience
+from queuey.client.results import Message, OutstandingJob, Received, Refused
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from queuey.client._sync.sender import Sender
 
 
 class JobQueue:
@@ -46,19 +45,10 @@ class JobQueue:
         to ann 1
     """
 
-    def __init__(
-        self,
-        queues: str | Iterable[str],
-        send: SendCall,
-        renewer: ClaimRenewer,
-        policy: RetryPolicy,
-        timing: Timing,
-    ) -> None:
+    def __init__(self, queues: str | Iterable[str], sender: Sender, renewer: ClaimRenewer) -> None:
         self.queues = claim_calls.names_of(queues)
-        self._send = send
+        self._sender = sender
         self._renewer = renewer
-        self._policy = policy
-        self._timing = timing
         self._passed_over: set[str] = set()
 
     def __repr__(self) -> str:
@@ -115,15 +105,15 @@ class JobQueue:
             ...     client.delete_queue(name)
             1
         """
-        timing, claims = self._timing, self._renewer.claims
-        patient = Patience(self._policy, seconds(patience), timing.clock, timing.draw, notice)
+        timing, claims = self._sender.timing, self._renewer.claims
+        patient = Patience(self._sender.policy, patience, timing, notice)
         loop = Claiming(self.queues, idle, timing.clock, options)
         batch: list[HeldClaim] = []
         try:
             while True:
                 claims.postpone(loop.to_acknowledge())
                 try:
-                    claimed = self._send(loop.call())
+                    claimed = self._sender.run(loop.call())
                 except ClientError as error:
                     if not claims.refused(loop.finished, error):
                         timing.sleep(patient.pause_after(error))
@@ -137,7 +127,7 @@ class JobQueue:
                     self._leave(claims.expired(claim, batch))
                     if claim.state != "held":
                         continue
-                    yield Job(each, claim, claims, timing.clock, self._send)
+                    yield Job(each, claim, claims, self._sender)
                     self._leave(claims.finish_unless_lost(claim))
                     urgent = loop.worked(claim)
                     if claim is batch[-1]:
@@ -234,8 +224,8 @@ class JobQueue:
             2 []
         """
         joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
-        refused = send_all(self._send, claim_calls.each_queue(claim_calls.acknowledge, rest))
-        received = self._send(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
+        refused = send_all(self._sender.run, claim_calls.each_queue(claim_calls.acknowledge, rest))
+        received = self._sender.run(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
         received.refused += refused
         return received
 
@@ -248,11 +238,11 @@ class JobQueue:
         Returns:
             The refused ones, because another caller got the messages meanwhile. All others are done.
         """
-        return send_all(self._send, self._calls(claim_calls.acknowledge, claims))
+        return send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims))
 
     def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
-        return send_all(self._send, self._calls(claim_calls.renew, claims, ttl))
+        return send_all(self._sender.run, self._calls(claim_calls.renew, claims, ttl))
 
     def release(
         self,
@@ -266,7 +256,7 @@ class JobQueue:
 
         ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
         """
-        return send_all(self._send, self._calls(claim_calls.release, claims, delay, reason, retry))
+        return send_all(self._sender.run, self._calls(claim_calls.release, claims, delay, reason, retry))
 
     def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
         """Sets the progress of the work on messages; see :meth:`Job.set_state`.
@@ -277,37 +267,59 @@ class JobQueue:
         Returns:
             The refused ones, because another caller got the messages meanwhile. All others are set.
         """
-        return send_all(self._send, claim_calls.states_of(self.queues, states))
+        return send_all(self._sender.run, claim_calls.states_of(self.queues, states))
+
+    def pause(self) -> None:
+        """Pauses the claims of the queue: nobody gets a message of it. Posts, reads and live claims go on.
+
+        Needs the right ``admin``.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     jobs = client.job_queue("orders")
+            ...     jobs.pause()
+            ...     print(len(jobs.receive()))
+            ...     jobs.resume()
+            ...     print(len(jobs.receive()))
+            0
+            2
+        """
+        self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+
+    def resume(self) -> None:
+        """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
+        self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
     def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""
-        self._send(claim_calls.release_all(self.name))
+        self._sender.run(claim_calls.release_all(self.name))
 
     def counts(self) -> ClaimCounts:
         """Returns how many messages are claimed, and how many wait to be delivered again."""
-        return self._send(claim_calls.counts(self.name))
+        return self._sender.run(claim_calls.counts(self.name))
 
     def size(self, limit: int | None = None) -> QueueSize:
         """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
-        return self._send(claim_calls.size(self.name, limit))
+        return self._sender.run(claim_calls.size(self.name, limit))
 
     def backlog(self, limit: int | None = None) -> Backlog:
         """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
 
         Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
         """
-        return self._send(claim_calls.backlog(self.name, limit))
+        return self._sender.run(claim_calls.backlog(self.name, limit))
 
     def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
         """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
 
         With ``states`` it also returns their states (see :meth:`Job.set_state`), and at most 100 messages.
         """
-        return self._send(claim_calls.outstanding(self.name, limit, states))
+        return self._sender.run(claim_calls.outstanding(self.name, limit, states))
 
     def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
-        return self._send(claim_calls.peek(self.name, limit))
+        return self._sender.run(claim_calls.peek(self.name, limit))
 
     def _calls(
         self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
@@ -321,10 +333,10 @@ class JobQueue:
             claims.postpone(finished)
             try:
                 calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(finished))
-                refused = send_all(self._send, calls)
+                refused = send_all(self._sender.run, calls)
             except ClientError as error:
                 if not claims.refused(finished, error):
-                    self._timing.sleep(patient.pause_after(error))
+                    self._sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [each.receipt for each in refused])
             loop.acknowledged()
@@ -334,7 +346,7 @@ class JobQueue:
         """Acknowledges the finished claims and releases the others; one that cannot be released expires."""
         for calls in self._renewer.claims.leave(batch) if batch else ():
             with suppress(ClientError):
-                send_all(self._send, calls, LEAVING)
+                send_all(self._sender.run, calls, LEAVING)
 
 
 def _release_failed(job: Job, error: Exception, delay: float | None) -> None:

@@ -1,24 +1,33 @@
-"""Sends requests with httpx2 and reads their answers, within bounds."""
+"""Sends calls with httpx2 until they are answered, within bounds, with a token that still lives."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import httpx2
 
-from queuey.client._sync.authorization import AuthorizationHeader
-from queuey.client.calls.call import Call, HttpAnswer, Times
-from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.http.attempts import Attempts
-from queuey.client.http.bounds import Content, ends_in
-from queuey.client.http.connections import Connections
-from queuey.client.http.requests import request_of, translated
-from queuey.client.http.servers import Server
+from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Times
+from queuey.client.credentials.lookup import Credential
+from queuey.client.credentials.tokens import KeptToken, Lock, TokenSource
+from queuey.client.errors import ClientError, NotAuthenticated, TokenError
+from queuey.client.http.attempts import Attempts, RetryPolicy, Timing
+from queuey.client.http.connections import (
+    Connections,
+    Content,
+    Wrapper,
+    ends_in,
+    pieces,
+    request_of,
+    time_left,
+    translated,
+)
+from queuey.client.http.servers import Server, ServerChoice
 
 T = TypeVar("T")
 
@@ -31,7 +40,11 @@ class Sender:
     """Sends calls and waits for their answers. Safe to use from several threads.
 
     Args:
-        servers: All servers that it will be asked to send to.
+        servers: The servers to choose from.
+        credential: Opens them.
+        policy: The policy of retries.
+        timing: The clock, the pause and the random numbers.
+        timeout: Seconds to wait for the server at every step.
         verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
         max_answer: Max bytes of an answer, before and after decoding.
         transport: Stands in for the network, in tests.
@@ -39,57 +52,71 @@ class Sender:
 
     def __init__(
         self,
-        servers: Iterable[Server],
-        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the usual name
-        max_answer: int,
+        servers: tuple[Server, ...],
+        credential: Credential,
+        policy: RetryPolicy,
+        timing: Timing,
+        timeout: float,
+        *,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        max_answer: int = MAX_ANSWER,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
+        self.policy = policy
+        self.timing = timing
+        self.authorization = AuthorizationHeader(credential)
+        self._timeout = timeout
+        self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
         self._max_answer = max_answer
-        self._connections = Connections(servers, verify, transport)
+        self._connections = Connections(servers, verify, transport, Network)
 
-    def send_until_answered(
-        self,
-        call: Call[T],
-        attempts: Attempts[T],
-        authorization: AuthorizationHeader,
-        sleep: Callable[[float], None],
-    ) -> T:
+    def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again, and returns the answer's value.
 
-        Raises:
-            ClientError: As :meth:`send`, and that of the last answer.
-        """
-        renewed = False
-        while True:
-            with attempts.in_doubt():
-                header = authorization.header()
-            try:
-                answer = self.send(call, attempts.server, attempts.url, attempts.times, header)
-                return attempts.read(answer)
-            except NotAuthenticated:
-                # This attempt was not carried out, whatever the call is.
-                with attempts.in_doubt():
-                    if renewed or not authorization.renew(header):
-                        raise
-                renewed = True
-                continue
-            except ClientError as error:
-                pause = attempts.pause_after(error)
-                if pause is None:
-                    raise
-            if pause:
-                sleep(pause)
+        Args:
+            call: The call.
+            within: Max seconds, if fewer than those of the policy.
 
-    def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> HttpAnswer:
+        Raises:
+            ClientError: That of the last attempt.
+        """
+        with call.span or nullcontext():
+            attempts, renewed = self.attempts(call, within), False
+            while True:
+                with attempts.in_doubt():
+                    header = self.authorization.header()
+                try:
+                    return attempts.read(self._answer(attempts, header))
+                except NotAuthenticated:
+                    # This attempt was not carried out, whatever the call is.
+                    with attempts.in_doubt():
+                        if renewed or not self.authorization.renew(header):
+                            raise
+                    renewed = True
+                    continue
+                except ClientError as error:
+                    pause = attempts.pause_after(error)
+                    if pause is None:
+                        raise
+                if pause:
+                    self.timing.sleep(pause)
+
+    def attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
+        """Returns the attempts at a call, which is given up after ``within`` seconds if those are given."""
+        timeout = self._timeout if within is None else min(self._timeout, within)
+        return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
+
+    def _answer(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
         """Sends a call once.
 
         Raises:
             TransportError: No whole answer came.
             InvalidAnswer: The answer is too large, or its encoding is broken.
         """
-        client = self._connections.client
-        with translated(server, closed=client.is_closed), ends_in(times.whole):
-            with client.stream(call.method, url, **request_of(call, times, authorization)) as response:
+        client, call, times = self._connections.client, attempts.call, attempts.times
+        with translated(attempts.server, closed=client.is_closed), ends_in(times.whole):
+            request = request_of(call, times, authorization)
+            with client.stream(call.method, attempts.url, **request) as response:
                 return self._whole(response)
 
     def _whole(self, response: httpx2.Response) -> HttpAnswer:
@@ -99,13 +126,13 @@ class Sender:
         return HttpAnswer(response.status_code, dict(response.headers), content.whole())
 
     @contextmanager
-    def open(self, call: Call[None], attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
+    def open(self, attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
         """Sends a call whose answer has no end; yields its bytes as they come.
 
         Raises:
             ClientError: It was refused, or there was no answer, or it broke off.
         """
-        client = self._connections.client
+        client, call = self._connections.client, attempts.call
         request = request_of(call, Times(SILENCE, inf), authorization)
         with translated(attempts.server, closed=client.is_closed):
             with client.stream(call.method, attempts.url, **request) as response:
@@ -116,3 +143,84 @@ class Sender:
     def close(self) -> None:
         """Closes the connections."""
         self._connections.client.close()
+
+
+class AuthorizationHeader:
+    """Makes the header, with a token that still lives.
+
+    Args:
+        credential: The client's credential.
+        clock: Seconds since 1970.
+
+    Attributes:
+        scheme: As that of the client.
+    """
+
+    def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
+        self.scheme = credential.shown
+        self._fixed = credential.header
+        self._source: TokenSource | None = credential.source
+        self._kept = KeptToken(credential.scheme, clock)
+        self._lock = Lock()
+
+    def header(self) -> str | None:
+        """Returns the header; None: the client has no credential.
+
+        Raises:
+            TokenError: The source gave no token.
+        """
+        if self._source is None:
+            return self._fixed
+        seen = self._kept.answers
+        if self._kept.due() or self._source.changed():
+            self._ask(self._source, seen)
+        return self._kept.result()
+
+    def renew(self, refused: str | None) -> bool:
+        """Asks for another token after a 401; returns whether there is one now.
+
+        Args:
+            refused: The header that the server refused.
+
+        Raises:
+            TokenError: The source gave no token.
+        """
+        if self._source is None or refused is None:
+            return False
+        seen = self._kept.answers
+        if self._kept.header == refused:
+            self._ask(self._source, seen, refused)
+        return self._kept.result() != refused
+
+    def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
+        """Asks the source, unless another caller has done so since ``seen`` answers."""
+        with self._lock:
+            if self._kept.answers != seen:
+                return
+            try:
+                self._kept.keep(source.ask())
+            except TokenError as error:
+                self._kept.failed(error, refused=self._kept.header == refused)
+
+
+# Connections of httpcore2 whose every step gets what is left of the time for the whole.
+
+
+class Stream(Wrapper):
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        data: bytes = self._inner.read(max_bytes, timeout=time_left(timeout, httpx2.ReadTimeout))
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for piece in pieces(buffer):
+            self._inner.write(piece, timeout=time_left(timeout, httpx2.WriteTimeout))
+
+    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
+        left = time_left(timeout, httpx2.ConnectTimeout)
+        return Stream(self._inner.start_tls(*args, timeout=left, **options))
+
+
+class Network(Wrapper):
+    def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
+        left = time_left(timeout, httpx2.ConnectTimeout)
+        return Stream(self._inner.connect_tcp(*args, timeout=left, **options))

@@ -20,8 +20,10 @@ from socket import gethostname
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from queuey.api import claims as api
+from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
@@ -31,6 +33,7 @@ from queuey.client.calls.call import (
     decode,
     encode,
     encode_value,
+    named_error,
     nothing,
     number_text,
     partitions_text,
@@ -38,19 +41,9 @@ from queuey.client.calls.call import (
     reads,
     seconds,
 )
-from queuey.client.calls.error_answers import named_error
-from queuey.client.calls.read_calls import Partitions, messages_of, plain_messages
-from queuey.client.claims.results import (
-    Backlog,
-    ClaimCounts,
-    Claimed,
-    OutstandingJob,
-    QueueSize,
-    Received,
-    Refused,
-)
+from queuey.client.calls.message_calls import Partitions, messages_of, plain_messages
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import Message
+from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
 
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50
@@ -98,7 +91,7 @@ def claim(
     named = partitions_text(partitions)
     if named != "*":
         params.append(("partitions", named))
-    params.append(("worker", this_process()))
+    params += [("worker", this_process()), ("states", "true")]
     path = "_claims"
     content: bytes | None = encode({"queues": queues, "acknowledge": acknowledged})
     if len(queues) == 1:
@@ -176,13 +169,9 @@ def backlog(queue: str, limit: int | None) -> Call[Backlog]:
 
 
 def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - as its callers
-    def jobs_of(answer: HttpAnswer) -> list[OutstandingJob]:
-        return decode(answer, _Jobs).jobs
-
-    params: tuple[tuple[str, str], ...] = (("limit", number_text("limit", limit)),)
-    if states:
-        params += (("states", "true"),)
-    return Call("GET", f"{queue_segment(queue)}/jobs", jobs_of, params=params, repeatable=True)
+    params = (("limit", number_text("limit", limit)), *((("states", "true"),) if states else ()))
+    path = f"{queue_segment(queue)}/jobs"
+    return Call("GET", path, lambda answer: decode(answer, _Jobs).jobs, params=params, repeatable=True)
 
 
 def peek(queue: str, limit: int) -> Call[list[Message]]:
@@ -270,7 +259,15 @@ def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
     name = found.queue_name if isinstance(found, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(found.messages), found.messages, strict=True)
     claimed = [
-        Claimed(message, wire.receipt, wire.deliveries, wire.expires, name or queues[0]) for message, wire in pairs
+        Claimed(
+            message,
+            wire.receipt,
+            wire.deliveries,
+            wire.expires,
+            name or queues[0],
+            None if wire.state is UNSET else wire.state,
+        )
+        for message, wire in pairs
     ]
     received = Received(claimed, [Refused(one.receipt, one.status) for one in found.acknowledged if one.status != "ok"])
     if isinstance(found, api.ClaimsOfOne):

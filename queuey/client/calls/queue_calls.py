@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-from queuey.api.queues import Rights
+from queuey.api.queues import QueueExplanation, QueueInfo, Rights
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -23,7 +23,7 @@ from queuey.client.calls.call import (
     seconds,
 )
 from queuey.client.errors import InvalidAnswer
-from queuey.client.results import CreatedQueue, NamePage, Queue, QueueExplanation, QueueInfo, QueuePage
+from queuey.client.results import CreatedQueue, NamePage, Queue, QueuePage
 from queuey.messages import Backoff
 
 _CREATED = 201

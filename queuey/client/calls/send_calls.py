@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
@@ -33,7 +33,6 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
-from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import path_segment
 from queuey.client.results import Message, Receipt
 from queuey.messages import LONGEST_NAME
@@ -239,11 +238,6 @@ def one_batch(messages: Iterable[ToSend]) -> BatchBody:
 def new_key() -> str:
     """Returns a fresh idempotency key. Keys of one moment begin alike, so the store keeps them side by side."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
-
-
-def key_maker(policy: RetryPolicy, *, idempotent: bool) -> Callable[[], str | None]:
-    """Returns a function that makes a key for each send, or None where sends are not repeated."""
-    return new_key if idempotent and policy.rounds > 1 else lambda: None
 
 
 def send(

@@ -1,11 +1,21 @@
-"""Calls about the service itself. They stand beside the API, not below an application."""
+"""Calls about the service itself, and about what it does without a caller: moves between queues, and schedules."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from queuey.client.calls.call import Call, nothing, reads
-from queuey.client.results import Hello
+import msgspec
+
+from queuey.api.progress import Move, MoveList
+from queuey.api.queues import Hello
+from queuey.client.calls.call import JSON, Call, decode, encode, nothing, queue_segment, reads, string
+from queuey.client.calls.send_calls import Outgoing, ToSend, batch_item
+from queuey.client.errors import InvalidArgument
+from queuey.client.results import Schedule
+
+SCHEDULE_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._:@-]{1,100}")
+_MOVE = re.compile(r"[0-9a-f]{16}")
 
 
 def heartbeat() -> Call[None]:
@@ -18,3 +28,75 @@ def hello() -> Call[Hello]:
 
 def version() -> Call[dict[str, Any]]:
     return Call("GET", "/__version__", reads(dict[str, Any]), repeatable=True)
+
+
+def begin_move(source: str, target: str) -> Call[Move]:
+    """Begins a move. While it runs, the same call returns the same move."""
+    for name in (source, target):
+        queue_segment(name)
+    content = encode({"from": source, "to": target})
+    return Call("POST", "_moves", reads(Move), headers=JSON, content=content, repeatable=True)
+
+
+def show_move(move: str) -> Call[Move]:
+    return Call("GET", _move_path(move), reads(Move), repeatable=True)
+
+
+def cancel_move(move: str) -> Call[Move]:
+    return Call("DELETE", _move_path(move), reads(Move), repeatable=True)
+
+
+def moves() -> Call[tuple[Move, ...]]:
+    """Lists moves, the newest first."""
+    return Call("GET", "_moves", lambda answer: decode(answer, MoveList).moves, repeatable=True)
+
+
+def _move_path(move: str) -> str:
+    if _MOVE.fullmatch(move) is None:
+        raise InvalidArgument(f"{move!r} is not the id of a move")
+    return f"_moves/{move}"
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """Some schedules, and the name at which the list continues; None: these are the last."""
+
+    schedules: tuple[Schedule, ...]
+    more: str | None
+
+
+def put_schedule(name: str, plan: dict[str, Any], message: ToSend | None) -> Call[Schedule]:
+    """Creates a schedule, or changes the given fields of one; None: not given."""
+    given = {field: value for field, value in plan.items() if value is not None}
+    if "queue" in given:
+        queue_segment(given["queue"])
+    content = encode(given)
+    if message is not None:
+        item = batch_item(message if isinstance(message, Outgoing) else Outgoing(message))
+        content = b'%b%b"message":%b}' % (content[:-1], b"," if given else b"", item)
+    return Call("PUT", _schedule_path(name), reads(Schedule), headers=JSON, content=content, repeatable=True)
+
+
+def show_schedule(name: str) -> Call[Schedule]:
+    return Call("GET", _schedule_path(name), reads(Schedule), repeatable=True)
+
+
+def schedules(start: str | None) -> Call[SchedulePage]:
+    """Lists schedules from a name on."""
+    params = () if start is None else (("start", start),)
+    return Call("GET", "_schedules", lambda answer: decode(answer, SchedulePage), params=params, repeatable=True)
+
+
+def delete_schedule(name: str) -> Call[None]:
+    return Call("DELETE", _schedule_path(name), nothing, repeatable=True)
+
+
+def run_schedule(name: str) -> Call[Schedule]:
+    return Call("POST", f"{_schedule_path(name)}/run", reads(Schedule))
+
+
+def _schedule_path(name: str) -> str:
+    if SCHEDULE_NAME.fullmatch(string("name", name)) is None:
+        raise InvalidArgument(
+            f"no schedule can be named {name!r:.200}: a name has 1 to 100 letters, digits and ._:@-, and is not . or .."
+        )
+    return f"_schedules/{name}"

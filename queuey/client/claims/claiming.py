@@ -8,11 +8,11 @@ from typing import Literal, TypedDict, get_args
 
 from queuey.client.calls.call import Call, Seconds, number_text, partitions_text, seconds
 from queuey.client.calls.claim_calls import claim
-from queuey.client.calls.read_calls import Partitions
+from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.held import HeldClaim, receipts_by_queue
-from queuey.client.claims.results import Received
 from queuey.client.errors import InvalidArgument
 from queuey.client.http.attempts import Notice
+from queuey.client.results import Received
 
 SHORTEST_TTL = 2.0
 """Min seconds of a claim that can be renewed in time."""

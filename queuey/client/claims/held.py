@@ -30,8 +30,8 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import Receipts, acknowledge, each_queue, release, renew
-from queuey.client.claims.results import Received
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
+from queuey.client.results import Received
 
 log = logging.getLogger("queuey.client")
 

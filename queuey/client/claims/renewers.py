@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-from queuey.client._async.send_call import AsyncSendCall
-from queuey.client._async.send_call import send_work as send_work_async
-from queuey.client._sync.send_call import SendCall, send_work
+from queuey.client._async.job import AsyncSendCall
+from queuey.client._async.job import send_work as send_work_async
+from queuey.client._sync.job import SendCall, send_work
 from queuey.client.claims.held import LEAVING, HeldClaim, HeldClaims, Work
 from queuey.client.errors import ClientError, InvalidArgument, RenewalError
 from queuey.client.forks import begin_in_children
@@ -176,7 +176,7 @@ class AsyncClaimRenewer:
         A loop that was left does the same, but Python may end it only after its client. A renewal that is under way may
         end, for what it renews is released once more then.
         """
-        import asyncio  # noqa: PLC0415 - the caller has loaded it
+        import asyncio  # noqa: PLC0415 - it is loaded
 
         self._closed = True
         end = self._clock() + LEAVING

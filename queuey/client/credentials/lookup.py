@@ -9,17 +9,14 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import msgspec
 
 from queuey.client.credentials.profile import Profile, default_path, read_profile
-from queuey.client.credentials.tokens import Token, TokenScheme, TokenSource
+from queuey.client.credentials.tokens import Asked, AskToken, Command, File, Token, TokenScheme, TokenSource
 from queuey.client.errors import InvalidArgument, ProfileNotFound
 from queuey.client.http.servers import Server, parse_servers
-
-if TYPE_CHECKING:
-    from queuey.client.credentials.token_sources import AskToken
 
 _KEY = re.compile(r"[!-:<-~]+")
 
@@ -97,8 +94,6 @@ def find_credential(
         return Credential(_checked(key))
     if isinstance(token, str):
         return Credential(token=Token(token.strip()).token, scheme=scheme) if token else NOTHING
-    from queuey.client.credentials.token_sources import Asked, Command, File  # noqa: PLC0415 - only needed for tokens
-
     if token is not None:
         return Credential(source=Asked(token), scheme=scheme)
     source = Command(token_command) if token_command is not None else File(token_file or "")
@@ -142,8 +137,6 @@ def _by_profile(profile: Profile, application: str | None, credential: Credentia
 def _credential_of(profile: Profile) -> Credential:
     if not profile.token_file:
         return Credential(_checked(profile.key))
-    from queuey.client.credentials.token_sources import File  # noqa: PLC0415 - only needed for tokens
-
     return Credential(source=File(default_path().parent / Path(profile.token_file).expanduser()))
 
 

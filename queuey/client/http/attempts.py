@@ -23,10 +23,17 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from queuey.client.calls.call import Call, HttpAnswer, Times
-from queuey.client.calls.error_answers import read_error
-from queuey.client.errors import ClientError, InvalidAnswer, TransportError
-from queuey.client.http.retry import RetryPolicy, asked_pause, blames_server, may_be_done, may_repeat
+from queuey.client.calls.call import Call, HttpAnswer, Seconds, Times, read_error, seconds
+from queuey.client.errors import (
+    ApiError,
+    ClientError,
+    InvalidAnswer,
+    InvalidArgument,
+    KeyInUse,
+    ServerError,
+    TooManyWaiters,
+    TransportError,
+)
 from queuey.client.http.servers import Server, ServerChoice
 
 T = TypeVar("T")
@@ -40,6 +47,93 @@ LONG_PAUSE = 1.0
 _ERROR = 400
 _FAILURE = 500
 _SUCCESS = range(200, 300)
+_GATEWAY = frozenset({429, 502, 503, 504})
+"""Statuses of a server that may answer later. A plain 500 is not one."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The number and the pauses of a client's retries.
+
+    A call is repeated only if that is safe: it changes nothing, has the same effect twice (PUT and DELETE of messages
+    by id), carries an idempotency key (sends do, where there is more than one round), or certainly was not processed
+    (no connection; 429, or 503 with outcome ``none``; too many long polls). Any other call that broke off may
+    have been carried out, and the caller decides.
+
+    Attributes:
+        rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
+            pause and try again.
+        base: Seconds; the pause after the first attempt is drawn from 0 to ``base``, then to twice that, and so on.
+        cap: Max seconds of that upper bound.
+        retry_after_cap: Max seconds by which Retry-After prolongs a pause.
+        deadline: Max seconds of a whole call with all its attempts, without the time that it asks the server to wait.
+        cool_down: Seconds for which a server that failed is avoided while there are others.
+
+    Example:
+        >>> from queuey.client import RetryPolicy
+        >>> patient = RetryPolicy(rounds=20, cap=30, deadline=600)
+        >>> patient.rounds, patient.base
+        (20, 0.2)
+    """
+
+    rounds: int = 5
+    base: float = 0.2
+    cap: float = 5.0
+    retry_after_cap: float = 30.0
+    deadline: float = 60.0
+    cool_down: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuses negative times and a client that never tries."""
+        times = (self.base, self.cap, self.retry_after_cap, self.deadline, self.cool_down)
+        if self.rounds < 1 or not all(time >= 0 for time in times):
+            raise InvalidArgument("a retry policy has at least one round and no negative times")
+
+    def limited(self, within: float | None) -> RetryPolicy:
+        """Returns the policy of a call that is useless after ``within`` seconds; None: never."""
+        if within is None or within >= self.deadline:
+            return self
+        return msgspec.structs.replace(self, deadline=within)
+
+    def pause(self, rounds: int, draw: float, retry_after: float | None = None) -> float:
+        """Returns the seconds to wait after a number of failed attempts.
+
+        Args:
+            rounds: The number.
+            draw: A random number from 0 to 1; with it callers that failed together come back apart.
+            retry_after: The pause that the server asked for; the jitter is added to it.
+        """
+        jitter = draw * min(self.cap, self.base * 2.0 ** min(rounds - 1, 30))
+        return min(retry_after or 0.0, self.retry_after_cap) + jitter
+
+
+def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
+    """Returns whether a call that failed so may be sent again; ``repeatable``: sending it twice does no harm."""
+    if isinstance(error, TransportError):
+        return repeatable or error.outcome == "none"
+    if isinstance(error, ServerError) and error.not_processed:
+        return True
+    if isinstance(error, KeyInUse):
+        return repeatable
+    return repeatable and isinstance(error, ServerError) and error.status in _GATEWAY
+
+
+def may_be_done(error: ClientError) -> bool:
+    """Returns whether an attempt that failed so may have been carried out."""
+    if isinstance(error, TransportError):
+        return error.outcome == "unknown"
+    return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
+
+
+def blames_server(error: ClientError) -> bool:
+    """Returns whether the failure is that server's own, so that others are preferred for a while."""
+    if isinstance(error, TransportError):
+        return True
+    return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
+
+
+def asked_pause(error: ClientError) -> float | None:
+    """Returns the seconds of Retry-After, if the server sent it."""
+    return error.retry_after if isinstance(error, ApiError) else None
 
 
 class Attempts(Generic[T]):
@@ -61,7 +155,7 @@ class Attempts(Generic[T]):
         timeout: float,
         timing: Timing | AsyncTiming,
     ) -> None:
-        self._call = call
+        self.call = call
         self._choice = choice
         self._policy = policy
         self._timeout = timeout
@@ -75,14 +169,14 @@ class Attempts(Generic[T]):
     @property
     def url(self) -> str:
         """The URL of the next attempt."""
-        path = self._call.path
+        path = self.call.path
         return self.server.root + path if path.startswith("/") else self.server.base + path
 
     @property
     def times(self) -> Times:
         """The timeouts of the next attempt: of a step, and of the rest of the call."""
         left = max(0.001, self._end - self._timing.clock())
-        return Times(min(self._timeout + self._call.wait, left), left)
+        return Times(min(self._timeout + self.call.wait, left), left)
 
     def read(self, answer: HttpAnswer) -> T:
         """Returns the value of an answer.
@@ -94,10 +188,10 @@ class Attempts(Generic[T]):
         if answer.status < _FAILURE:
             self._choice.worked(self.server)
         if answer.status >= _ERROR:
-            raise read_error(answer, alone=self._call.alone)
+            raise read_error(answer, alone=self.call.alone)
         if answer.status not in _SUCCESS:
             raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
-        return self._call.parse(answer)
+        return self.call.parse(answer)
 
     @contextlib.contextmanager
     def in_doubt(self) -> Iterator[None]:
@@ -119,13 +213,13 @@ class Attempts(Generic[T]):
             Seconds to wait before the next attempt; None: there is none, raise the error.
         """
         self._mark(error)
-        if self._call.method != "GET":
+        if self.call.method != "GET":
             self._may_be_done = self._may_be_done or may_be_done(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
         if blames_server(error):
             self._choice.failed(self.server)
-        if not may_repeat(error, repeatable=self._call.repeatable):
+        if not may_repeat(error, repeatable=self.call.repeatable):
             return None
         self._tried.append(self.server)
         other = self._choice.has_fresh(self._tried)
@@ -149,24 +243,17 @@ class Patience:
     Args:
         policy: Gives the pauses.
         limit: Max seconds of uninterrupted failure; None: no limit.
-        clock: Monotonic seconds.
-        draw: Random numbers from 0 to 1.
+        timing: The clock and the random numbers.
         notice: Called with the first error of failures in a row, and with None when calls work again.
     """
 
     def __init__(
-        self,
-        policy: RetryPolicy,
-        limit: float | None,
-        clock: Callable[[], float],
-        draw: Callable[[], float],
-        notice: Notice | None,
+        self, policy: RetryPolicy, limit: Seconds | None, timing: Timing | AsyncTiming, notice: Notice | None
     ) -> None:
         self._policy = policy
         self._notice = notice
-        self._limit = limit
-        self._clock = clock
-        self._draw = draw
+        self._limit = seconds(limit)
+        self._timing = timing
         self._failures = 0
         self._since = 0.0
 
@@ -178,11 +265,11 @@ class Patience:
         """
         if not error.temporary:
             raise error
-        now = self._clock()
+        now = self._timing.clock()
         if not self._failures:
             self._since = now
         self._failures += 1
-        pause = self._policy.pause(self._failures, self._draw(), asked_pause(error))
+        pause = self._policy.pause(self._failures, self._timing.draw(), asked_pause(error))
         if self._limit is not None and now + pause - self._since > self._limit:
             raise error
         if self._failures == 1 and self._notice is not None:
@@ -223,10 +310,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     notice: NoticePause | None = None
 
 
-async def _sleep(seconds: float) -> None:
+async def _sleep(length: float) -> None:
     import asyncio  # noqa: PLC0415 - the caller has loaded it
 
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(length)
 
 
 class AsyncTiming(msgspec.Struct, frozen=True, kw_only=True):

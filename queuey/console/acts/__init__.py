@@ -14,8 +14,7 @@ from queuey.console import cookies, pages
 from queuey.console.acts.act import Act, Plan
 from queuey.console.acts.keys import IssueKey, RevokeKey
 from queuey.console.acts.messages import DeleteMessage, Redrive, ReleaseJob, SendMessage
-from queuey.console.acts.offsets import Rewind
-from queuey.console.acts.queues import CancelMove, ChangeOptions, DeleteQueue, MoveMessages, Purge
+from queuey.console.acts.queues import CancelMove, ChangeOptions, DeleteQueue, MoveMessages, Purge, Rewind
 from queuey.console.acts.schedules import (
     AddSchedule,
     ChangeSchedule,
@@ -25,7 +24,6 @@ from queuey.console.acts.schedules import (
     ResumeSchedule,
     RunSchedule,
 )
-from queuey.console.bounds import Bound
 from queuey.console.sessions import Ask, Asks, read_form
 from queuey.errors import (
     Conflict,
@@ -37,7 +35,7 @@ from queuey.errors import (
     TooManyRequests,
 )
 from queuey.service.operating.audit import Entry, Outcome, Sent
-from queuey.web.admission.rates import Rate
+from queuey.web.admission.rates import Bound, Rate
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
 from queuey.web.requests import Request, read_query

@@ -72,6 +72,8 @@ class Act(ABC):
     Attributes:
         name: In addresses and in the audit log.
         title: For people.
+        about: Its effects, in paragraphs of a line each.
+        button: What does it; blank: the title.
         needs: All that the caller must be allowed with the queue, or with some queue of the application.
         fields: Those that it knows.
         noted: Those that the audit log keeps.
@@ -82,6 +84,8 @@ class Act(ABC):
 
     name: str
     title: str
+    about = ""
+    button = ""
     needs: tuple[Action, ...]
     fields: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
@@ -105,7 +109,10 @@ class Act(ABC):
         """Returns the address of the page that offers it."""
         return pages.link(*filter(None, ("a", ask.application, ask.name)))
 
-    @abstractmethod
+    def effects(self, ask: Ask) -> str:
+        """Returns what ``about`` says, of what the request is about. Raises as :meth:`plan`."""
+        return self.about
+
     def plan(self, ask: Ask) -> Plan:
         """Describes the effects; changes nothing.
 
@@ -113,6 +120,7 @@ class Act(ABC):
             InvalidRequest: A field cannot be.
             NotFound, NotAllowed: As for the deed.
         """
+        return Plan(about=self.effects(ask), button=self.button or self.title)
 
     @abstractmethod
     def do(self, ask: Ask) -> Deed:

@@ -6,7 +6,7 @@ import time
 
 from queuey.access import VERBS, parse_scope
 from queuey.console import pages
-from queuey.console.acts.act import Act, Deed, Field, Plan
+from queuey.console.acts.act import Act, Deed, Field
 from queuey.console.sessions import Ask
 from queuey.errors import InvalidRequest
 from queuey.messages import Scope
@@ -16,6 +16,11 @@ from queuey.time_parsing import duration
 class IssueKey(Act):
     name, title, needs = "key-add", "Make a key", ("admin",)
     fields = noted = (*VERBS, "queues", "expires", "note")
+    about = (
+        "A key may do less than you, and ends no later than your key or session. Until then it works, also if yours is "
+        "revoked or you log out; revoke it then, too."
+    )
+    button = "Make the key"
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         no_yes = (("", "no"), ("yes", "yes"))
@@ -24,15 +29,6 @@ class IssueKey(Act):
             Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
             Field("expires", "Ends after", _usual(ask), hint="Such as 12h or 90d; at most a year."),
             Field("note", "What it is for"),
-        )
-
-    def plan(self, ask: Ask) -> Plan:
-        return Plan(
-            about=(
-                "A key may do less than you, and ends no later than your key or session. Until then it works, also if "
-                "yours is revoked or you log out; revoke it then, too."
-            ),
-            button="Make the key",
         )
 
     def do(self, ask: Ask) -> Deed:
@@ -78,16 +74,14 @@ def _scope(ask: Ask) -> Scope:
 class RevokeKey(Act):
     name, title, needs = "key-revoke", "Revoke a key", ("admin",)
     fields = noted = ("key",)
+    button = "Revoke it"
 
-    def plan(self, ask: Ask) -> Plan:
+    def effects(self, ask: Ask) -> str:
         key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
         note = f" ({key.note})" if key.note else ""
-        return Plan(
-            about=(
-                f"Key {key.id}{note} is refused from then on: here at once, in other processes within ten seconds.\n"
-                "This cannot be undone."
-            ),
-            button="Revoke it",
+        return (
+            f"Key {key.id}{note} is refused from then on: here at once, in other processes within ten seconds.\n"
+            "This cannot be undone."
         )
 
     def do(self, ask: Ask) -> Deed:

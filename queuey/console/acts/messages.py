@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, Deed, Field, Plan
 from queuey.console.sessions import Ask
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
@@ -39,6 +39,8 @@ class SendMessage(Act):
     noted = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*noted, "body", "headers")
     longest = MAX_ENCODED * MAX_BODY + Act.longest
+    about = "Workers and readers get it as any other message."
+    button = "Send it"
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         return (
@@ -50,9 +52,6 @@ class SendMessage(Act):
             Field("ttl", "Time to live", hint="Seconds; blank: that of the queue."),
             Field("headers", "Headers", kind="text", hint="One on a line: name: value"),
         )
-
-    def plan(self, ask: Ask) -> Plan:
-        return Plan(about="Workers and readers get it as any other message.", button="Send it")
 
     def do(self, ask: Ask) -> Deed:
         access = ask.enter("send")
@@ -85,20 +84,25 @@ def item_of(ask: Ask) -> dict[str, Any]:
     return item
 
 
-class DeleteMessage(Act):
-    name, title, needs = "delete", "Delete a message", ("delete",)
-    fields = noted = ("message",)
+class OfMessage(Act):
+    """Does something with one message, which ``about`` names by id and partition."""
 
-    def plan(self, ask: Ask) -> Plan:
+    fields: tuple[str, ...] = ("message",)
+    noted = fields
+
+    def effects(self, ask: Ask) -> str:
         number, position = _place(ask)
-        return Plan(
-            about=(
-                f"Message {ids.to_hex(position)} of partition {number} is deleted: no reader and no worker gets it "
-                "from then on. A worker that has it already is not stopped.\n"
-                "This cannot be undone."
-            ),
-            button="Delete it",
-        )
+        return self.about.format(id=ids.to_hex(position), partition=number)
+
+
+class DeleteMessage(OfMessage):
+    name, title, needs = "delete", "Delete a message", ("delete",)
+    about = (
+        "Message {id} of partition {partition} is deleted: no reader and no worker gets it from then on. A worker that "
+        "has it already is not stopped.\n"
+        "This cannot be undone."
+    )
+    button = "Delete it"
 
     def do(self, ask: Ask) -> Deed:
         place = _place(ask)
@@ -106,23 +110,18 @@ class DeleteMessage(Act):
         return Deed(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 
-class ReleaseJob(Act):
+class ReleaseJob(OfMessage):
     name, title, needs = "release", "Release a job", ("admin",)
     fields = noted = ("message", "then")
+    about = (
+        "The claim of message {id} of partition {partition} ends. The worker that has it is not stopped, and learns of "
+        "it when it acknowledges or renews: then two may have worked at it."
+    )
+    button = "Release it"
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
         return (Field("then", "Then", "again", "choice", choices=choices),)
-
-    def plan(self, ask: Ask) -> Plan:
-        number, position = _place(ask)
-        return Plan(
-            about=(
-                f"The claim of message {ids.to_hex(position)} of partition {number} ends. The worker that has it is "
-                "not stopped, and learns of it when it acknowledges or renews: then two may have worked at it."
-            ),
-            button="Release it",
-        )
 
     def do(self, ask: Ask) -> Deed:
         number, position = _place(ask)

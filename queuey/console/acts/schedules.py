@@ -18,15 +18,10 @@ from queuey.time_parsing import duration
 
 
 class OfSchedule(Act):
-    """Does something with one schedule, for whom the needs are met at its queue.
-
-    Attributes:
-        about: What it does.
-    """
+    """Does something with one schedule, for whom the needs are met at its queue."""
 
     noted: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
-    about: str
 
     def find(self, ask: Ask) -> ScheduleReport:
         """Returns the schedule.
@@ -143,6 +138,7 @@ class ChangeSchedule(OfSchedule):
 
 class AddSchedule(ChangeSchedule):
     name, title = "schedule-add", "Make a schedule"
+    about = "The service posts the message at each instant of the timetable, also when your key has ended."
 
     def queue(self, ask: Ask) -> str:
         with suppress(ScheduleNotFound):
@@ -161,5 +157,4 @@ class AddSchedule(ChangeSchedule):
         return (Field("schedule", "Name"), *super().inputs(ask))
 
     def plan(self, ask: Ask) -> Plan:
-        about = "The service posts the message at each instant of the timetable, also when your key has ended."
-        return Plan(about=about, button=self.title)
+        return Act.plan(self, ask)

@@ -1,16 +1,28 @@
-"""Names of queues: as callers of this API have them, and as the application's queues have them.
+"""Names of queues, messages and moves: as callers of this API have them, and as the service has them.
 
 The two kinds of queues of one name are apart: the dedup queue ``q`` is the application's queue ``q~dedup``. A name that
 begins with two underscores gets a ``~`` in front, because the application's queues do not begin with an underscore. No
 name of a caller has a ``~``, so each one stands for a queue of its own.
+
+An id of a message has 40 hex digits, which are good for one queue: four are the partition, 32 the message's id, and
+four a checksum over both and the queue's name. It names a message, not a delivery: a caller with the id may acknowledge
+the message, whichever caller has claimed it. A move has a reference in base32, and three words for how it stands.
 """
 
 from __future__ import annotations
 
+import binascii
 import re
+from base64 import b32decode, b32encode
+from collections.abc import Iterable
 from typing import Literal
+from zlib import crc32
 
+from queuey import ids
+from queuey.api.progress import Move
+from queuey.claims.receipts import ClaimReceipt
 from queuey.facades.emodb.errors import BadArgument
+from queuey.messages import Message
 
 Kind = Literal["plain", "dedup"]
 """Of queue, as the application's queues have it."""
@@ -23,6 +35,11 @@ LONGEST_QUEUE = len(_SYSTEM) + MAX_NAME + len(_DEDUP)
 """Characters of the name that the application's queue has."""
 
 _NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re.ASCII)
+
+ID_LENGTH = 40
+"""Number of characters of an id."""
+_ID = re.compile(r"([0-9a-f]{4})([0-9a-f]{32})([0-9a-f]{4})", re.ASCII)
+_STATUS = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPLETE"}
 
 
 def queue_name(name: str, kind: Kind) -> str:
@@ -46,3 +63,62 @@ def is_of(queue: str, kind: Kind) -> bool:
 
 def shown_name(queue: str) -> str:
     return queue.removeprefix(_SYSTEM).removesuffix(_DEDUP)
+
+
+class MessageIds:
+    """Writes and reads the ids of one queue's messages.
+
+    Args:
+        queue: The name of the application's queue.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self._seed = crc32(queue.encode())
+
+    def write(self, message: Message) -> str:
+        text = f"{message.partition:04x}{message.id}"
+        return text + self._checksum(text)
+
+    def read(self, texts: Iterable[str], partitions: int) -> list[ClaimReceipt]:
+        """Reads ids, each once; those of partitions that the queue does not have any more are left out.
+
+        Raises:
+            BadArgument: One is malformed, or of another queue.
+        """
+        found = [self._read(text) for text in dict.fromkeys(map(str.lower, texts))]
+        return [receipt for receipt in found if 1 <= receipt.partition <= partitions]
+
+    def _read(self, text: str) -> ClaimReceipt:
+        match = _ID.fullmatch(text)
+        if match is None:
+            raise BadArgument("Invalid event ID.")
+        partition, name, checksum = match.groups()
+        if checksum != self._checksum(partition + name):
+            raise BadArgument("Invalid event ID checksum.")
+        try:
+            return ClaimReceipt(int(partition, 16), *ids.parse_id(name))
+        except ValueError:
+            raise BadArgument("Invalid event ID.") from None
+
+    def _checksum(self, text: str) -> str:
+        return f"{crc32(text.encode(), self._seed) & 0xFFFF:04x}"
+
+
+def reference_of(move: str) -> str:
+    return b32encode(bytes.fromhex(move)).decode().rstrip("=")
+
+
+def move_of(reference: str) -> str | None:
+    """Returns the id of a move, None if no move has the reference."""
+    try:
+        return b32decode(reference + "=" * (-len(reference) % 8)).hex()
+    except (ValueError, binascii.Error):
+        return None
+
+
+def shown_move(report: Move) -> dict[str, str]:
+    return {
+        "from": shown_name(report.source),
+        "to": shown_name(report.target),
+        "status": _STATUS.get(report.state, "ERROR"),
+    }

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from queuey.access import matches
 from queuey.api.claims import MAX_COUNTED
 from queuey.api.queues import Action
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
-from queuey.facades.emodb import errors, moves, payloads
-from queuey.facades.emodb.message_ids import MessageIds
-from queuey.facades.emodb.names import LONGEST_QUEUE, Kind, is_of, queue_name
-from queuey.facades.emodb.open_claims import OpenClaims, count_claims
-from queuey.facades.emodb.parameters import check_partitioned, read_count_limit, read_limit, read_ttl
+from queuey.facades.emodb import errors, names, requests
+from queuey.facades.emodb.names import LONGEST_QUEUE, Kind, MessageIds, is_of, queue_name
+from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
 from queuey.messages import Message, Queue, QueueSpec
-from queuey.service import Draft, QueueAccess
+from queuey.service import ClaimUseCases, Draft, QueueAccess
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response
+
+MAX_CLAIMED = 20_000
+"""Max live claims of a queue; polls of a full queue return nothing."""
+REMEMBERED = 4096
+"""Max queues whose numbers of claims are kept."""
 
 PARTITIONS = 8
 DEFAULT_TTL = 14 * 86_400
@@ -34,10 +39,47 @@ KINDS: dict[str, Kind] = {"queue": "plain", "dedupq": "dedup"}
 BASE = "/{base:queue|dedupq}/1"
 QUEUE = BASE + "/{queue:[^/]+}"
 OWN = tuple(f"/{base}/1/" for base in KINDS)
-
 SUCCESS = b'{"success":true}'
 NONE = b"[]"
 ZERO = b"0"
+
+
+class OpenClaims:
+    """Bounds the claims of queues.
+
+    A queue's claims are counted at its first poll in this process, and again whenever they may have reached the limit:
+    those that were made here since are added, and none is taken off. So the limit is exact for a queue that is polled
+    through one process, and each further process may go beyond it by what the others have claimed since its count.
+
+    Args:
+        claims: Counts.
+    """
+
+    def __init__(self, claims: ClaimUseCases) -> None:
+        self._claims = claims
+        self._lock = Lock()
+        self._known: OrderedDict[int, int] = OrderedDict()
+
+    def has_room(self, qid: int) -> bool:
+        """Returns whether it is known that a queue may have more claims. Never blocks."""
+        return self._known.get(qid, MAX_CLAIMED) < MAX_CLAIMED
+
+    def is_full(self, access: QueueAccess) -> bool:
+        qid = access.queue.qid
+        if not self.has_room(qid):
+            self._note(qid, self._claims.counts(access).claimed)
+        return not self.has_room(qid)
+
+    def add(self, qid: int, made: int) -> None:
+        if made:
+            self._note(qid, self._known.get(qid, 0) + made)
+
+    def _note(self, qid: int, number: int) -> None:
+        with self._lock:
+            self._known[qid] = number
+            self._known.move_to_end(qid)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
 
 
 class EmodbFacade(Facade):
@@ -138,12 +180,12 @@ class EmodbFacade(Facade):
     async def send(self, request: Request, match: Match) -> Response:
         """Stores a message; creates the queue if needed."""
         await self._admit(request, match, "send")
-        draft = await request.read(partial(payloads.read_message, request, self._limits))
+        draft = await request.read(partial(requests.read_message, request, self._limits))
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
         await self._admit(request, match, "send")
-        drafts = await request.read(partial(payloads.read_batch, request, self._limits))
+        drafts = await request.read(partial(requests.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
 
     async def send_batches(self, request: Request, match: Match) -> Response:
@@ -151,7 +193,7 @@ class EmodbFacade(Facade):
 
         def read() -> dict[str, list[Draft]]:
             self._require_key(request)
-            batches = payloads.read_batches(request, self._limits)
+            batches = requests.read_batches(request, self._limits)
             for name in batches:
                 try:
                     self._find(request, {**match, "queue": name}, "send")
@@ -218,7 +260,7 @@ class EmodbFacade(Facade):
         access: QueueAccess | None,
         settle: Callable[[Queue, Sequence[ClaimReceipt]], Coroutine[Any, Any, object]],
     ) -> Response:
-        texts = await request.read(partial(payloads.read_ids, request, self._limits))
+        texts = await request.read(partial(requests.read_ids, request, self._limits))
         ids = MessageIds(self.where(match)["queue"])
 
         async def settle_all(queue: Queue) -> None:
@@ -243,7 +285,7 @@ class EmodbFacade(Facade):
     def count_claims(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
         _read_query(request)
-        return _or(ZERO, access, lambda way: json_response(count_claims(self._claims, way)))
+        return _or(ZERO, access, lambda way: json_response(self._claims.counts(way).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
         access = await self._admit(request, match, "work")
@@ -274,7 +316,7 @@ class EmodbFacade(Facade):
             way = await self._authorization.admit(request, self.where(source), "delete")
             to = await self._authorization.admit(request, self.where(target), "send")
             move = await request.in_pool(partial(self._moves.begin, way, to))
-            return json_response({"id": moves.reference_of(move.id)})
+            return json_response({"id": names.reference_of(move.id)})
 
         return await self.apply(request, target, "send", begin)
 
@@ -300,11 +342,11 @@ class EmodbFacade(Facade):
         """Shows the status of a move to every caller of the application."""
         if not any(self._may(request, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
-        move = moves.move_of(match["reference"])
+        move = names.move_of(match["reference"])
         if move is not None:
             with suppress(MoveNotFound):
                 found = self._moves.show(self.application, move, partial(is_of, kind=KINDS[match["base"]]))
-                return json_response(moves.shown_move(found))
+                return json_response(names.shown_move(found))
         raise MoveNotFound(match["reference"])
 
     def _may(self, request: Request, action: Action) -> bool:
@@ -337,4 +379,4 @@ def _or(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAcces
 
 
 def _shown(queue: Queue, messages: Sequence[Message]) -> Response:
-    return Response(200, body_of(payloads.write_messages(messages, MessageIds(queue.name))), JSON)
+    return Response(200, body_of(requests.write_messages(messages, MessageIds(queue.name))), JSON)

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import KeyInUse, StoreUnavailable
-from queuey.facades.sqs import fifo, requests
-from queuey.facades.sqs.asked import Asked, Result
+from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
     MAX_DELAY,
     MAX_MESSAGE,
@@ -23,7 +22,17 @@ from queuey.facades.sqs.attributes import (
     kept_of,
 )
 from queuey.facades.sqs.errors import AWAY, SqsError, in_range, invalid
-from queuey.facades.sqs.messages import check_id, draft_of, received, sent_result, size_of
+from queuey.facades.sqs.messages import (
+    FifoDraft,
+    check_fifo_batch,
+    check_id,
+    draft_of,
+    fifo_draft_of,
+    received,
+    sent_result,
+    size_of,
+)
+from queuey.facades.sqs.requests import Asked, Result
 from queuey.messages import Queue
 from queuey.service import ClaimDelivery, Draft, Service
 from queuey.service.claims.requests import ClaimUndecided
@@ -65,7 +74,7 @@ class MessageActions:
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                draft, key = fifo.draft_of(given, queue, _trace(asked))
+                draft, key = fifo_draft_of(given, queue, _trace(asked))
             else:
                 draft, key = _draft(given, kept_of(queue), _trace(asked)), None
             posted = await self._messages.post(queue, [draft], key=key)
@@ -102,15 +111,15 @@ class MessageActions:
         That all clocks are past them is awaited once, and not for each: ten in a group would take longer than a request
         may.
         """
-        fifo.check_batch(entries, queue)
-        drafts, failed = _each(entries, lambda one: fifo.draft_of(one, queue, trace))
-        groups: dict[str | None, list[tuple[requests.SentEntry, fifo.FifoDraft]]] = {}
+        check_fifo_batch(entries, queue)
+        drafts, failed = _each(entries, lambda one: fifo_draft_of(one, queue, trace))
+        groups: dict[str | None, list[tuple[requests.SentEntry, FifoDraft]]] = {}
         for one, draft in drafts:
             groups.setdefault(one.message_group_id, []).append((one, draft))
         done: dict[str, Result] = {}
         placed: list[Placed] = []
 
-        async def send(group: Sequence[tuple[requests.SentEntry, fifo.FifoDraft]]) -> list[Result]:
+        async def send(group: Sequence[tuple[requests.SentEntry, FifoDraft]]) -> list[Result]:
             for at, (one, draft) in enumerate(group):
                 try:
                     posted = await self._messages.post(queue, [draft.draft], key=draft.key, more=True)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from queuey.api.progress import Move
 from queuey.errors import QueueExists, QueueNotFound
 from queuey.facades.sqs import attributes, requests
-from queuey.facades.sqs.asked import Asked, Result
 from queuey.facades.sqs.attributes import (
     COUNTS,
     MAX_NAME,
@@ -24,6 +23,7 @@ from queuey.facades.sqs.attributes import (
     tagged,
 )
 from queuey.facades.sqs.errors import SqsError, in_range, invalid, missing
+from queuey.facades.sqs.requests import Asked, Result
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.web.authorization import Authorization

@@ -14,11 +14,11 @@ from queuey.errors import SettingsError
 from queuey.facades.facade import Facade, Resource, Setup, as_uuid
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.facades.sqs import access_keys, signatures
-from queuey.facades.sqs.asked import Asked, Result
 from queuey.facades.sqs.errors import SqsError, as_sqs
 from queuey.facades.sqs.message_actions import MessageActions
 from queuey.facades.sqs.protocols import answer, error_answer, read_call
 from queuey.facades.sqs.queue_actions import QueueActions
+from queuey.facades.sqs.requests import Asked, Result
 from queuey.facades.sqs.signatures import Signature
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from queuey import ids
+from queuey.deadletters import DeadLetter, shape_of, stored_dead_letter
 from queuey.ids import Position
-from queuey.messages import Message, body_bytes
-from queuey.service.browsing.failures import Failures, by_reason, grouped
-from queuey.service.browsing.wanted import Wanted
+from queuey.messages import Message, Meta, body_bytes
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, Reading, mark_of, parse_bound
 from queuey.service.reading import Reader
@@ -23,6 +24,10 @@ MAX_SCANNED = 500
 """Max messages that one step of a scan reads; a page's bytes may end it sooner."""
 MAX_SAMPLED = 100
 """Max messages in a sample of sizes, and of dead letters."""
+
+NOTHING = Meta()
+MAX_SHAPED = 500
+"""Max characters of an error's text that count."""
 
 
 class Found:
@@ -142,3 +147,108 @@ def short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Posit
     beyond = [at for at in left.values() if at != last]
     common = [ids.to_hex(nearest(beyond))] if beyond else []
     return ",".join(common + [f"{number}:{ids.to_hex(last)}" for number, at in left.items() if at == last])
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions for a message; blank fields do not count.
+
+    Attributes:
+        text: In its body, in any case. A body of bytes has the UTF-8 of the text, as it is.
+        header: The name of one of its headers.
+        value: In the value of that header; without ``header``: in that of any header.
+        key: Its key, in an ordered queue.
+    """
+
+    text: str = ""
+    header: str = ""
+    value: str = ""
+    key: str = ""
+
+    @property
+    def anything(self) -> bool:
+        """True if every message matches."""
+        return not (self.text or self.header or self.value or self.key)
+
+    def takes(self, message: Message) -> bool:
+        meta = message.meta or NOTHING
+        if self.key and meta.key != self.key:
+            return False
+        if (self.header or self.value) and not self._has_header(meta):
+            return False
+        return not self.text or _holds(message.body, self.text)
+
+    def _has_header(self, meta: Meta) -> bool:
+        name, value = self.header.lower(), self.value
+        return any(name in {"", given} and value in held for given, held in meta.headers)
+
+
+def _holds(body: str | bytes, text: str) -> bool:
+    if isinstance(body, bytes):
+        return text.encode("utf-8", "surrogatepass") in body
+    return text.lower() in body.lower()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Dead letters with one reason.
+
+    Attributes:
+        queue: Where they came from.
+        error: Class of the last error.
+        shape: The common form of the errors' texts.
+        count: Number in the sample.
+        latest: When the last of them was given up, in seconds since 1970.
+        partition, id: Place of that one.
+    """
+
+    queue: str
+    error: str
+    shape: str
+    count: int
+    latest: float
+    partition: int
+    id: str
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """A sample of a queue of dead letters.
+
+    Attributes:
+        lies_in: The queue.
+        sampled: Messages in the sample, the newest ones.
+        unknown: Those without a reason.
+        groups: The most frequent reason first.
+    """
+
+    lies_in: str
+    sampled: int
+    unknown: int
+    groups: list[Failure]
+
+
+def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
+    groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
+    sampled = unknown = 0
+    for message in messages:
+        sampled += 1
+        one = stored_dead_letter(message, lies_in)
+        if one is None:
+            unknown += 1
+            continue
+        key = (one.queue, one.cause.error, shape_of(one.cause.text[:MAX_SHAPED]))
+        groups.setdefault(key, []).append(one)
+    found = [_failure(key, letters) for key, letters in groups.items()]
+    return Failures(lies_in, sampled, unknown, sorted(found, key=lambda each: (-each.count, -each.latest)))
+
+
+def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
+    """Merges failures of one reason, each with its queue of dead letters; the most frequent reason first."""
+    reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
+    for sample in samples:
+        for one in sample.groups:
+            reasons.setdefault((one.error, one.shape), []).append((sample.lies_in, one))
+    return sorted(reasons.values(), key=lambda some: -sum(one.count for _, one in some))
+
+
+def _failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:
+    last = max(letters, key=lambda one: one.cause.at)
+    return Failure(*key, len(letters), last.cause.at, last.stored_partition, last.stored_id)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from queuey.messages import Queue
-from queuey.service.workers import Answer, Topic, Workers
+from queuey.service.workers import Topic, Workers
 from queuey.turns import in_turns
 
 STEP, CELLS = 10, 360
@@ -45,8 +45,8 @@ class Cells(msgspec.Struct, frozen=True, array_like=True):
     depth: Sequence[int]
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Cells).decode
+HISTORY = Topic(20, int, Cells)
+"""Asks with the ``uid`` of a queue."""
 _BLANK = Cells(0, (), (), ())
 
 
@@ -102,7 +102,7 @@ class History:
         self._clock = clock
         self._lock = threading.Lock()
         self._rings: dict[int, Ring] = {}
-        workers.handle(Topic.HISTORY, self._tell)
+        workers.handle(HISTORY, lambda uid, answer: answer(self.own(uid)))
 
     def note(self, queue: Queue, sent: int, taken: int) -> None:
         if not sent and not taken:
@@ -145,23 +145,9 @@ class History:
 
     def of(self, queue: Queue) -> Cells:
         """Returns the merged cells of all processes of the service; waits a moment for the others."""
-        identity = self._workers.identity
-        answers: list[bytes] = []
-        heard = threading.Semaphore(0)
-
-        def hear(answer: bytes | None) -> None:
-            if answer is not None:
-                answers.append(answer)
-            heard.release()
-
-        others = [number for number in range(1, identity.total + 1) if number != identity.number]
-        for number in others:
-            self._workers.ask(number, Topic.HISTORY, b"%d" % queue.uid, hear)
-        until = time.monotonic() + ANSWER_SECONDS
-        for _ in others:
-            heard.acquire(timeout=max(0.0, until - time.monotonic()))
+        answers = self._workers.ask_all(HISTORY, queue.uid, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
-        return merged([now, self.own(queue.uid), *map(_decode, answers)])
+        return merged([now, self.own(queue.uid), *filter(None, answers)])
 
     def _add(self, queue: Queue, last: int) -> Ring:
         ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)
@@ -178,7 +164,3 @@ class History:
         own.sort(key=lambda uid: self._rings[uid].used)
         for uid in own[: -(-len(own) // 4)]:
             del self._rings[uid]
-
-    def _tell(self, question: bytes, answer: Answer) -> Callable[[], object]:
-        answer(_encode(self.own(int(question))))
-        return lambda: None

@@ -15,13 +15,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.api.claims import MAX_STATES
-from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, Settlement, State
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, JobState
-from queuey.service.claims.claiming import ClaimDelivery, ClaimSearch, PiggybackedAck, answers, by_partition, in_order
+from queuey.service.claims.claiming import (
+    ClaimDelivery,
+    ClaimSearch,
+    PartitionRotation,
+    PiggybackedAck,
+    answers,
+    by_partition,
+    in_order,
+)
+from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
@@ -30,6 +41,7 @@ from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ChangeRequest,
+    ClaimTotals,
     ClaimUndecided,
     Kind,
     Request,
@@ -37,23 +49,12 @@ from queuey.service.claims.requests import (
     StateQuery,
     too_late,
 )
-from queuey.service.claims.totals import ClaimTotals
-from queuey.service.claims.turns import PartitionRotation
-from queuey.service.claims.upkeep import SnapshotPolicy
 from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
-
-__all__ = [
-    "ClaimDelivery",
-    "ClaimUseCases",
-    "JobState",
-    "PiggybackedAck",
-    "ReleaseReason",
-]
 
 T = TypeVar("T")
 ENOUGH = 100

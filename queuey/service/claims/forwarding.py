@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
-from queuey.messages import Message, Meta, Queue
+from queuey.claims.drafts import Poll
+from queuey.claims.receipts import ClaimReceipt, Settlement
+from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.requests import Given, Kind, PollRequest, Request, SettleRequest, giving_back
-from queuey.service.claims.totals import ClaimTotals
+from queuey.service.claims.requests import ClaimTotals, Given, Kind, PollRequest, Request, SettleRequest, giving_back
 from queuey.service.core import Core
-from queuey.service.workers import Answer, Topic, Workers
+from queuey.service.workers import Answer, GiveUp, Topic, Workers
 
 SHARED = 30.0
 """Number of seconds for which a worker asks the home after it was refused."""
@@ -35,39 +35,33 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
     limit: int
     ttl: float
     max_bytes: int
-    worker: str = ""
+    worker: str
+
+    def request(self) -> Request:
+        return PollRequest(self.queue, Poll(self.limit, self.ttl, self.max_bytes, self.worker))
 
 
 class _Settle(msgspec.Struct, array_like=True, frozen=True):
-    """Receipts for another worker; each of ticks, low part, number and secret."""
+    """Receipts for another worker."""
 
     queue: Queue
     partition: int
     kind: Kind
-    receipts: list[tuple[int, int, int, int]]
+    receipts: Sequence[ClaimReceipt]
     ttl: float
 
+    def request(self) -> Request:
+        return SettleRequest(self.queue, self.kind, self.receipts, self.ttl)
 
-class _Given(msgspec.Struct, array_like=True, gc=False):
-    """A claimed message, in the order of :class:`~queuey.messages.Message`, and its claim."""
 
-    ticks: int
-    low: int
-    partition: int
-    expires: int
+class _Message(Message, array_like=True, gc=False):
+    """A message that another worker has claimed. Its body has no type, as msgspec reads no union of text and bytes."""
+
     body: Any
-    meta: Meta | None
-    deliveries: int
-    number: int
-    secret: int
-    until: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_read_claim = msgspec.msgpack.Decoder(_Claim).decode
-_read_settle = msgspec.msgpack.Decoder(_Settle).decode
-_read_given = msgspec.msgpack.Decoder(list[_Given]).decode
-_read_settled = msgspec.msgpack.Decoder(list[tuple[ReceiptStatus, float]]).decode
+CLAIM = Topic(17, _Claim, cast("type[list[Given]]", list[tuple[_Message, int, ClaimReceipt, int]]))
+SETTLE = Topic(18, _Settle, list[Settlement])
 
 
 class Forwarding:
@@ -78,8 +72,8 @@ class Forwarding:
         self._add = add
         self._core = core
         self._totals = totals
-        workers.handle(Topic.CLAIM, self._claim)
-        workers.handle(Topic.SETTLE, self._settle)
+        workers.handle(CLAIM, self._begin)
+        workers.handle(SETTLE, self._begin)
 
     def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
         """Sends requests to the partition's home, if that is another worker and this one was refused lately.
@@ -96,15 +90,14 @@ class Forwarding:
 
     def _ask(self, home: int, key: Key, now: float, request: Request) -> bool:
         """Sends a request to another worker, if its kind can be; returns whether it was sent."""
-        read: Callable[[bytes], list[Any]]
+        heard = partial(self._core.tell, self._heard, key, request)
         if isinstance(request, PollRequest):
             poll = request.poll
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes, poll.worker)
-            topic, question, read = Topic.CLAIM, _encode(claim), partial(_given, key[1])
+            ask = partial(self._workers.ask, home, CLAIM, claim, heard)
         elif isinstance(request, SettleRequest):
-            receipts = [(one.ticks, one.low, one.number, one.secret) for one in request.receipts]
-            settle = _Settle(request.queue, key[1], request.kind, receipts, request.ttl)
-            topic, question, read = Topic.SETTLE, _encode(settle), partial(_settled, request)
+            settle = _Settle(request.queue, key[1], request.kind, request.receipts, request.ttl)
+            ask = partial(self._workers.ask, home, SETTLE, settle, heard)
         else:
             return False
 
@@ -112,44 +105,19 @@ class Forwarding:
         request.asked = request.decided = now
         request.sent = True
         self._totals.forwarded()
-        self._workers.ask(home, topic, question, partial(self._core.tell, self._heard, key, request, read))
+        ask()
         return True
 
-    def _heard(self, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None) -> None:
+    def _heard(self, key: Key, request: Request, answer: list[Any] | None) -> None:
         """Answers a caller; without an answer of the worker the request is done here."""
         if answer is None:
             if not request.future.done():
                 request.doubtful = True
                 self._add(key, request)
-            return
-        found = read(answer)
-        if not request.answer(found) and found and isinstance(request, PollRequest) and request.poll.ttl:
-            self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in found]))
+        elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
+            self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in answer]))
 
-    # Questions of other workers
-
-    def _claim(self, question: bytes, answer: Answer) -> Callable[[], object]:
-        asked = _read_claim(question)
-        poll = Poll(asked.limit, asked.ttl, asked.max_bytes, asked.worker)
-        return self._begin(asked, lambda: PollRequest(asked.queue, poll), answer, _write_given)
-
-    def _settle(self, question: bytes, answer: Answer) -> Callable[[], object]:
-        asked = _read_settle(question)
-        receipts = [ClaimReceipt(asked.partition, *receipt) for receipt in asked.receipts]
-        return self._begin(
-            asked,
-            lambda: SettleRequest(asked.queue, asked.kind, receipts, asked.ttl),
-            answer,
-            lambda settled: _encode([(one.status, one.expires) for one in settled]),
-        )
-
-    def _begin(
-        self,
-        asked: _Claim | _Settle,
-        make: Callable[[], Request],
-        answer: Answer,
-        encode: Callable[[Any], bytes],
-    ) -> Callable[[], object]:
+    def _begin(self, asked: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
         """Starts another worker's request, from any thread; returns a function that gives it up.
 
         An error is no answer: the worker does it by itself and finds out what is wrong.
@@ -158,10 +126,10 @@ class Forwarding:
 
         def ended(future: asyncio.Future[Any]) -> None:
             if not future.cancelled():
-                answer(None if future.exception() is not None else encode(future.result()))
+                answer(None if future.exception() is not None else future.result())
 
         def begin() -> None:
-            request = make()
+            request = asked.request()
             begun.append(request)
             request.future.add_done_callback(ended)
             self._add((asked.queue.qid, asked.partition), request)
@@ -172,40 +140,3 @@ class Forwarding:
 
         self._core.tell(begin)
         return partial(self._core.tell, give_up)
-
-
-def _given(partition: int, answer: bytes) -> list[Given]:
-    return [
-        (
-            Message(one.ticks, one.low, one.partition, one.expires, one.body, one.meta),
-            one.deliveries,
-            ClaimReceipt(partition, one.ticks, one.low, one.number, one.secret),
-            one.until,
-        )
-        for one in _read_given(answer)
-    ]
-
-
-def _settled(request: SettleRequest, answer: bytes) -> list[Settlement]:
-    pairs = zip(request.receipts, _read_settled(answer), strict=request.kind != "check")
-    return [Settlement(receipt, status, expires) for receipt, (status, expires) in pairs]
-
-
-def _write_given(given: list[Given]) -> bytes:
-    return _encode(
-        [
-            _Given(
-                one.ticks,
-                one.low,
-                one.partition,
-                one.expires,
-                one.body,
-                one.meta,
-                deliveries,
-                receipt.number,
-                receipt.secret,
-                until,
-            )
-            for one, deliveries, receipt, until in given
-        ]
-    )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, EntryDraft, ScanDuplicates, State
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.covers import ScanDuplicates
+from queuey.claims.drafts import MOST_IDS, EntryDraft
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Location, Message, Queue, Slice, bytes_of, rendered_bytes
+from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Read, SplitDuplicates
+from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates
 
 CHUNK = MOST_IDS
 """Max messages of a chunk."""
@@ -23,8 +24,6 @@ FETCHED = 32
 """Number of messages that are fetched at once."""
 MOST_COPIES = MOST_ABOVE
 """Max copies that a turn at a dedup queue passes over."""
-
-Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims import ClaimTiming, State, limits_of
+from queuey.claims.places import limits_of
+from queuey.claims.state import ClaimTiming, State
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache

@@ -12,7 +12,8 @@ import msgspec
 
 from queuey import ids
 from queuey.api.claims import Backlog, ClaimCounts, Job, PartitionClaims, QueueSize
-from queuey.claims import State, digest_of
+from queuey.claims.covers import digest_of
+from queuey.claims.state import State
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound
 from queuey.ids import Position

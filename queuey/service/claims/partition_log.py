@@ -19,21 +19,11 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from queuey.claims import (
-    ClaimTiming,
-    CoverDraft,
-    Entry,
-    EntryDraft,
-    LastDelivery,
-    Poll,
-    ReceiptStatus,
-    ScanDuplicates,
-    State,
-    UnknownFormat,
-    decode_entry,
-    encode_entry,
-)
-from queuey.claims.receipts import SECRET_BITS
+from queuey.claims.covers import CoverDraft, ScanDuplicates
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
+from queuey.claims.state import ClaimTiming, LastDelivery, State
 from queuey.deadletters import queue_for
 from queuey.errors import (
     InvalidRequest,
@@ -49,12 +39,11 @@ from queuey.errors import (
 from queuey.ids import Position
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.service.claims.attempts import note_lapsed
-from queuey.service.claims.duplicates import Duplicates
-from queuey.service.claims.finding import Finder
-from queuey.service.claims.finding.in_order import OrderedScanner
-from queuey.service.claims.follow_ups import FollowUps, publish
+from queuey.service.claims.finding import Duplicates, Finder
+from queuey.service.claims.follow_ups import FollowUps, LogCompaction, SnapshotPolicy, publish
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
+    ClaimTotals,
     ClaimUndecided,
     PollRequest,
     Request,
@@ -69,9 +58,7 @@ from queuey.service.claims.requests import (
     too_many,
     too_many_wait,
 )
-from queuey.service.claims.scans import Candidates
-from queuey.service.claims.totals import ClaimTotals
-from queuey.service.claims.upkeep import LogCompaction, SnapshotPolicy
+from queuey.service.claims.scans import Candidates, OrderedScanner
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store

@@ -1,26 +1,23 @@
-"""Requests to one partition's log. Each is answered once. Those that wait at one moment share an entry."""
+"""Requests to one partition's log, their queue and their counters.
+
+Each is answered once. Requests that wait at one moment share an entry.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 from zlib import crc32
 
-from queuey.claims import (
-    MOST_ABOVE,
-    MOST_OUTSTANDING,
-    MOST_WAITING,
-    ClaimReceipt,
-    EntryDraft,
-    Poll,
-    ReceiptStatus,
-    Settlement,
-    State,
-)
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.drafts import MOST_IDS, EntryDraft, Poll
+from queuey.claims.entries import Entry
+from queuey.claims.order import MOST_WAITING
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.deadletters import queue_for
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.messages import Backoff, Message, Queue
@@ -347,3 +344,45 @@ def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
     """Returns the error of a partition that has as many claims as it may have."""
     text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
     return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)
+
+
+class ClaimTotals:
+    """Counters of all logs of a process, by the names of their metrics. Safe for use by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(("appends", "appends_refused", "operations", "forwarded"), 0)
+        self._counts |= dict.fromkeys(("delivered", "redelivered", "acknowledged", "superseded"), 0)
+
+    def refused(self) -> None:
+        """Counts an append that another process was ahead of."""
+        with self._lock:
+            self._counts["appends_refused"] += 1
+
+    def forwarded(self) -> None:
+        """Counts a request that another worker was asked for."""
+        with self._lock:
+            self._counts["forwarded"] += 1
+
+    def ended(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
+        """Counts a round: its requests, its entry, and the state after that."""
+        counts = self._counts
+        with self._lock:
+            for request in requests:
+                if isinstance(request, SettleRequest):
+                    for one in request.settled:
+                        counts["acknowledged"] += one.status is ReceiptStatus.DONE and request.kind == "acknowledge"
+                        counts["superseded"] += one.status is ReceiptStatus.SUPERSEDED
+            if entry is None:
+                return
+            counts["appends"] += 1
+            counts["operations"] += len(requests)
+            for _, positions in entry.claims:
+                counts["delivered"] += len(positions)
+                for position in positions:
+                    claim = state.outstanding.get(position)
+                    counts["redelivered"] += claim is not None and claim.deliveries > 1
+
+    def statistics(self) -> dict[str, float]:
+        with self._lock:
+            return {f"claims_{name}_total": count for name, count in self._counts.items()}

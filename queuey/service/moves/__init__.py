@@ -1,26 +1,59 @@
 """Use cases of moves: all messages of a queue are moved to another one, as a job that survives its process.
 
-See ``docs/architecture-claims.md``.
+See ``docs/architecture-claims.md``. The record of a move is due some seconds after the process at work on it has
+changed it last, which it does every second. So if that process stands still, another one goes on. If the other one
+works after all, that does no harm: see :mod:`queuey.service.moves.active_move`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from secrets import randbits
+from typing import NamedTuple, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
+from queuey import ids
 from queuey.api.progress import Move, MoveState
-from queuey.errors import InvalidRequest, MoveNotFound
+from queuey.errors import InvalidRequest, MoveNotFound, QueueyError, RecordChanged
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Record
 from queuey.service.claims import ClaimUseCases
-from queuey.service.due_work import DueRunner
-from queuey.service.moves.carrying import MoveCarrier, MoveTiming
-from queuey.service.moves.records import MoveRecord, MoveRecords, began, decode
+from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
+from queuey.service.moves.active_move import ActiveMove
+from queuey.service.moves.records import KIND, OVER, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
-__all__ = ["MoveTiming", "MoveUseCases"]
 M = TypeVar("M", bound=Move)
+T = TypeVar("T")
+MOST_HERE = 8
+"""Max moves that one process works on at a time."""
+REST, LONGEST_REST = 0.25, 0.1
+"""Rest after a chunk, for other requests: its ratio to the time of the chunk, and max seconds."""
+
+
+class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds.
+
+    Attributes:
+        search: Between two searches for moves that have stopped elsewhere.
+        stale: A move whose record has not changed for so long is taken over.
+        beat: Between two changes of a record.
+    """
+
+    search: float = 3.0
+    stale: float = 4.0
+    beat: float = 1.0
+
+    @property
+    def of_steps(self) -> DueTiming:
+        return DueTiming(search=self.search, overdue=0.0, max_ahead=self.stale, max_pause=self.search, at_once=1)
 
 
 class MoveUseCases:
@@ -105,7 +138,7 @@ class MoveUseCases:
         record = self._records.find(application, name)
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        return _report(MoveState, self._records.cancel(record.move))
+        return _report(MoveState, record if record.progress.state in OVER else self._records.cancel(record.move))
 
 
 def _is_seen(record: MoveRecord, may_see: Callable[[str], bool]) -> bool:
@@ -122,8 +155,151 @@ def _report(kind: type[M], record: MoveRecord) -> M:
         moved=progress.moved,
         total=None if progress.total < 0 else progress.total,
         left=progress.left,
-        began=began(move),
+        began=ids.ticks_to_seconds(move.number),
         updated=progress.updated or None,
         ended=progress.ended or None,
         error=progress.error or None,
     )
+
+
+class _Work(NamedTuple):
+    """A move in work, and its record as this process has written it."""
+
+    active: ActiveMove
+    record: Record
+    saved: float
+
+
+class MoveCarrier(DueWork):
+    """Takes the steps of moves, as a ``DueWork``: each moves a partition a chunk further."""
+
+    kind = KIND
+
+    def __init__(
+        self,
+        store: Store,
+        claims: ClaimUseCases,
+        move_records: MoveRecords,
+        timing: MoveTiming,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._core = claims.core
+        self._records = move_records
+        self._timing = timing
+        self._clock = clock
+        self._wall = wall
+        self._token = randbits(63) | 1
+        self._work: dict[str, _Work] = {}
+        self._moved = 0
+
+    def statistics(self) -> dict[str, float]:
+        return {"moves_running": len(self._work), "moves_messages_total": self._moved}
+
+    def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner copes with it
+        self._records.adopt()
+
+    def held(self, name: str) -> Record | None:
+        work = self._work.get(name)
+        return None if work is None else work.record
+
+    def forget(self, name: str) -> None:
+        self._work.pop(name, None)
+
+    async def step(self, record: Record) -> NextStep | None:
+        progress = decode(record.value).progress
+        work = self._work.get(record.name)
+        if work is None or progress.runner != self._token:
+            is_put_off = self._store.claim_time() < record.due <= self._in(self._timing.stale)
+            if is_put_off and progress.runner not in {0, self._token}:
+                raise RecordChanged(record.name)  # Another process works on it.
+            if len(self._work) >= MOST_HERE:
+                return NextStep(record.version, 0, self._timing.stale)
+            work = await self._take_over(record, progress)
+        else:
+            work = work._replace(record=record)
+        active = work.active
+        active.progress = replace(active.progress, state=progress.state)
+        began, error = self._clock(), active.progress.error
+        if not active.over and active.due <= began:
+            await active.run()
+        if active.over:
+            await self._end(work)
+            return None
+        now = self._clock()
+        if now - work.saved >= self._timing.beat or active.progress.error != error:
+            work = await self._save(work, active.counted(), self._in(self._timing.stale))
+        rest = max(active.due - now, min(LONGEST_REST, REST * (now - began)))
+        return NextStep(work.record.version, 0, min(rest, self._timing.beat))
+
+    async def _take_over(self, record: Record, before: Progress) -> _Work:
+        mine = replace(before, runner=self._token)
+        due = self._in(self._timing.stale)
+        record = await self._core.in_thread(partial(self._records.save, record, mine, due))
+        active = ActiveMove(decode(record.value).move, mine, self._store, self._claims, self._clock)
+        if mine.total < 0:
+            await active.estimate()
+        work = self._work[record.name] = _Work(active, record, self._clock())
+        return work
+
+    async def _save(self, work: _Work, progress: Progress, due: int) -> _Work:
+        """Records progress.
+
+        Raises:
+            RecordChanged: Another process works on the move now.
+        """
+        active, record = work.active, work.record
+        moved = progress.moved - active.progress.moved
+        if moved:
+            progress = replace(progress, updated=self._wall())
+        saved, progress = await self._write(partial(self._records.save, due=due), record, progress)
+        self._moved += moved
+        active.progress = progress
+        work = self._work[record.name] = _Work(active, saved, self._clock())
+        return work
+
+    async def _end(self, work: _Work) -> None:
+        """Records the end of a move."""
+        record, counted = work.record, work.active.counted()
+        state: State = "cancelled" if counted.state == "cancelling" else "done"
+        if counted.error:
+            state = "failed"
+        moved, now = counted.moved - work.active.progress.moved, self._wall()
+        over = replace(counted, state=state, ended=now, runner=0, updated=now if moved else counted.updated)
+        await self._write(self._records.end, record, over)
+        self._moved += moved
+
+    async def _write(
+        self, write: Callable[[Record, Progress], T], record: Record, progress: Progress
+    ) -> tuple[T, Progress]:
+        """Writes progress; returns the result and the progress, which is that of a move asked to end if it was.
+
+        Raises:
+            RecordChanged: Another process works on the move now, or it is over.
+        """
+        while True:
+            try:
+                return await self._core.in_thread(partial(write, record, progress)), progress
+            except RecordChanged:
+                record = await self._core.in_thread(partial(self._records.reread, record))
+                there = decode(record.value).progress
+                if there.runner != self._token or there.state != "cancelling":
+                    raise
+                if progress.state == "running":
+                    progress = replace(progress, state="cancelling")
+
+    async def end(self) -> None:
+        # Without a runner in the record, other processes go on at once.
+        for work in list(self._work.values()):
+            try:
+                await self._save(work, replace(work.active.counted(), runner=0), self._store.claim_time())
+            except RecordChanged:
+                continue
+            except QueueyError:
+                return
+
+    def _in(self, seconds: float) -> int:
+        return self._store.claim_time() + round(seconds * TICKS_PER_SECOND)

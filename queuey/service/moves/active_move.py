@@ -1,8 +1,27 @@
-"""One move that this process works on, partition by partition; :mod:`.partition_moves` has the order of the steps."""
+"""One move that this process works on, partition by partition.
+
+Any number of processes may take the steps of one move at once, each may stop after any step, and none needs to know of
+the others. The log of the partition decides (:mod:`queuey.claims`)::
+
+            ┌───────────── the log: messages are taken, one chunk ◄──────────────┐
+            ▼                                                                    │
+    they are posted to the target, under a key that names the chunk              │
+            ▼                                                                    │
+    they are deleted here ──► the log: the chunk is moved, the next one is taken ┘
+
+1. A message is in one chunk at most, because the log takes only messages that are neither claimed nor done.
+2. The messages of a chunk get into the target once, because its key is theirs alone.
+3. A message is deleted here only after it is in the target, and the log has its chunk until then. So any process that
+   finds a chunk under way goes on with it.
+4. No chunk is taken while another one is under way. So the order stays.
+5. When the move ends, the log records that, and takes nothing for it any more: a process that wakes up late does no
+harm.
+"""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,21 +31,21 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import place_in
+from queuey.claims.covers import place_in
 from queuey.deadletters import moved_to
 from queuey.errors import (
     ClaimsRefused,
+    Conflict,
     QueueChanged,
     QueueNotFound,
     QueueyError,
     StoreBusy,
     StoreClosed,
 )
-from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.move_turns import FETCHED, MoveOrder, MoveTurn
-from queuey.service.moves.partition_moves import MoveBlocked, PartitionMove
 from queuey.service.moves.records import Move, Progress
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -46,6 +65,69 @@ WAIT = 0.2
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class MoveBlocked(Conflict):
+    """Another move has left a chunk under way."""
+
+
+class PartitionMove(ABC):
+    """The steps of a move in one partition, without their execution.
+
+    Attributes:
+        number: Of the partition.
+        turn: The log's last answer; None: it was not asked yet.
+        over: The move takes nothing more here.
+        is_given_back: The target is gone for good: the chunk under way stays here.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.turn: MoveTurn | None = None
+        self.over = False
+        self.is_given_back = False
+
+    async def advance(self) -> None:
+        """Goes on with the chunk under way, or takes one. After an error this may be called again.
+
+        Raises:
+            MoveBlocked: An earlier move was never finished.
+        """
+        if self.is_given_back:
+            await self.ask(give_back=True)
+            self.over = True
+            return
+        turn = self.turn
+        if turn is None or not turn.chunk:
+            self.turn = await self.ask()
+        else:
+            self.turn = await self.ask(moved=turn.chunk, last=await self.carry(turn))
+        if self.turn.blocked and not self.turn.ended:
+            raise MoveBlocked("An earlier move from this queue was never finished.")
+        self.over = self.turn.ended
+
+    async def carry(self, turn: MoveTurn) -> Position:
+        """Publishes and deletes a chunk; returns the position of its last message in the target."""
+        messages = await self.fetch(turn.places) if turn.messages is None else turn.messages
+        last = await self.publish(turn.chunk, messages, turn.last)
+        await self.delete(turn.places)
+        return last
+
+    @abstractmethod
+    async def ask(self, *, moved: int = 0, last: Position = FIRST, give_back: bool = False) -> MoveTurn:
+        """Asks the log for a turn; see :class:`~queuey.service.claims.move_turns.MoveOrder`."""
+
+    @abstractmethod
+    async def fetch(self, places: list[Position]) -> list[Message]:
+        """Reads messages by id; returns those that are still there."""
+
+    @abstractmethod
+    async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
+        """Posts messages to the target under the chunk's key; returns the last one's position there, or ``after``."""
+
+    @abstractmethod
+    async def delete(self, places: list[Position]) -> None:
+        """Deletes messages here."""
 
 
 class SourceGone(Exception):
@@ -84,13 +166,19 @@ class _Partition(PartitionMove):
         return await self._move.ask(self.number, moved=moved, last=last, give_back=give_back)
 
     async def fetch(self, places: list[Position]) -> list[Message]:
-        return await self._move.in_source(partial(self._move.fetch, self.number, places))
+        def fetch(queue: Queue) -> list[Message]:
+            locations = [(self.number, place) for place in places]
+            steps = range(0, len(locations), FETCHED)
+            return [one for at in steps for one in self._move.store.fetch(queue, locations[at : at + FETCHED])]
+
+        return await self._move.in_source(fetch)
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
         return await self._move.core.in_thread(partial(self._move.publish, self.number, chunk, messages, after))
 
     async def delete(self, places: list[Position]) -> None:
-        await self._move.in_source(partial(self._move.delete, self.number, places))
+        locations = [(self.number, place) for place in places]
+        await self._move.in_source(lambda queue: self._move.store.delete(queue, locations))
 
 
 class ActiveMove:
@@ -105,7 +193,7 @@ class ActiveMove:
     ) -> None:
         self.move = move
         self.progress = progress
-        self._store = store
+        self.store = store
         self._claims = claims
         self.core = claims.core
         self._clock = clock
@@ -134,7 +222,7 @@ class ActiveMove:
         """Sets the total."""
 
         def size() -> int:
-            access = QueueAccess(self.core, self._store, self._source(), lambda _: None)
+            access = QueueAccess(self.core, self.store, self._source(), lambda _: None)
             return self._claims.size(access, COUNTED).size
 
         with suppress(QueueyError, SourceGone):
@@ -196,7 +284,7 @@ class ActiveMove:
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
-            exact=self._store.exact_horizon,
+            exact=self.store.exact_horizon,
             moved=moved,
             last=last,
             stop=bool(self.progress.error) or self.progress.state == "cancelling",
@@ -213,20 +301,20 @@ class ActiveMove:
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def in_source(self, call: Callable[[Queue], T]) -> T:
-        return await self.core.in_thread(partial(self._on_source, call))
+        def on_source() -> T:
+            queue = self._source()
+            for _ in range(ATTEMPTS):
+                try:
+                    return call(queue)
+                except QueueChanged:
+                    queue = self._source(fresh=True)
+            return call(queue)
 
-    def fetch(self, partition: int, places: list[Position], queue: Queue) -> list[Message]:
-        found: list[Message] = []
-        for at in range(0, len(places), FETCHED):
-            found += self._store.fetch(queue, [(partition, place) for place in places[at : at + FETCHED]])
-        return found
-
-    def delete(self, partition: int, places: list[Position], queue: Queue) -> int:
-        return self._store.delete(queue, [(partition, place) for place in places])
+        return await self.core.in_thread(on_source)
 
     def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
         """Posts a chunk once; its messages keep the rest of their TTL."""
-        now = self._store.now()
+        now = self.store.now()
         to = self._target()
         items = [
             NewMessage(one.body, place_in(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
@@ -241,7 +329,7 @@ class ActiveMove:
         for _ in range(ATTEMPTS):
             target = self._target()
             try:
-                posted = self._store.append_once(target, items, key, after=after if after > ids.FIRST else None)
+                posted = self.store.append_once(target, items, key, after=after if after > ids.FIRST else None)
                 return max(position for _, position in posted.locations)
             except QueueChanged:
                 self._target(fresh=True)
@@ -263,18 +351,9 @@ class ActiveMove:
         """Returns a queue's row if it has the messages of the move."""
         for again in (fresh, True):
             try:
-                queue = self._store.queue(self.move.application, name, fresh=again)
+                queue = self.store.queue(self.move.application, name, fresh=again)
             except QueueNotFound:
                 return None
             if queue.qid == qid:
                 return queue
         return None
-
-    def _on_source(self, call: Callable[[Queue], T]) -> T:
-        queue = self._source()
-        for _ in range(ATTEMPTS):
-            try:
-                return call(queue)
-            except QueueChanged:
-                queue = self._source(fresh=True)
-        return call(queue)

@@ -190,12 +190,12 @@ class MoveRecords:
             MoveNotFound: No move of the application has that id.
         """
         if _ID.fullmatch(name) is not None:
-            # In this order, so that one that ends meanwhile is found.
-            for value in self._under_way(application):
-                if value.move.id == name:
-                    return value
+            under_way = self._under_way(application)  # Before the others, so that one that ends meanwhile is found.
             if (record := self._store.record(_ENDED, application, name)) is not None:
                 return decode(record.value)
+            for value in under_way:
+                if value.move.id == name:
+                    return value
             old = self._old(int(name, 16))
             if old is not None and old.move.application == application:
                 return old
@@ -289,8 +289,3 @@ def _name_of(source_qid: int) -> str:
 def _recorded(move: Move, progress: Progress, due: int) -> Record:
     value = _encode(MoveRecord(move, progress))
     return Record(KIND, move.application, _name_of(move.source_qid), value, due)
-
-
-def began(move: Move) -> float:
-    """Returns when a move began (seconds since 1970)."""
-    return ids.ticks_to_seconds(move.number)

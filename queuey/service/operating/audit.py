@@ -18,10 +18,9 @@ import msgspec
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
 from queuey.ids import Position
-from queuey.messages import AUDITS, Location, Message, Meta, QueueSpec
+from queuey.messages import AUDITS, Location, Meta, QueueSpec
 from queuey.service.core import Core
-from queuey.service.drafts import Draft
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
@@ -170,7 +169,11 @@ class AuditLog:
         for _ in range(MAX_SCANNED // PAGE):
             wanted = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
             reading = self._reader.read(access, wanted)
-            seen += ((_place(found), entry) for found in reading.messages if is_seen(entry := _decode(found.body)))
+            seen += (
+                ((found.partition, found.position), entry)
+                for found in reading.messages
+                if is_seen(entry := _decode(found.body))
+            )
             if len(seen) > PAGE or not reading.more:
                 break
             since = parse_bound(reading.cursor)
@@ -186,10 +189,6 @@ class AuditLog:
                 self._store.create_application(AUDITS)
             queue, _ = self._store.create_queue(AUDITS, application, QueueSpec(ttl=KEPT))
         return QueueAccess(self._core, self._store, queue, lambda _: None)
-
-
-def _place(message: Message) -> Location:
-    return message.partition, message.position
 
 
 def _work(application: str, form: str) -> str:

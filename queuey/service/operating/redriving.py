@@ -19,11 +19,9 @@ from queuey import ids
 from queuey.deadletters import DeadLetter, by_origin, place_of, shape_of, stored_dead_letter
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
-from queuey.service.browsing import short_cursor
-from queuey.service.browsing.failures import MAX_SHAPED
+from queuey.service.browsing import MAX_SHAPED, short_cursor
 from queuey.service.core import Core
-from queuey.service.drafts import Draft, content_of
-from queuey.service.messages import MessageUseCases
+from queuey.service.messages import Draft, MessageUseCases, content_of
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
@@ -40,7 +38,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Origin, class of the last error and common form of its text, both
-            cut to :data:`~queuey.service.browsing.failures.MAX_SHAPED` characters.
+            cut to :data:`~queuey.service.browsing.MAX_SHAPED` characters.
         place: The only one that is meant.
     """
 

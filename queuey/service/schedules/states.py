@@ -27,8 +27,8 @@ from queuey import ids
 from queuey.errors import TimeZoneUnknown
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Meta, Record
-from queuey.service.drafts import Draft
 from queuey.service.due_work import MAX_AHEAD
+from queuey.service.messages import Draft
 from queuey.service.schedules.timetables import Timetable, instants, next_instant
 
 KIND = "schedule"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -18,11 +19,13 @@ import socket
 import struct
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from queuey.service.core import LoopCalls
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +37,25 @@ LOST_SECONDS = 2.5
 """Timeout in seconds after which a silent worker that owes an answer counts as gone."""
 AGAIN_SECONDS = 1.0
 """Interval in seconds between attempts to connect."""
+SENT_ALONE = 4 << 10
+"""Min bytes of a question or answer that is sent at once: joining it with others would only copy it."""
 MOST_UNSENT = 64 << 20
 """Max bytes that wait for a worker which does not read them; with more, its connection is closed."""
 MOST_BYTES = 256 << 20
 """Max bytes of one question or answer. A longer one comes from no worker."""
 _FRAME = struct.Struct(">IBQ")
 _CREDENTIALS = struct.Struct("3i")
+_ANSWER, _FAILURE, _LEAVING, _ALIVE = range(4)
+_encode = msgspec.msgpack.Encoder().encode
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+Answer = Callable[[A | None], None]
+"""Gets an answer; None: there is none. Called once, from any thread."""
+GiveUp = Callable[[], object]
+"""Ends the work on a question whose answer nobody waits for any more; from any thread."""
+Handler = Callable[[Q, Answer[A]], GiveUp | None]
+"""Begins to answer a question, without blocking."""
 
 
 class WorkerIdentity(NamedTuple):
@@ -64,19 +80,28 @@ class WorkerIdentity(NamedTuple):
         return f"\0queuey-{self.service}-{number}"
 
 
-class Topic(IntEnum):
-    COUNTS = 16
-    CLAIM = 17
-    SETTLE = 18
-    NEWS = 19
-    HISTORY = 20
+class Topic(Generic[Q, A]):
+    """A kind of question.
 
+    Args:
+        number: Names it; from 16 to 255.
+        question, answer: Types of its questions and answers.
+    """
 
-_ANSWER, _FAILURE, _LEAVING, _ALIVE = range(4)
-Answer = Callable[[bytes | None], None]
-"""Gets an answer; None: there is none. Called once, from any thread."""
-Handler = Callable[[bytes, Answer], Callable[[], object]]
-"""Begins to answer a question, without blocking; returns a function that gives up."""
+    def __init__(self, number: int, question: type[Q], answer: type[A]) -> None:
+        self.number = number
+        self._read_question = msgspec.msgpack.Decoder(question).decode
+        self._read_answer = msgspec.msgpack.Decoder(answer).decode
+
+    def write(self, question: Q) -> bytes:
+        return _encode(question)
+
+    def read(self, answer: bytes | None) -> A | None:
+        return None if answer is None else self._read_answer(answer)
+
+    def handle(self, handler: Handler[Q, A], question: bytes, answer: Answer[bytes]) -> GiveUp | None:
+        """Has a question answered."""
+        return handler(self._read_question(question), lambda value: answer(None if value is None else _encode(value)))
 
 
 class Workers:
@@ -87,146 +112,157 @@ class Workers:
 
     def __init__(self) -> None:
         self.identity = WorkerIdentity("", 1)
-        self._handlers: dict[int, Handler] = {_ALIVE: _live}
-        self._others: dict[int, _Asking] = {}
-        self._answering: set[_Answering] = set()
+        self._handlers: dict[int, Handler[bytes, bytes]] = {}
+        self._others: dict[int, _Other] = {}
+        self._asking: set[_Asking] = set()
         self._thread: threading.Thread | None = None
+        self._has_left = False
 
-    def handle(self, topic: Topic, handler: Handler) -> None:
+    def handle(self, topic: Topic[Q, A], handler: Handler[Q, A]) -> None:
         """Sets the handler of a topic. To be called before this worker joins."""
-        self._handlers[topic] = handler
+        self._handlers[topic.number] = partial(topic.handle, handler)
 
     def join(self, identity: WorkerIdentity) -> None:
         """Joins the workers of a service, and starts the thread that listens and asks."""
         self.identity = identity
         if identity.total == 1:
             return
-        self._loop = loop = asyncio.new_event_loop()
-        self._left: asyncio.Future[float] = loop.create_future()
-        self._thread = threading.Thread(target=self._run, name="queuey-workers", daemon=True)
-        others = set(range(1, identity.total + 1)) - {identity.number}
-        self._others = {number: _Asking(loop, identity.address(number)) for number in sorted(others)}
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        loop = runner.get_loop()
+        self._calls = LoopCalls(loop)
+        self._leaving: asyncio.Future[float] = loop.create_future()
+        numbers = (number for number in range(1, identity.total + 1) if number != identity.number)
+        self._others = {number: _Other(loop, identity.address(number)) for number in numbers}
+        self._thread = threading.Thread(target=self._run, args=(runner,), name="queuey-workers", daemon=True)
         self._thread.start()
 
     def is_up(self, number: int) -> bool:
         """Returns whether another worker is connected and answers. If not, starts to connect."""
         other = self._others.get(number)
-        return other is not None and other.is_up()
+        if other is None or other.is_up:
+            return other is not None
+        self._calls(other.connect)
+        return False
 
-    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
+    def ask(self, number: int, topic: Topic[Q, A], question: Q, answer: Answer[A]) -> None:
         """Asks another worker. There is no answer if it cannot be reached, gives none, or goes away meanwhile."""
         other = self._others.get(number)
-        if other is None:
+        if other is None or self._has_left:
             answer(None)
         else:
-            other.ask(topic, question, answer)
+            content = topic.write(question)
+            self._calls(other.ask, topic.number, content, lambda found: answer(topic.read(found)))
+
+    def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
+        """Asks all other workers and waits; returns the answers by number, None if a worker gave no answer in time."""
+        answers: dict[int, A | None] = dict.fromkeys(self._others)
+        arrived = threading.Semaphore(0)
+
+        def hear(number: int, answer: A | None) -> None:
+            answers[number] = answer
+            arrived.release()
+
+        for number in self._others:
+            self.ask(number, topic, question, partial(hear, number))
+        until = time.monotonic() + seconds
+        for _ in self._others:
+            arrived.acquire(timeout=max(0.0, until - time.monotonic()))
+        return answers.copy()
 
     def leave(self, seconds: float) -> None:
         """Answers open questions, for at most ``seconds``, and asks and answers no more."""
-        if self._thread is not None:
-            with contextlib.suppress(RuntimeError):  # it has left
-                self._loop.call_soon_threadsafe(self._begin_to_leave, seconds)
+        if self._thread is not None and not self._has_left:
+            self._has_left = True
+            self._calls(self._leaving.set_result, seconds)
             self._thread.join(seconds + 1)
 
     # In the thread
 
-    def _begin_to_leave(self, seconds: float) -> None:
-        if not self._left.done():
-            self._left.set_result(seconds)
-
-    def _run(self) -> None:
-        with contextlib.closing(self._loop) as loop:
-            asyncio.set_event_loop(loop)
-            loop.run_until_complete(self._serve())
+    def _run(self, runner: asyncio.Runner) -> None:
+        with runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
-        loop, address = asyncio.get_running_loop(), self.identity.address(self.identity.number)
-        server = None
-        while server is None and not self._left.done():
-            try:
-                server = await loop.create_unix_server(self._take, address, backlog=self.identity.total + 8)
-            except OSError:
-                await asyncio.sleep(REBIND_SECONDS)
-        seconds = await self._left
-        until = time.monotonic() + seconds
+        loop, address, server = asyncio.get_running_loop(), self.identity.address(self.identity.number), None
+        while not self._leaving.done():
+            if server is None:
+                with contextlib.suppress(OSError):
+                    server = await loop.create_unix_server(self._accept, address, backlog=self.identity.total + 8)
+            for other in self._others.values():
+                other.check()
+            await asyncio.wait([self._leaving], timeout=REBIND_SECONDS if server is None else QUIET_SECONDS / 2)
+        until = time.monotonic() + self._leaving.result()
         if server is not None:
             server.close()
         for other in self._others.values():
             other.close()
-        for one in self._answering:
-            one.send(_LEAVING, 0, b"")
-        while time.monotonic() < until and any(one.is_busy for one in self._answering):  # noqa: ASYNC110 - threads answer
+        for asking in self._asking:
+            asking.send(_LEAVING, 0, b"")
+        while time.monotonic() < until and any(asking.is_busy for asking in self._asking):  # noqa: ASYNC110 - threads answer
             await asyncio.sleep(0.005)
-        while self._answering or any(other.is_connected for other in self._others.values()):
-            for one in list(self._answering):
-                one.abort()
+        while self._asking or any(other.is_connected for other in self._others.values()):
+            for asking in self._asking:
+                asking.abort()
             await asyncio.sleep(0)
 
-    def _take(self) -> _Answering:
-        return _Answering(asyncio.get_running_loop(), self._handlers, self._answering)
+    def _accept(self) -> _Asking:
+        asking = _Asking(self._calls, self._handlers, self._asking.discard)
+        self._asking.add(asking)
+        return asking
 
 
-def _live(_question: bytes, answer: Answer) -> Callable[[], object]:
-    answer(b"")
-    return _nothing
+class _End(asyncio.Protocol):
+    """One end of a connection: sends frames of a kind, a number and some bytes. Used in the bus's thread."""
 
-
-def _nothing() -> None: ...
-
-
-class _Frames(asyncio.Protocol, ABC):
-    """One end of a connection: frames with a kind, a number and some bytes. Any thread may send."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._transport: Any = None
         self._unread = bytearray()
-        self._lock = threading.Lock()
         self._unsent: list[bytes] = []
+
+    @property
+    def is_connected(self) -> bool:
+        return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Closes the connection unless the other process is of this user."""
-        credentials = transport.get_extra_info("socket").getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-        )
+        peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self._transport = transport
-        if _CREDENTIALS.unpack(credentials)[1] != os.geteuid():
+        if _CREDENTIALS.unpack(peer)[1] != os.geteuid():
             self.abort()
+        self._flush()
 
     def data_received(self, data: bytes) -> None:
         """Handles complete frames."""
         self._unread += data
-        at = 0
-        while len(self._unread) - at >= _FRAME.size:
-            length, kind, number = _FRAME.unpack_from(self._unread, at)
-            begin = at + _FRAME.size
+        end = 0
+        while len(self._unread) - end >= _FRAME.size:
+            length, kind, number = _FRAME.unpack_from(self._unread, end)
+            begin = end + _FRAME.size
             if length > MOST_BYTES:
                 self.abort()
                 return
             if len(self._unread) - begin < length:
                 break
-            at = begin + length
-            self.took(kind, number, bytes(self._unread[begin:at]))
-        del self._unread[:at]
+            end = begin + length
+            self.took(kind, number, bytes(self._unread[begin:end]))
+        del self._unread[:end]
 
-    @abstractmethod
     def took(self, kind: int, number: int, content: bytes) -> None:
         """Handles a frame."""
+        raise NotImplementedError
 
     def send(self, kind: int, number: int, content: bytes) -> None:
-        """Sends a frame soon. Those of a moment are sent together."""
-        with self._lock:
-            self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
-            first = len(self._unsent) == 1
-        if first:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._flush)
+        """Sends a frame soon, or when there is a connection. Those of a moment are sent together."""
+        self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
+        if len(content) >= SENT_ALONE:
+            self._flush()
+        elif len(self._unsent) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        with self._lock:
-            frames, self._unsent = self._unsent, []
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(frames))
+            self._transport.write(b"".join(self._unsent))
+            self._unsent = []
             if self._transport.get_write_buffer_size() > MOST_UNSENT:
                 self.abort()
 
@@ -235,15 +271,17 @@ class _Frames(asyncio.Protocol, ABC):
             self._transport.abort()
 
 
-class _Answering(_Frames):
-    """The end that gets questions."""
+class _Asking(_End):
+    """Another worker that asks."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handlers: dict[int, Handler], known: set[_Answering]) -> None:
-        super().__init__(loop)
+    def __init__(
+        self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]], forget: Callable[[_Asking], None]
+    ) -> None:
+        super().__init__()
+        self._calls = calls
         self._handlers = handlers
-        self._known = known
-        self._under_way: dict[int, Callable[[], object]] = {}
-        known.add(self)
+        self._forget = forget
+        self._under_way: dict[int, GiveUp | None] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -252,163 +290,99 @@ class _Answering(_Frames):
         return bool(self._under_way or unsent)
 
     def took(self, kind: int, number: int, content: bytes) -> None:
-        self._under_way[number] = _nothing
+        if kind == _ALIVE:
+            self.send(_ANSWER, number, b"")
+            return
+        self._under_way[number] = None
         try:
-            give_up = self._handlers[kind](content, partial(self._answer, number))
+            self._under_way[number] = self._handlers[kind](content, partial(self._calls, self._answer, number))
         except Exception:
             log.exception("A worker could not answer a question of another one")
             self._answer(number, None)
-            return
-        with self._lock:
-            if number in self._under_way:
-                self._under_way[number] = give_up
 
     def _answer(self, number: int, answer: bytes | None) -> None:
-        if answer is None:
-            self.send(_FAILURE, number, b"")
-        else:
-            self.send(_ANSWER, number, answer)
-        with self._lock:
-            self._under_way.pop(number, None)
+        if number in self._under_way:
+            del self._under_way[number]
+            self.send(_FAILURE if answer is None else _ANSWER, number, answer or b"")
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._known.discard(self)
-        for give_up in list(self._under_way.values()):
+        self._forget(self)
+        for give_up in filter(None, self._under_way.values()):
             give_up()
 
 
-class _Asking:
-    """The questions to one other worker."""
+class _Other(_End):
+    """Another worker that is asked, over one connection at a time.
+
+    Attributes:
+        is_up: It has answered, and is not about to leave.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        super().__init__()
         self._loop = loop
         self._address = address
-        self._lock = threading.Lock()
-        self._link: _Link | None = None
-        self._waiting: list[tuple[Topic, bytes, Answer]] | None = None
-        """While a connection is made, the questions that wait for it."""
-        self._not_before = 0.0
-
-    @property
-    def is_connected(self) -> bool:
-        """True if there is a connection, or one is being made."""
-        return self._link is not None or self._waiting is not None
-
-    def is_up(self) -> bool:
-        """Returns whether it can be asked now; if not, starts to connect."""
-        link = self._link
-        if link is not None:
-            return link.is_up
-        with self._lock:
-            self._connect()
-        return False
-
-    def ask(self, topic: Topic, question: bytes, answer: Answer) -> None:
-        """Asks, connecting before if need be."""
-        with self._lock:
-            link = self._link
-            if link is None and self._connect() and self._waiting is not None:
-                self._waiting.append((topic, question, answer))
-                return
-        if link is None:
-            answer(None)
-        else:
-            link.ask(topic, question, answer)
-
-    def close(self) -> None:
-        with self._lock:
-            self._not_before = math.inf
-            link = self._link
-            waiting: list[tuple[Topic, bytes, Answer]] = []
-            if self._waiting is not None:
-                waiting, self._waiting = self._waiting, []
-        if link is not None:
-            link.abort()
-        for _, _, answer in waiting:
-            answer(None)
-
-    def _connect(self) -> bool:
-        """Starts to connect, unless that was tried a moment ago; returns whether a connection is being made."""
-        if self._waiting is None and self._link is None and time.monotonic() >= self._not_before:
-            self._waiting = []
-            asyncio.run_coroutine_threadsafe(self._open(), self._loop)
-        return self._waiting is not None
-
-    async def _open(self) -> None:
-        link: _Link | None = None
-        with contextlib.suppress(OSError):
-            _, link = await self._loop.create_unix_connection(partial(_Link, self._loop, self._lost), self._address)
-        with self._lock:
-            if link is not None and link.is_over:
-                link = None
-            self._link = link
-            waiting, self._waiting = self._waiting or [], None
-            if link is None:
-                self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
-            elif self._not_before == math.inf:
-                link.abort()
-        for topic, question, answer in waiting:
-            if link is None:
-                answer(None)
-            else:
-                link.ask(topic, question, answer)
-
-    def _lost(self) -> None:
-        with self._lock:
-            self._link = None
-            self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
-
-
-class _Link(_Frames):
-    """The end that asks."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
-        super().__init__(loop)
-        self._lost = lost
-        self._number = 0
-        self._asked: dict[int, Answer] = {}
+        self._asked: dict[int, Answer[bytes]] = {}
+        self._numbers = itertools.count(1)
         self._heard = 0.0
-        self._watching = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._not_before = 0.0
         self._is_leaving = False
-        self.is_over = False
         self.is_up = False
-        """True if it has answered, and is not about to leave."""
+
+    def connect(self) -> bool:
+        """Starts to connect, unless that was tried a moment ago; returns whether there is or will be a connection."""
+        if not self.is_connected and self._connecting is None and time.monotonic() >= self._not_before:
+            self._connecting = self._loop.create_task(self._connect())
+        return self.is_connected or self._connecting is not None
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(LOST_SECONDS):
+                await self._loop.create_unix_connection(lambda: self, self._address)
+        except OSError as error:
+            self.connection_lost(error)
+        finally:
+            self._connecting = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
         self.send(_ALIVE, 0, b"")
+        super().connection_made(transport)
 
-    def ask(self, topic: Topic, question: bytes, answer: Answer) -> None:
-        """Sends a question, unless the connection is lost."""
-        with self._lock:
-            over = self.is_over
-            self._number += 1
-            number = self._number
-            if not over:
-                self._asked[number] = answer
-        if over:
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport, self._unsent = None, []
+        self._unread.clear()
+        self.is_up = self._is_leaving = False
+        self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
             answer(None)
-        else:
-            self.send(topic, number, question)
 
-    def _flush(self) -> None:
-        super()._flush()
-        if self._asked and not self._watching:
-            self._watching, self._heard = True, self._loop.time()
-            self._loop.call_later(QUIET_SECONDS, self._watch)
+    def ask(self, kind: int, question: bytes, answer: Answer[bytes]) -> None:
+        """Asks, connecting before if need be."""
+        if not self.connect():
+            answer(None)
+            return
+        if not self._asked:
+            self._heard = self._loop.time()
+        number = next(self._numbers)
+        self._asked[number] = answer
+        self.send(kind, number, question)
 
-    def _watch(self) -> None:
-        """Checks that a worker that has not answered yet is alive."""
+    def check(self) -> None:
+        """Checks that it is alive, if it has not answered yet."""
         quiet = self._loop.time() - self._heard
-        self._watching = bool(self._asked) and not self.is_over
-        if not self._watching:
-            return
-        if quiet > LOST_SECONDS:
+        if self._asked and quiet > LOST_SECONDS:
             self.abort()
-            return
-        if quiet >= QUIET_SECONDS / 2:
+        elif self._asked and quiet >= QUIET_SECONDS / 2:
             self.send(_ALIVE, 0, b"")
-        self._loop.call_later(QUIET_SECONDS / 2, self._watch)
+
+    def close(self) -> None:
+        self._not_before = math.inf
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self.connection_lost(None)
+        self.abort()
 
     def took(self, kind: int, number: int, content: bytes) -> None:
         self._heard = self._loop.time()
@@ -417,12 +391,3 @@ class _Link(_Frames):
         answer = self._asked.pop(number, None)
         if answer is not None:
             answer(content if kind == _ANSWER else None)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self.is_up = False
-        with self._lock:
-            self.is_over = True
-            asked, self._asked = self._asked, {}
-        self._lost()
-        for answer in asked.values():
-            answer(None)

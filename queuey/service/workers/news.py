@@ -11,18 +11,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 
-from queuey.service.workers import AGAIN_SECONDS, Answer, Topic, Workers
+from queuey.service.workers import AGAIN_SECONDS, Answer, GiveUp, Topic, Workers
 from queuey.storage import Store
 
 PAUSE_SECONDS = 0.002
 """Interval in seconds until a worker asks for more news: the news of this time is sent together."""
 MAX_PARTITIONS = 1_000
 """Max partitions of one question; the polls find messages in others."""
+NEWS = Topic(19, list[str], bytes)
+"""Asks with the moment of the news and numbers of partitions, hexadecimal: on Cassandra they have more than 64 bits."""
 
 
+@dataclass(slots=True)
 class _Listener:
     """Another worker.
 
@@ -32,12 +36,9 @@ class _Listener:
         not_before: Time of the next question, at the earliest (monotonic).
     """
 
-    __slots__ = ("is_asked", "not_before", "stored")
-
-    def __init__(self) -> None:
-        self.stored: set[int] = set()
-        self.is_asked = False
-        self.not_before = 0.0
+    stored: set[int] = field(default_factory=set)
+    is_asked: bool = False
+    not_before: float = 0.0
 
 
 class News:
@@ -49,10 +50,10 @@ class News:
         self._lock = threading.Lock()
         self._listeners: dict[int, _Listener] = {}
         self._moment = 0
-        self._asking: list[Answer] = []
+        self._asking: list[Answer[bytes]] = []
         """Other workers that are answered when a request waits here."""
         self._is_closed = False
-        workers.handle(Topic.NEWS, self._heard)
+        workers.handle(NEWS, self._heard)
 
     def begin(self) -> None:
         """Starts to ask the others, when this worker has joined them."""
@@ -84,8 +85,8 @@ class News:
                 return
             listener.is_asked = True
             stored, listener.stored = listener.stored, set()
-            moment = self._moment
-        self._workers.ask(number, Topic.NEWS, _written(moment, stored), partial(self._answered, number))
+            question = [f"{number:x}" for number in (self._moment, *stored)]
+        self._workers.ask(number, NEWS, question, partial(self._answered, number))
 
     def _answered(self, number: int, answer: bytes | None) -> None:
         listener = self._listeners[number]
@@ -98,8 +99,8 @@ class News:
 
     # Questions of others
 
-    def _heard(self, question: bytes, answer: Answer) -> Callable[[], object]:
-        moment, *partitions = (int(number, 16) for number in question.split())
+    def _heard(self, question: list[str], answer: Answer[bytes]) -> GiveUp:
+        moment, *partitions = (int(number, 16) for number in question)
         with self._lock:
             self._asking.append(answer)
         # In this order: a request that begins to wait in between has the question answered.
@@ -114,12 +115,7 @@ class News:
         for answer in asking:
             answer(b"")
 
-    def _forget(self, answer: Answer) -> None:
+    def _forget(self, answer: Answer[bytes]) -> None:
         with self._lock:
             if answer in self._asking:
                 self._asking.remove(answer)
-
-
-def _written(moment: int, partitions: Iterable[int]) -> bytes:
-    """Returns a question; on Cassandra the numbers of partitions have more than 64 bits."""
-    return b" ".join(b"%x" % number for number in (moment, *partitions))

@@ -2,76 +2,55 @@
 
 What promises what:
 
-* ids, write stamps: :mod:`.clocks.id_generator`, on the clock of :mod:`.clocks.clock`, which
-  :mod:`.clocks.clock_watch` compares with the cluster's;
+* ids, write stamps: :mod:`.clocks.clock`, which :mod:`.clocks.clock_watch` compares with the cluster's;
 * writes that are acknowledged within W of their ids or taken back: :mod:`.write.writer`, :mod:`.write.undo_writes`;
 * reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.bucket_index`,
   :mod:`.read.reading`;
 * whole ranges in and out: :mod:`.store.bulk`, :mod:`.write.bulk_load`; records of work that is done again:
-  :mod:`.catalogue.ledger`; documents of applications: :mod:`.catalogue.records`;
-* queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
+  :mod:`.store.ledger`; documents of applications: :mod:`.store.records`;
+* queues, whose rows no process uses longer than C: :mod:`.store.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.store.claim_logs`;
-* posts with idempotency keys: :mod:`.store.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
-  :mod:`.store.names`, by the rules of :mod:`.write.names`, shown by :mod:`.store.named_values`;
+* posts with idempotency keys and named messages: :mod:`.store.names`, by the rules of :mod:`.write.post_keys` and
+  :mod:`.write.names`;
 * waiting readers: :mod:`.waiting.arrivals`, by what :mod:`.waiting.recent_writes` records of all processes;
-* what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
+* what purges and deletes leave: :mod:`.catalogue.garbage_collection`;
+* the parts, and how they are made: :mod:`.store.connected`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
-from uuid import uuid4
 
-from queuey.errors import Outcome, StoreClosed, StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, ticks_to_seconds
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.cassandra import bucket_index, message_codec
-from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
-from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.catalogue.applications import CassandraApplications
-from queuey.storage.cassandra.catalogue.ledger import CassandraLedger
-from queuey.storage.cassandra.catalogue.offsets import CassandraOffsets, OffsetTable
-from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
-from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
-from queuey.storage.cassandra.catalogue.records import CassandraRecords
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
-from queuey.storage.cassandra.clocks.light_checks import NOW
-from queuey.storage.cassandra.clocks.tails import WRITE as TELL_TAILS
-from queuey.storage.cassandra.clocks.tails import Tails
+from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector
+from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.clocks.timing_in_force import READ as READ_TIMING
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.clocks.timing_in_force import TELL_TAILS
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
-from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.options import CassandraOptions, Level
+from queuey.storage.cassandra.store import claim_logs, names
 from queuey.storage.cassandra.store.bulk import CassandraBulk
-from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs, ClaimLogRemoval
+from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs
 from queuey.storage.cassandra.store.covers import CassandraCovers
-from queuey.storage.cassandra.store.keyed_posts import CassandraKeyedPosts
-from queuey.storage.cassandra.store.names import CassandraNames
+from queuey.storage.cassandra.store.ledger import CassandraLedger
+from queuey.storage.cassandra.store.names import CassandraKeyedPosts, CassandraNames
+from queuey.storage.cassandra.store.offsets import CassandraOffsets
+from queuey.storage.cassandra.store.queues import CassandraCatalogue
+from queuey.storage.cassandra.store.records import CassandraRecords
 from queuey.storage.cassandra.waiting import recent_writes
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
-from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
-from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.cassandra.write.row_changes import StoreParts
-from queuey.storage.deadlines import Deadline, Done, bounded
+from queuey.storage.deadlines import bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
@@ -96,7 +75,6 @@ PREPARED = (
     *recent_writes.PREPARED,
     NOW,
     *claim_logs.PREPARED,
-    *keyed_posts.PREPARED,
     *names.PREPARED,
 )
 """Statements that the loop's thread sends often, prepared ahead."""
@@ -112,7 +90,6 @@ class CassandraStore(
     CassandraBulk,
     CassandraKeyedPosts,
     CassandraNames,
-    CassandraApplications,
     CassandraOffsets,
     CassandraLedger,
     CassandraRecords,
@@ -125,58 +102,16 @@ class CassandraStore(
     def __init__(
         self, url: str, options: CassandraOptions, clock: Clock, *, driver: Callable[..., Driver] = Driver
     ) -> None:
-        self._options = options
-        self._clock = clock
-        self._closing = threading.Event()
-        self._process = uuid4().hex
-        self._deadline = Deadline(options.deadline, clock.boottime)
-        self._timing = TimingInForce(options, clock)
-        self._driver = driver(parse_url(url), options, verify=self._problem, deadline=self._deadline)
-        self._transactions = LightweightTransactions(self._driver, options, clock.boottime)
-        self._rows = QueueCache(self._driver, options, self._timing, clock, self._transactions)
-        self._index = QueueIndex(self._driver, options)
-        self._pending_deletes = PendingDeletes(self._driver, options)
-        self._offsets = OffsetTable(self._driver, options, clock, self._transactions)
-        self._known = {}
-        self._bucket_index = BucketIndex(self._driver, clock, options.cached_queues, self._timing)
-        self._empty_ranges = EmptyRanges(options.cached_queues)
-        self._generator = IdGenerator(clock)
-        self._stamps = Stamps(clock, lambda: self._timing.assumed.clock_difference)
-        self._levels = ConsistencyLevels(options, self._driver.replication, self._timing)
-        self._clock_check = ClockCheck(clock, lambda: self._timing.kept.clock_difference)
-        self._clock_check.jumped = self._forget
-        self._tails = Tails(clock, lambda: self._clock_check.offset_bound)
-        self._watch = ClockWatch(
-            self._driver,
-            clock,
-            self._clock_check,
-            options.heartbeat,
-            timing=self._timing,
-            beat=self._beat,
-        )
-        self._writer = ReservingWriter(
-            self._driver,
-            options,
-            clock,
-            generator=self._generator,
-            queue_rows=self._rows,
-            bucket_index=self._bucket_index,
-            watch=self._watch,
-            levels=self._levels,
-            timing=self._timing,
-            tails=self._tails,
-        )
-        self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer, self._transactions)
-        record = RecentWrites(self._driver, clock, self._process)
-        self._arrivals = PolledArrivals(self, clock, record, self._driver.calls)
+        super().__init__(url, options, clock, driver=driver)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
             self._driver,
             options,
             clock,
             self._pending_deletes,
-            self._offsets,
-            ClaimLogRemoval(self._driver, options, self._transactions),
+            self._index,
+            self.forget_offsets,
+            self.remove_logs,
             self._closing,
         )
 
@@ -187,11 +122,6 @@ class CassandraStore(
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
-
-    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        if self._driver.loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
-        return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:
         # Also red: a clock that is off, a schema that is too old or too new.
@@ -233,9 +163,6 @@ class CassandraStore(
     def guarantee(self, queue: Queue) -> str:
         return self._levels.guarantee(queue)
 
-    def read_delay(self, queue: Queue) -> float:
-        return self._levels.delay(queue)
-
     def ids_ahead(self) -> float:
         return max(0, self._generator.next_time() - self._clock.now()) / TICKS_PER_SECOND
 
@@ -247,20 +174,10 @@ class CassandraStore(
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
 
     def _problem(self, driver: Driver) -> str | None:
-        """Returns why the keyspace cannot be used; if it can, prepares what is sent often."""
         problem = schema_problem(driver) or driver.calls.run(self._timing.renew(driver))
         if problem is None:
             driver.prepare(PREPARED)
         return problem
-
-    def _forget(self) -> None:
-        self._rows.forget_all()
-        self._bucket_index.forget_all()
-
-    def _beat(self) -> None:
-        self._timing.refresh(self._driver)
-        if self._options.follow:
-            self._tails.tell(self._driver, self._process, self._options.catalogue_write, self._timing.stored.change)
 
     def statistics(self) -> dict[str, float]:
         writer, undo_writer = self._writer, self._writer.undo_writer

@@ -22,11 +22,10 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket, RecordedBuckets
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, Recent
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.recent import Recent
 
 log = logging.getLogger(__name__)
 

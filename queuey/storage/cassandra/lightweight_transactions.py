@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import Done, called
 from queuey.storage.cassandra.options import CassandraOptions
@@ -118,7 +118,9 @@ class LightweightTransactions:
         levels = self._options.catalogue_write, self._options.catalogue_serial
         return Request(statement, values, *levels, further=further)
 
-    async def decide(self, change: Change, token: object = None, read_back: Request | None = None) -> ChangeResult:
+    async def decide(
+        self, change: Change, token: object = None, read_back: Request | Encoded | None = None
+    ) -> ChangeResult:
         """Sends a change until it is applied or refused.
 
         Args:
@@ -158,7 +160,7 @@ class LightweightTransactions:
             self.doubts += 1
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
-    async def _send(self, request: Request, seconds: float) -> list[Any]:
+    async def _send(self, request: Request | Encoded, seconds: float) -> list[Any]:
         """Sends a request once; returns the first row of the answer, an empty list without one."""
         rows = await self._driver.ask(request._replace(timeout=seconds))
         if not rows and not request.statement.reads:

@@ -12,7 +12,7 @@ import msgspec
 from queuey.ids import FLIP, Position
 from queuey.messages import Message, Meta, NewMessage, stored_meta
 from queuey.storage.cassandra.bucketing import NAMES
-from queuey.storage.cassandra.driver import UNSET, Decode, Encoded, Rows, Statement
+from queuey.storage.cassandra.driver import UNSET, Rows, Statement
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _TEXT, _BYTES = b"\0", b"\1"
@@ -133,23 +133,6 @@ def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
 def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
     """Returns the encoded values of ``UP`` and ``DOWN``; both bounds inclusive."""
     return key + _pack_range(16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
-
-
-def encoded_bulk(
-    where: tuple[int, int, int],
-    kind: int,
-    lower: Position,
-    upper: Position,
-    limit: int,
-    consistency: str,
-    decode: Decode,
-    *,
-    bodies: bool,
-) -> Encoded:
-    """Returns a query for a range of a bucket, both bounds inclusive, whose answer is read without decoding."""
-    statement = (BULK_UP if bodies else BULK_IDS_UP)[kind]
-    values = encoded_range(key_of(*where), lower, upper, limit)
-    return Encoded(statement, RANGED, [values], routing_of(*where), consistency, decode)
 
 
 def starts(body: bytes, columns: int) -> list[int]:

@@ -132,12 +132,10 @@ class CassandraOptions:
 
 
 def _check_level(name: str, level: Level) -> None:
-    if level.write is not None and level.write not in WRITE_LEVELS:
-        levels = ", ".join(WRITE_LEVELS)
-        raise SettingsError(f"{name}: {level.write!r} is not a write consistency level. Use one of {levels}.")
-    if level.read is not None and level.read not in READ_LEVELS:
-        levels = ", ".join(READ_LEVELS)
-        raise SettingsError(f"{name}: {level.read!r} is not a read consistency level. Use one of {levels}.")
+    for kind, value, allowed in (("write", level.write, WRITE_LEVELS), ("read", level.read, READ_LEVELS)):
+        if value is not None and value not in allowed:
+            text = f"{name}: {value!r} is not a {kind} consistency level. Use one of {', '.join(allowed)}."
+            raise SettingsError(text)
 
 
 @dataclass(frozen=True)

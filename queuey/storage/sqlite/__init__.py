@@ -17,19 +17,14 @@ from queuey.storage import Store
 from queuey.storage.deadlines import Deadline, Done, bounded
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
-from queuey.storage.sqlite.catalogue.applications import SqliteApplications
-from queuey.storage.sqlite.catalogue.ledger import SqliteLedger
-from queuey.storage.sqlite.catalogue.offsets import SqliteOffsets
-from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
-from queuey.storage.sqlite.catalogue.records import SqliteRecords
+from queuey.storage.sqlite.arrivals import CommittedArrivals
+from queuey.storage.sqlite.bulk import SqliteBulk
+from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
-from queuey.storage.sqlite.covers import SqliteCovers
+from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.keyed_posts import SqliteKeyedPosts
 from queuey.storage.sqlite.names import SqliteNames
-from queuey.storage.sqlite.options import SqliteOptions
-from queuey.storage.sqlite.read.arrivals import CommittedArrivals
-from queuey.storage.sqlite.read.bulk import SqliteBulk
+from queuey.storage.sqlite.progress import SqliteProgress
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 
@@ -37,19 +32,7 @@ __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
 @bounded
-class SqliteStore(
-    SqliteCatalogue,
-    SqliteBulk,
-    SqliteKeyedPosts,
-    SqliteNames,
-    SqliteApplications,
-    SqliteOffsets,
-    SqliteLedger,
-    SqliteRecords,
-    SqliteClaimLogs,
-    SqliteCovers,
-    Store,
-):
+class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, SqliteClaimLogs, Store):
     name = "sqlite"
 
     def __init__(self, directory: Path, options: SqliteOptions) -> None:

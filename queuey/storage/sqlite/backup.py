@@ -22,8 +22,7 @@ from queuey import ids
 from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
-from queuey.storage.sqlite.connection import Connection, DatabaseError, translate
-from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate
 
 Tell = Callable[[str, int, int | None], None]
 """Called now and then with a step, the bytes done, and all bytes (None: not known)."""

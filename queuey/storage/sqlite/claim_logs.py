@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from queuey.errors import InvalidRequest, QueueyError
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs
+from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -28,8 +30,23 @@ _WRITE = (
 )
 
 
-class SqliteClaimLogs(ClaimLogs):
+_WRITE_COVER = (
+    "INSERT INTO covers (queue_partition, digest, until) VALUES (?, ?, ?) "
+    "ON CONFLICT (queue_partition, digest) DO UPDATE SET until = max(until, excluded.until)"
+)
+_READ_COVERS = "SELECT digest, until FROM covers WHERE queue_partition = ? AND digest IN ({})"
+_COVERS_TOGETHER = 500
+"""Max digests of one query, and rows of one transaction's step."""
+_FORGET_COVERS = (
+    "DELETE FROM covers WHERE queue_partition = ? AND digest IN "
+    "(SELECT digest FROM covers WHERE queue_partition = ? AND until <= ? AND digest > ? ORDER BY digest LIMIT ?) "
+    "RETURNING digest"
+)
+
+
+class SqliteClaimLogs(ClaimLogs, Covers):
     _db: Database
+    clock_difference = 1.0
 
     def begin_append_entry(
         self,
@@ -74,6 +91,47 @@ class SqliteClaimLogs(ClaimLogs):
 
     def claims_refusal(self, queue: Queue) -> str | None:  # noqa: ARG002 - the contract's signature
         return None
+
+    # Covers
+
+    def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
+        items_of.check_partition(queue, partition)
+        qp = queue.qid << 8 | partition
+
+        def work(transaction: Transaction) -> None:
+            transaction.verify(queue)
+            transaction.connection.executemany(_WRITE_COVER, [(qp, digest, until) for digest, until in covers])
+
+        self._db.writer.perform(work, weight=32 * len(covers))
+
+    def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
+        items_of.check_partition(queue, partition)
+        wanted = list(digests)
+        found: dict[bytes, int] = {}
+        with self._db.readers.reading() as connection:
+            self._db.verify(connection, queue)
+            for at in range(0, len(wanted), _COVERS_TOGETHER):
+                some = wanted[at : at + _COVERS_TOGETHER]
+                marks = ", ".join("?" * len(some))
+                rows: Any = connection.execute(
+                    _READ_COVERS.format(marks), (queue.qid << 8 | partition, *some)
+                ).fetchall()
+                found.update(rows)
+        return found
+
+    def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
+        items_of.check_partition(queue, partition)
+        qp = queue.qid << 8 | partition
+        last = b""
+
+        def work(transaction: Transaction) -> list[bytes]:
+            transaction.verify(queue)
+            values = (qp, qp, until, last, _COVERS_TOGETHER)
+            rows: Any = transaction.connection.execute(_FORGET_COVERS, values).fetchall()
+            return [digest for (digest,) in rows]
+
+        while gone := self._db.writer.perform(work):
+            last = max(gone)
 
 
 def _append(

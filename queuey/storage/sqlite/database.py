@@ -15,8 +15,7 @@ from queuey.messages import Queue
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec, schema
-from queuey.storage.sqlite.connection import Connection, Readers
-from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.connection import Connection, Readers, SqliteOptions
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from queuey.errors import StoreUnavailable
 from queuey.messages import Finding
 from queuey.storage.sqlite import connection, schema
+from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import LEAST_ROOM
-from queuey.storage.sqlite.options import SqliteOptions
 
 LITTLE_ROOM = 256 << 20
 """Min bytes that should be free: several times the write-ahead log."""

@@ -9,15 +9,15 @@ from typing import Any
 from queuey import ids
 from queuey.errors import Outcome, QueueyError, StoreBusy
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, body_bytes, bytes_of
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, PostKey, Queue, Slice, body_bytes, bytes_of
 from queuey.storage import items as items_of
+from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import row_codec
+from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.read.arrivals import CommittedArrivals
-from queuey.storage.sqlite.read.expiry_windows import estimate, live_windows, lowest_live
-from queuey.storage.sqlite.read.slices import read_slice, to_messages
+from queuey.storage.sqlite.slices import estimate, live_windows, lowest_live, read_slice, to_messages
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 COUNTED = 10_000
@@ -49,7 +49,7 @@ _FIRST_ABOVE = (
 )
 
 
-class SqliteMessages(Scanning):
+class SqliteMessages(Scanning, KeyedPosts):
     exact_horizon = True
 
     _db: Database
@@ -64,6 +64,11 @@ class SqliteMessages(Scanning):
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
         return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after), done)
+
+    def begin_append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, done: Done, *, after: Position | None = None
+    ) -> Callable[[], Outcome]:
+        return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after, key), done)
 
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:

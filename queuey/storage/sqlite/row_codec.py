@@ -10,13 +10,13 @@ import msgspec
 
 from queuey.errors import QueueChanged
 from queuey.messages import Meta, Queue, stored_meta
-from queuey.storage import queue_rows
+from queuey.storage import catalogue_rows
 from queuey.storage.sqlite.connection import Connection
 
 CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
 CATALOGUE = "SELECT catalogue_version FROM clock"
 
-_QUEUE_FIELDS = ("application", "name", "uid", "qid", *queue_rows.CHOSEN, "created")
+_QUEUE_FIELDS = ("application", "name", "uid", "qid", *catalogue_rows.CHOSEN, "created")
 QUEUE_COLUMNS = ", ".join(_QUEUE_FIELDS)
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
@@ -26,11 +26,11 @@ _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
     """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
-    return Queue(**queue_rows.fields(dict(zip(_QUEUE_FIELDS, row, strict=True))), version=version)
+    return Queue(**catalogue_rows.fields(dict(zip(_QUEUE_FIELDS, row, strict=True))), version=version)
 
 
 def queue_to_row(queue: Queue) -> list[Any]:
-    return queue_rows.values(queue, _QUEUE_FIELDS)
+    return catalogue_rows.values(queue, _QUEUE_FIELDS)
 
 
 def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:

@@ -4,7 +4,7 @@
 partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
 
 ``expiry_windows`` groups the messages of a partition by the time they expire (see
-:mod:`queuey.storage.sqlite.read.expiry_windows`): it shows what has expired (for the sweep), where a read begins, and
+:class:`queuey.storage.sqlite.slices.ExpiryWindow`): it shows what has expired (for the sweep), where a read begins, and
 how many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
 message.
 """
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from queuey.errors import StoreIncompatible
-from queuey.storage.sqlite.connection import Connection, DatabaseError, connect, translate
-from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, connect, translate
 
 APPLICATION_ID = 0x51554559
 """Code of our files among SQLite databases: ``QUEY``."""

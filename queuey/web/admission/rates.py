@@ -9,6 +9,7 @@ algorithm of ITU-T I.371. A full bucket is like one that was never there, so it 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
@@ -21,6 +22,9 @@ from queuey.web.responses import Header
 
 MAX_BUCKETS = 16_384
 """Max buckets of users, and of applications."""
+
+MAX_COUNTED = 4096
+"""Max names with a counter."""
 
 
 class Rate(NamedTuple):
@@ -174,3 +178,43 @@ def _refusal(found: _CountedRate) -> TooManyRequests:
     )
     error.retry_after = seconds
     return error
+
+
+class Bound:
+    """A rate that each of many names may have in this process.
+
+    Args:
+        rate: Of each.
+        text: What a name has too many of, as in ``logins of this key``.
+    """
+
+    def __init__(self, rate: Rate, text: str) -> None:
+        self._rate = rate
+        self._text = text
+        self._clock = monotonic
+        self._lock = threading.Lock()
+        self._buckets = Buckets(MAX_COUNTED)
+
+    def take(self, name: str) -> None:
+        """Counts one.
+
+        Raises:
+            TooManyRequests: It is one too many.
+        """
+        self._look(name, takes=True)
+
+    def check(self, name: str) -> None:
+        """Makes sure that one more may be counted. Raises as :meth:`take`."""
+        self._look(name, takes=False)
+
+    def _look(self, name: str, *, takes: bool) -> None:
+        with self._lock:
+            now = self._clock()
+            bucket = self._buckets.look(name, self._rate, now)
+            if not bucket.wait:
+                if takes:
+                    self._buckets.take(name, bucket, now)
+                return
+        error = TooManyRequests(f"Too many {self._text}. Try again after {math.ceil(bucket.wait)} s.")
+        error.retry_after = math.ceil(bucket.wait)
+        raise error

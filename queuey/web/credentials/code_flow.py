@@ -25,7 +25,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
 from queuey.errors import InvalidToken, IssuerUnavailable
-from queuey.service.operating.sessions import UserLogin
+from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, is_loopback, is_safe_url
 from queuey.user_queues import issuer_tag
 from queuey.web.credentials.bearer import Bearer

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from queuey.access import USERS_OF, Grant, name_within
 from queuey.api.queues import Verb
 from queuey.errors import NotAuthenticated
-from queuey.service.operating.sessions import UserLogin
+from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, Users
 from queuey.user_queues import queue_name
 from queuey.web.credentials import Identity

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from queuey.errors import QueueyError
 from queuey.service.core import Call, GivenUp, LoopCalls
+from queuey.settings import Settings, origins_of
 from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
     CHECK_INTERVAL,
@@ -38,7 +39,6 @@ from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, Loo
 from queuey.web.endpoint import Endpoint, Match, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
-from queuey.web.gateway.sweep import Sweep
 from queuey.web.http.heads import Head
 from queuey.web.parts import App
 from queuey.web.requests import (
@@ -71,6 +71,9 @@ MAX_WAIT = 5.0
 """Max time that a request waits for a thread or for memory, in seconds."""
 
 T = TypeVar("T")
+
+TICK = 0.25
+"""Interval of the timer, in seconds; other intervals are multiples of it."""
 
 
 class Gateway:
@@ -516,3 +519,44 @@ class Gateway:
 def _needs_caller(request: Request) -> bool:
     """Returns whether a request is one for which its caller has to be known."""
     return request.facade is not None or request.path.startswith("/v1/")
+
+
+def make_gateway(application: App, settings: Settings) -> Gateway:
+    """Returns the gateway of an application as the settings want it."""
+    return Gateway(
+        application,
+        threads=settings.threads,
+        # With half as many for others there is still a quarter of the connections for everything else.
+        waiters=min(settings.wait_slots, settings.connections // 2),
+        max_body=settings.longest_body(max(settings.max_body, settings.max_batch_bytes)),
+        deadline=settings.deadline,
+        memory=settings.memory,
+        page_bytes=settings.page_bytes,
+        rates=RateLimits(settings.rates) if settings.rates.any else None,
+        origins=origins_of(settings.users),
+    )
+
+
+class Sweep:
+    """Calls functions at intervals, each by a callback of its own: if one raises, the others are still called."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ticks = 0
+        self._calls: list[tuple[int, Callable[[], object]]] = []
+        self._timer = loop.call_later(TICK, self._tick)
+
+    def every(self, seconds: float, call: Callable[[], object]) -> None:
+        """Calls a function now, and then at this interval in seconds."""
+        self._calls.append((round(seconds / TICK), call))
+        call()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK, self._tick)
+        self._ticks += 1
+        for ticks, call in self._calls:
+            if self._ticks % ticks == 0:
+                self._loop.call_soon(call)

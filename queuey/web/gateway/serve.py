@@ -22,6 +22,7 @@ import faulthandler
 import functools
 import gc
 import logging
+import logging.config
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -32,15 +33,15 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, part
 from queuey.storage.opening import no_password, open_store
+from queuey.terminal.logs import LineFormatter
 from queuey.web.credentials.users import readers_of
-from queuey.web.gateway import logs
 from queuey.web.http import processes
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[
     Returns:
         The exit code: 0 after a signal, 1 if no worker can start.
     """
-    logs.configure(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format)
     identity = WorkerIdentity.of_service(settings.workers)
     work = functools.partial(run_worker, settings, opener, identity)
     return processes.Parent(listeners, work, settings.shutdown_timeout).run(announce)
@@ -175,7 +176,7 @@ def run_worker(
     _allow_open_files(settings.connections)
     # Blocked in all threads, so that one thread can take them one by one: see _stop_on_signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    logs.configure(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format)
     try:
         app = opener(settings)
     except QueueyError as error:
@@ -213,7 +214,7 @@ async def _serve(
 ) -> None:
     """Serves until it is told to stop, and until the requests under way are answered."""
     from queuey.web.errors import refusal  # noqa: PLC0415 - not in the parent process
-    from queuey.web.gateway.assembly import make_gateway  # noqa: PLC0415
+    from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
@@ -287,3 +288,46 @@ def _clear_environment() -> None:
     for name in list(os.environ):
         if name not in _KEPT_VARIABLES and not name.startswith("PYTHON"):
             del os.environ[name]
+
+
+class QuietDriver(logging.Filter):
+    """Drops what cassandra-driver says at every attempt to connect, with tracebacks; the store says why, once.
+
+    Args:
+        level: Least severe level to write; ``debug`` keeps everything.
+    """
+
+    def __init__(self, level: str) -> None:
+        super().__init__()
+        self._everything = level == "debug"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._everything or not record.name.startswith("cassandra.")
+
+
+def logging_configuration(level: str, form: str) -> dict[str, Any]:
+    """Returns the dictConfig of a process of the service.
+
+    Args:
+        level: Least severe level to write.
+        form: ``text`` or ``json``.
+    """
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": LineFormatter, "form": form}},
+        "filters": {"driver": {"()": QuietDriver, "level": level}},
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "stream": "ext://sys.stderr",
+                "formatter": "line",
+                "filters": ["driver"],
+            }
+        },
+        "root": {"level": level.upper(), "handlers": ["stderr"]},
+    }
+
+
+def configure_logging(level: str, form: str) -> None:
+    logging.config.dictConfig(logging_configuration(level, form))

@@ -19,6 +19,8 @@ export interface ClaimedMessage extends Message {
   deliveries: number;
   /** Seconds since 1970 until which nobody else gets it. */
   expires: number;
+  /** The last one that the worker of an earlier delivery has set. */
+  state?: unknown;
 }
 
 export interface Stored {

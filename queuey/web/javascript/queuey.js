@@ -138,7 +138,7 @@ export class Queuey {
   /** Claims messages: nobody else gets them until `ttl` is over. Each has a `receipt`. */
   async claim(queue, options = {}) {
     const { limit, ttl, wait, partitions } = options;
-    const query = { limit, ttl, wait, partitions };
+    const query = { limit, ttl, wait, partitions, states: true };
     const answer = await this.#ask("POST", `${path(queue)}/claims`, { ...options, query });
     return (await answer.json()).messages.map(decoded);
   }

@@ -11,12 +11,13 @@ import msgspec
 from msgspec import structs
 
 from queuey.api import claims as api
-from queuey.api.reads import QueueReadError
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.api.messages import QueueReadError
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess, Service
-from queuey.service.claims import OF_ONE_QUEUE, ClaimDelivery, ReleaseReason
+from queuey.service.claims import OF_ONE_QUEUE, ReleaseReason
+from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter
@@ -68,6 +69,7 @@ class ClaimViews(Views):
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
+        self._claim, self._claim_of_several = self.fields(api.ClaimRequest), self.fields(api.ClaimOfSeveral)
         names = self.fields(api.ClaimQuery).names
         self._terms = Queries(lambda request: self._read_terms(read_query(request, names))).read
 
@@ -75,8 +77,8 @@ class ClaimViews(Views):
 
     async def claim(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "work")
-        body = {} if request.body == b"" else await request.read(partial(self._body, request, api.ClaimRequest))
-        wait, terms = self._terms_of(request, api.ClaimQuery, body)
+        body = {} if request.body == b"" else await request.read(partial(self._claim.json, request, b"{}"))
+        wait, terms = self._terms(request) if body.keys() <= {"acknowledge"} else self._terms_of(request, body)
         receipts = body.get("acknowledge")
         ack = PiggybackedAck()
 
@@ -87,7 +89,7 @@ class ClaimViews(Views):
 
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
             if ack.settled is None and receipts not in (None, ""):
-                ack.receipts = await request.read(partial(_receipts_in, "acknowledge", receipts, queue))
+                ack.receipts = _receipts_in("acknowledge", receipts, queue)
                 ack.texts = receipts
             found = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
             return _Claimed(mark_of(queue.qid), found)
@@ -104,11 +106,11 @@ class ClaimViews(Views):
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
-        body = await request.read(partial(self._body, request, api.ClaimOfSeveral))
+        body = await request.read(partial(self._claim_of_several.json, request))
         names, receipts = _several(body)
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
-        wait, terms = self._terms_of(request, api.SeveralClaimsQuery, body)
+        wait, terms = self._terms_of(request, body)
         if terms["partitions"] is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
@@ -169,17 +171,12 @@ class ClaimViews(Views):
             request.in_doubt = True
         return _results(texts, settled)
 
-    def _body(self, request: Request, kind: type[api.ClaimRequest | api.ClaimOfSeveral]) -> dict[str, Any]:
-        return self.fields(kind).json(request, b"{}" if kind is api.ClaimRequest else b"")
-
-    def _terms_of(
-        self, request: Request, kind: type[api.SeveralClaimsQuery], body: Mapping[str, object]
-    ) -> tuple[float, dict[str, Any]]:
+    def _terms_of(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
         """Returns the seconds to wait, and what else query and body say as arguments of the use case."""
-        names = self.fields(kind).names
-        if names.isdisjoint(body):
-            return self._terms(request)
+        names = self.fields(api.ClaimQuery).names
         terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
+        if not terms:
+            return self._terms(request)
         query = read_query(request, names)
         if twice := query.keys() & terms.keys():
             raise InvalidRequest(dict.fromkeys(sorted(twice), "Is given twice, in the query and in the body"))

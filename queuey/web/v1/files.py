@@ -31,7 +31,7 @@ def _page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> byte
     return api_page.page(describe(limits), link, sends=sends).encode()
 
 
-_CLIENT = {name: (files("queuey.web.javascript") / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
+_CLIENT = {name: (files("queuey.web") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
 """The files of the client for browsers, read at the start: an installation beside a running service replaces them."""
 
 LINKS = {

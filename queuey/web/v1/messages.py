@@ -27,7 +27,7 @@ from queuey.web.json_values import list_decoder, read_value
 from queuey.web.requests import OWN_HEADER, Request, note_unknown, read_body, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
-from queuey.web.v1.post_keys import REPLAYED, read_key
+from queuey.web.v1.parameters import REPLAYED, read_key
 from queuey.web.v1.views import Views
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 

@@ -1,25 +1,40 @@
-"""What operations of version 1 share in its OpenAPI document: parameters, headers, bodies and error responses."""
+"""What operations of version 1 share in its OpenAPI document: parameters, headers, bodies and error responses.
+
+The header ``Idempotency-Key`` is read here, too: a name for a post, so that it can be repeated without storing twice.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from queuey.api import errors
-from queuey.messages import LONGEST_NAME, MAX_TTL
+from queuey.errors import InvalidRequest
+from queuey.messages import LONGEST_KEY, LONGEST_NAME, MAX_TTL
 from queuey.partitions import MAX_PARTITIONS
+from queuey.web import validators
 from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
-from queuey.web.v1 import post_keys
+from queuey.web.responses import Header
+
+REPLAYED: Header = ("Idempotent-Replayed", "true")
+"""Marks the answer to a post that was carried out before."""
+
+KEY_PATTERN = r'[!#-+\--:<-\[\]-~]{1,255}|"(?:[ !#-\[\]-~]|\\["\\]){1,255}"'
+"""A bare key has no quotation marks, commas, semicolons and backslashes: of several headers it would be made of all.
+
+A quoted one is a string of structured header fields (RFC 9651). Both name the same key.
+"""
+_KEY = re.compile(KEY_PATTERN)
+_ESCAPED = re.compile(r"\\(.)")
 
 ANY_TEXT: dict[str, Any] = {"type": "string"}
 FORM = "application/x-www-form-urlencoded"
-
 SECURITY = {
     "type": "apiKey",
     "in": "header",
     "name": "Authorization",
     "description": "`Application <key>`; several credentials are separated by `;`.",
 }
-
 ABOUT = (
     "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
     "one of those named here. The header `Warning` names unknown fields of a query or body, and headers without a "
@@ -30,6 +45,61 @@ ABOUT = (
     "with `Allow`, and requests without a credential get 401."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
+STRICT = Parameter(
+    name="strict",
+    place="query",
+    about="1: unknown fields of the query get 400; else the header `Warning` names them",
+    schema=BOOLEAN,
+)
+KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
+ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
+EVENTS: Content = {"text/event-stream": {}}
+STREAM = (
+    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
+    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
+    "`bye`: the stream ends, with the reason. HEAD answers with the head alone."
+)
+OF_ALL = f"Without `queues`: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
+RAW_HEADERS = {
+    "X-Message-Id": "The message's id",
+    "X-Timestamp": "Its time",
+    "X-Partition": "Its partition",
+    "Content-Disposition": "`attachment`",
+    "X-Content-Type-Options": "`nosniff`",
+}
+RAW_JSON = {"description": "With raw: the JSON value that was posted"}
+PLAIN = {"text/plain": ANY_TEXT}
+PROBLEM = {"application/problem+json": errors.Problem}
+FAILURE: Content = {JSON: errors.ErrorBody, **PROBLEM}
+ERRORS = {
+    400: ResponseSpec(FAILURE),
+    401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
+    403: ResponseSpec({**PLAIN, **PROBLEM}),
+    404: ResponseSpec({**FAILURE, **PLAIN}),
+    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, if that can help"}),
+    413: ResponseSpec(FAILURE),
+    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are not compressed"}),
+    422: ResponseSpec(FAILURE),
+    429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+    500: ResponseSpec(FAILURE),
+    503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+}
+USUAL = (400, 401, 403, 404, 429, 500, 503)
+TOO_LONG = (*USUAL, 413)
+WITH_BODY = (*TOO_LONG, 415)
+
+
+def read_key(value: str) -> str:
+    """Returns the key of a post, given the value of the header ``Idempotency-Key``.
+
+    Raises:
+        InvalidRequest: The key is malformed.
+    """
+    text = value.strip()
+    if _KEY.fullmatch(text) is None:
+        rule = f'use 1 to {LONGEST_KEY} visible ASCII characters without " , ; \\, or a quoted string'
+        raise InvalidRequest({"idempotency_key": f'"{validators.show(text)}" is not a valid key: {rule}'})
+    return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text
 
 
 def _pattern(pattern: str) -> dict[str, Any]:
@@ -64,15 +134,7 @@ def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
     return Parameter(name=name, place="header", about=about, schema=schema)
 
 
-STRICT = Parameter(
-    name="strict",
-    place="query",
-    about="1: unknown fields of the query get 400; else the header `Warning` names them",
-    schema=BOOLEAN,
-)
 TTL = _header("X-TTL", "Seconds to live; else the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
-KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
-ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
 ENCODING = _header(
     "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
 )
@@ -90,43 +152,7 @@ POST_HEADERS = (
     _header(
         "Idempotency-Key",
         "A post repeated with its key stores nothing, and gets the first answer",
-        _pattern(f"({post_keys.PATTERN})"),
+        _pattern(f"({KEY_PATTERN})"),
     ),
 )
 LAST_EVENT = _header("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)
-EVENTS: Content = {"text/event-stream": {}}
-STREAM = (
-    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
-    "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
-    "`bye`: the stream ends, with the reason. HEAD answers with the head alone."
-)
-OF_ALL = f"Without `queues`: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
-RAW_HEADERS = {
-    "X-Message-Id": "The message's id",
-    "X-Timestamp": "Its time",
-    "X-Partition": "Its partition",
-    "Content-Disposition": "`attachment`",
-    "X-Content-Type-Options": "`nosniff`",
-}
-
-RAW_JSON = {"description": "With raw: the JSON value that was posted"}
-
-PLAIN = {"text/plain": ANY_TEXT}
-PROBLEM = {"application/problem+json": errors.Problem}
-FAILURE: Content = {JSON: errors.ErrorBody, **PROBLEM}
-ERRORS = {
-    400: ResponseSpec(FAILURE),
-    401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
-    403: ResponseSpec({**PLAIN, **PROBLEM}),
-    404: ResponseSpec({**FAILURE, **PLAIN}),
-    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, if that can help"}),
-    413: ResponseSpec(FAILURE),
-    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are not compressed"}),
-    422: ResponseSpec(FAILURE),
-    429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
-    500: ResponseSpec(FAILURE),
-    503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
-}
-USUAL = (400, 401, 403, 404, 429, 500, 503)
-TOO_LONG = (*USUAL, 413)
-WITH_BODY = (*TOO_LONG, 415)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from queuey.api.reads import ManyRanges, QueueRange, RangeFields, RangeQuery
+from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.errors import QueueyError
 from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
 from queuey.service.reading import SHORT_BYTES, is_fruitless

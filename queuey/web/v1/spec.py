@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
-from queuey.api import claims, explaining, messages, progress, queues, reads, schedules, values
+from queuey.api import claims, messages, progress, queues, schedules, values
 from queuey.api.queues import Action
 from queuey.messages import OPERATORS
 from queuey.service import Limits
@@ -19,7 +19,6 @@ from queuey.web.v1 import parameters
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.messages import MessageViews
-from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.names import NameViews
 from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.parameters import (
@@ -39,9 +38,9 @@ from queuey.web.v1.parameters import (
     USUAL,
     WITH_BODY,
 )
-from queuey.web.v1.queues import QueueViews
+from queuey.web.v1.queues import MoveViews, QueueViews
 from queuey.web.v1.ranges import RangeViews
-from queuey.web.v1.schedules.views import ScheduleViews
+from queuey.web.v1.schedules import ScheduleViews
 from queuey.web.v1.streams import StreamViews
 from queuey.web.v1.unread import UnreadViews
 from queuey.web.v1.views import Operation
@@ -95,7 +94,7 @@ def _client(name: str, summary: str, kind: str) -> Operation:
     return _open(f"/client/{name}", summary, {200: ResponseSpec({kind: ANY_TEXT}, headers)}, FileViews.client)
 
 
-MESSAGE_OR_RAW = {200: ResponseSpec({JSON: (reads.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
+MESSAGE_OR_RAW = {200: ResponseSpec({JSON: (messages.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
 STREAMED: dict[str, Any] = {"about": OF_ALL, "parameters": (LAST_EVENT,), "reads": True}
 STORED: dict[str, Any] = {"parameters": (TTL, ENCODING), "body": ANY_BODY}
 OPERATIONS = (
@@ -149,11 +148,11 @@ OPERATIONS = (
     _operation(
         f"GET {QUEUE}",
         "Read messages, or with `Accept: text/event-stream` follow the queue",
-        {200: ResponseSpec({JSON: reads.RangeRead, **EVENTS})},
+        {200: ResponseSpec({JSON: messages.RangeRead, **EVENTS})},
         StreamViews.read,
         about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read), "
         f"`read_marks` and `last_event_id`. {STREAM}",
-        query=reads.RangeQuery,
+        query=messages.RangeQuery,
         parameters=(LAST_EVENT,),
         reads=True,
     ),
@@ -162,7 +161,7 @@ OPERATIONS = (
         "Follow queues",
         {200: ResponseSpec(EVENTS)},
         StreamViews.many,
-        query=reads.StreamQuery,
+        query=messages.StreamQuery,
         **STREAMED,
     ),
     _operation(
@@ -170,16 +169,16 @@ OPERATIONS = (
         "Follow many queues",
         {200: ResponseSpec(EVENTS)},
         StreamViews.many,
-        body=reads.StreamAsked,
+        body=messages.StreamAsked,
         body_may_be_empty=True,
         **STREAMED,
     ),
     _operation(
         f"POST {APP}/_read",
         "Read several queues",
-        reads.ManyRead,
+        messages.ManyRead,
         RangeViews.read_many,
-        body=reads.ManyRanges,
+        body=messages.ManyRanges,
         reads=True,
     ),
     _operation(
@@ -247,19 +246,19 @@ OPERATIONS = (
     _operation(
         f"PUT {QUEUE}/read",
         "Mark messages as read",
-        reads.ReadMark,
+        messages.ReadMark,
         UnreadViews.mark,
         about="The mark is the caller's own. It does not go back without `back`. 409: 10,000 others have a mark.",
-        body=reads.NewReadMark,
+        body=messages.NewReadMark,
         also=(409,),
     ),
     _operation(
         f"POST {APP}/_unread",
         "Count unread messages",
-        reads.UnreadQueues,
+        messages.UnreadQueues,
         UnreadViews.count,
         about="Without `queues`: all that the credential may read, up to {max_queues_per_stream}.",
-        body=reads.UnreadAsked,
+        body=messages.UnreadAsked,
         body_may_be_empty=True,
         page=True,
     ),
@@ -326,7 +325,7 @@ OPERATIONS = (
     _operation(
         f"GET {QUEUE}/peek",
         "Peek at messages, the oldest without acknowledged ones",
-        reads.Fetched,
+        messages.Fetched,
         ClaimViews.peek,
         "read",
         query=claims.LimitQuery,
@@ -336,7 +335,7 @@ OPERATIONS = (
     _operation(
         f"GET {QUEUE}/explain",
         "Explain queue",
-        explaining.QueueExplanation,
+        queues.QueueExplanation,
         QueueViews.explain,
         "measure",
         about="What decides over reads and claims of the queue, and what they see now.",
@@ -344,7 +343,7 @@ OPERATIONS = (
     _operation(
         "GET " + QUEUE + "/explain/{id}",
         "Explain message",
-        reads.Explanation,
+        messages.Explanation,
         MessageViews.explain,
         about="Why a message is not read or claimed. The answer is 200 even if the message does not exist.",
     ),

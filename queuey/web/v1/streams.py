@@ -14,12 +14,12 @@ from time import monotonic
 from typing import Any
 from urllib.parse import unquote
 
-from queuey.api.reads import StreamAsked, StreamFields, StreamQuery
+from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.service import QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.streams import Cursor, Event, Found, Stream
-from queuey.service.unread.mark_news import MarkNews
+from queuey.service.unread import MarkNews
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization

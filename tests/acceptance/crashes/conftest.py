@@ -16,7 +16,7 @@ import pytest
 from queuey.client import Client, RetryPolicy
 from queuey.storage import Store, cassandra, sqlite
 from queuey.storage.cassandra.timing import SOON, changed
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from tests.harness.history import running as threads
 from tests.servers import keyspaces
 from tests.servers.served import Served, free_port

@@ -19,7 +19,7 @@ from schemathesis.core.failures import FailureGroup
 from queuey.messages import OPERATORS
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.v1.spec import document
 from tests.acceptance.fuzzing.operations import Target
 from tests.in_process import InProcess

@@ -8,7 +8,7 @@ import pytest
 
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from tests.acceptance.wire import Wire, post
 from tests.servers.served import Served
 from tests.waiting import until

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from queuey.storage.sqlite import check, open_store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from tests.pages import ROOT, to_run
 from tests.servers.served import environment, free_port
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.service.workers.counts import ANSWER_SECONDS
-from queuey.web.ops import HEARTBEAT_INTERVAL
+from queuey.web.ops import ANSWER_SECONDS, HEARTBEAT_INTERVAL
 from tests.acceptance.test_serve_stop import workers
 from tests.servers.served import Served
 from tests.waiting import until

@@ -60,7 +60,10 @@ def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("serve", "--facade", "mq"), "Unknown setting facades"),
+        (
+            ("serve", "--facade", "mq"),
+            "it belongs to the part 'facades' of the service, which is not installed. Install queuey-store again",
+        ),
         (("serve", "--console", "on"), "No such option: --console"),
         (("app", "key-add", "queuey", "--sqs"), "of SQS, whose facade is not installed"),
     ],

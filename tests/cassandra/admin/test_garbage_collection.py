@@ -15,11 +15,10 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector, own_buckets
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
-from queuey.storage.cassandra.catalogue import pending_deletes as grave_rows
+from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
 from queuey.storage.cassandra.catalogue import queue_index
-from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete
+from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector, PendingDelete, own_buckets
 from queuey.storage.cassandra.driver import Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire
@@ -104,8 +103,8 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
     there = rows_left(reaping, successor.qid)
     assert reaping.reap() >= 1
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._driver.calls.run(reaping._offsets.read(queue.uid, "group")).offsets == {}
-    assert reaping._driver.calls.run(reaping._offsets.groups(queue.uid)) == []
+    assert reaping._driver.calls.run(reaping._recorded_offsets(queue.uid, "group")).offsets == {}
+    assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
     assert rows_left(reaping, successor.qid) == there
     assert reaping.groups(successor) == ["group"]
     assert pending_deletes(reaping, application) == []
@@ -168,7 +167,7 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
         stops += 1
     assert stops >= 3
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._driver.calls.run(reaping._offsets.groups(queue.uid)) == []
+    assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
 
 
 def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:

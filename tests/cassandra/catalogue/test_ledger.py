@@ -7,9 +7,9 @@ import pytest
 from queuey.errors import InvalidRequest, StoreUnavailable
 from queuey.storage import IDENTITY
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue import ledger
-from queuey.storage.cassandra.catalogue.ledger import KEPT
 from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.store import ledger
+from queuey.storage.cassandra.store.ledger import KEPT
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import S, Scene

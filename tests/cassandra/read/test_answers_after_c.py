@@ -6,7 +6,7 @@ import threading
 
 from queuey.errors import StoreClosed
 from queuey.messages import QueueSpec
-from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
+from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.cassandra.conftest import OpenStore
 from tests.replacing import replace
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from queuey.ids import LOW_MIN
 from queuey.messages import Queue, Slice
-from queuey.storage.cassandra.store.names import PREPARED as NAMES
+from queuey.storage.cassandra.store.names import _NAMES
 from tests.cassandra.begun import page_of
 from tests.cassandra.scene import TTL, D, Process, S, Scene, message
 from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
@@ -41,7 +41,7 @@ def test_pending_values_of_names(scene: Scene) -> None:
     second.wire.log.clear()
     assert early(scene, second, queue) == ["beside"]
     assert second.wire.log.count(NAME_CHANGES) == 0
-    assert second.wire.log.count(NAMES)
+    assert second.wire.log.count([_NAMES.find, _NAMES.change])
     gate.open()
     thread.join(60)
     assert early(scene, second, queue) == ["new", "beside"]

@@ -11,8 +11,8 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST
 from queuey.messages import OffsetChange, Queue, Slice
-from queuey.storage.cassandra.catalogue import offsets
 from queuey.storage.cassandra.driver import TooManyDead
+from queuey.storage.cassandra.store import offsets
 from queuey.storage.cassandra.store.counting import COUNTED_AT_ONCE
 from queuey.storage.cassandra.store.messages import PUT_BYTES
 from tests.cassandra.begun import begun_page

@@ -14,7 +14,7 @@ from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message
 
-CHANGES = (names._STATEMENTS.change,)
+CHANGES = (names._NAMES.change,)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Proces
     """If Cassandra does not say what a name stands for, the read fails, and shows everything later."""
     _, second, queue, _ = two
     scene.world.advance(D + S)
-    second.wire.fail((names._STATEMENTS.find,))
+    second.wire.fail((names._NAMES.find,))
     with pytest.raises(StoreUnavailable):
         second.store.read(queue, [Slice(1)])
     assert shown(second, queue) == ["old"]

@@ -67,8 +67,8 @@ def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
     begin = Sender.__init__
 
-    def scripted(sender: Sender, servers: Any, verify: Any, most: int, transport: Any = None) -> None:  # noqa: ANN401
-        begin(sender, servers, verify, most, httpx2.MockTransport(script))
+    def scripted(sender: Sender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
+        begin(sender, *given, transport=httpx2.MockTransport(script), **options)
 
     run = runner("queuey", main, monkeypatch)
 

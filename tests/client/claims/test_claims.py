@@ -58,7 +58,12 @@ def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> N
     seen = [(job.body, job.deliveries, job.receipt, job.lost, asked(script)[-1]) for job in jobs]
     assert seen == [("m1", 1, "r1", False, "claims 1"), ("m2", 1, "r2", False, "claims 1 r1")]
     assert asked(script) == ["claims 1", "claims 1 r1", "claims 1 r2"]
-    assert dict(script.requests[0].url.params) == {"limit": "1", "ttl": "30", "worker": this_process()}
+    assert dict(script.requests[0].url.params) == {
+        "limit": "1",
+        "ttl": "30",
+        "worker": this_process(),
+        "states": "true",
+    }
     assert script.requests[0].url.path == "/v1/acme/mail/claims"
 
 
@@ -272,7 +277,7 @@ def test_batches(connect: Connect) -> None:
     script = Script(claims(1, 2, 3), settled(2), settled(), settled())
     queue = connect(script).job_queue("mail")
     claimed = queue.receive(100, ttl=60, wait=5, partitions=[1, 3])
-    params = {"limit": "100", "ttl": "60", "wait": "5", "partitions": "1,3", "worker": this_process()}
+    params = {"limit": "100", "ttl": "60", "wait": "5", "partitions": "1,3", "worker": this_process(), "states": "true"}
     assert dict(script.requests[0].url.params) == params
     assert (claimed[0].message.body, claimed[0].receipt, claimed[0].deliveries) == ("m1", "r1", 1)
     assert [refused.receipt for refused in queue.ack(claimed)] == ["r2"]

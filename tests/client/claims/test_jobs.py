@@ -180,6 +180,31 @@ def test_states(queuey: Queuey, queue: str) -> None:
     assert [one.state for one in jobs.outstanding(states=True)] == [2]
 
 
+def test_the_next_delivery_has_the_last_state(queuey: Queuey, queue: str) -> None:
+    """In a loop and for a program that claims by itself, also a state that looks like nothing."""
+    queuey.send(queue, "a")
+    jobs = queuey.job_queue(queue)
+    for state in ({"done": 1}, 0, None):
+        for job in jobs.claim(idle=0):
+            job.set_state(state)
+            assert job.state == state
+            job.release()
+            break
+        [again] = jobs.receive(1)
+        assert (again.state, again.deliveries > 1) == (state, True)
+        jobs.release(again)
+
+
+def test_a_paused_queue(queuey: Queuey, queue: str) -> None:
+    """Nobody gets a message until it is resumed."""
+    queuey.send(queue, "a")
+    jobs = queuey.job_queue(queue)
+    jobs.pause()
+    assert (jobs.receive(), [job.body for job in jobs.claim(idle=0)]) == ([], [])
+    jobs.resume()
+    assert [job.body for job in jobs.claim(idle=0)] == ["a"]
+
+
 def test_many_long_states(queuey: Queuey, queue: str) -> None:
     """They go in several requests, because the service takes bodies of a quarter of a MiB."""
     queuey.send_many(queue, ["a"] * 70)

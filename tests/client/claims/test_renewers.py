@@ -67,7 +67,7 @@ def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyP
         times.append(130.0)  # What has failed is due again.
 
     monkeypatch.setattr(threading, "excepthook", report)
-    renewer = ClaimRenewer(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+    renewer = ClaimRenewer(run, lambda: times[-1])
     claim = renewer.claims.add("q", "r1", 40, 80)
     renewer.keep([claim])
     assert renewed.wait(60)
@@ -92,7 +92,7 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
 
     async def work() -> None:
         asyncio.get_running_loop().set_exception_handler(report)
-        renewer = AsyncClaimRenewer(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+        renewer = AsyncClaimRenewer(run, lambda: times[-1])
         claim = renewer.claims.add("q", "r1", 40, 80)
         renewer.keep([claim])
         await asyncio.wait_for(renewed.wait(), 60)
@@ -216,7 +216,7 @@ def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
         begun.set()
         sent.append(closed.wait(PATIENCE))
 
-    renewer = ClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+    renewer = ClaimRenewer(run, lambda: 100.0)
     renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
     assert begun.wait(PATIENCE)
     with replace_in(renewers, LEAVING, 2 * PATIENCE):
@@ -236,7 +236,7 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
         await asyncio.wait_for(answered.wait(), 60)
 
     async def work() -> None:
-        renewer = AsyncClaimRenewer(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+        renewer = AsyncClaimRenewer(run, lambda: 100.0)
         renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
         await awaited(lambda: bool(sent))
         renewer.keep([renewer.claims.add("q", "r1", 40, 70)])

@@ -219,7 +219,7 @@ def test_all_that_sends_is_tried() -> None:
     properties = (each.fget for each in vars(Client).values() if isinstance(each, property))
     methods = (method for name, method in inspect.getmembers(Client, inspect.isfunction) if name[0] != "_")
     given = {get_type_hints(method).get("return") for method in (*methods, *properties)}
-    sends = {kind for kind in given if "send" in getattr(getattr(kind, "__init__", None), "__annotations__", ())}
+    sends = {kind for kind in given if "sender" in getattr(getattr(kind, "__init__", None), "__annotations__", ())}
     assert sends == OBJECTS.keys() - {Client}
 
 

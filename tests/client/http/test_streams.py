@@ -18,8 +18,8 @@ from queuey.client import (
     QueueNotFound,
     RetryPolicy,
 )
-from queuey.client.calls import read_calls
-from queuey.client.calls.read_calls import EarlyMessages
+from queuey.client.calls import live_reads
+from queuey.client.calls.live_reads import EarlyMessages
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, busy, message_id, refused
 from tests.replacing import replace_in
@@ -152,7 +152,7 @@ def test_what_is_remembered_of_early_messages_is_bounded() -> None:
     def is_new(number: int, *, early: bool = True) -> bool:
         return given.is_new("q", Message(message_id(number), "1.0", 1, "x", early=early))
 
-    with replace_in(read_calls, read_calls.MOST_EARLY, 3):
+    with replace_in(live_reads, live_reads.MOST_EARLY, 3):
         assert all(is_new(number) for number in (1, 2, 3, 4))
         assert (is_new(1), is_new(4), len(given._given)) == (True, False, 3)
     assert not is_new(3, early=False)

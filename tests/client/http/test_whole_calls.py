@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client._async.network import AsyncNetwork
-from queuey.client._sync.network import Network
+from queuey.client._async.sender import AsyncNetwork
+from queuey.client._sync.sender import Network
 from queuey.client.http.connections import AsyncConnections, Connections
 from queuey.client.http.servers import parse_servers
 
@@ -26,8 +26,8 @@ def test_every_connection_obeys_the_limit(monkeypatch: pytest.MonkeyPatch, serve
     for name, value in PROXIES.items():
         monkeypatch.setenv(name, value)
     servers = parse_servers(server, None)
-    plain = Connections(servers, verify=True, transport=None)
-    coroutines = AsyncConnections(servers, verify=True, transport=None)
+    plain = Connections(servers, verify=True, transport=None, network=Network)
+    coroutines = AsyncConnections(servers, verify=True, transport=None, network=AsyncNetwork)
     for client, network in ((plain.client, Network), (coroutines.client, AsyncNetwork)):
         found = transports(client)
         assert found
@@ -41,11 +41,11 @@ def test_a_library_with_other_names_is_an_error(name: str) -> None:
     owner: Any = transport if name == "_pool" else transport._pool
     owner.renamed = owner.__dict__.pop(name)
     with pytest.raises(AttributeError, match=name):
-        Connections(parse_servers("http://127.0.0.1", None), verify=True, transport=transport)
+        Connections(parse_servers("http://127.0.0.1", None), verify=True, transport=transport, network=Network)
 
 
 def test_a_transport_of_the_caller_needs_no_pool() -> None:
     """Transports that have no connections of their own, as in tests, work."""
     transport = httpx2.MockTransport(lambda _request: httpx2.Response(200))
-    made = Connections(parse_servers("http://127.0.0.1", None), verify=True, transport=transport)
+    made = Connections(parse_servers("http://127.0.0.1", None), verify=True, transport=transport, network=Network)
     assert made.client._transport is transport

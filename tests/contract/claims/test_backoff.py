@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages import Backoff, QueueSpec
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import ReleaseReason

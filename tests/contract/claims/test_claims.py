@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position

@@ -14,15 +14,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.claims import State, digest_of
+from queuey.claims.covers import digest_of
+from queuey.claims.state import State
 from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavailable
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service import Service
-from queuey.service.claims import duplicates
-from queuey.service.claims.duplicates import MOST_COVERS
+from queuey.service.claims import finding
+from queuey.service.claims.finding import MOST_COVERS
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Candidates
-from queuey.service.drafts import Draft
+from queuey.service.messages import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.blocking import BlockingNames, blocking, post, set_apart
@@ -193,7 +194,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
     # Where the horizon is far behind in these tests, no cursor moves, and nothing leaves the state.
     moving = "exact_horizon" in backend.capabilities
     given: list[str | bytes] = []
-    with replace_in(duplicates, MOST_COVERS, 7):
+    with replace_in(finding, MOST_COVERS, 7):
         ways = [enter(store, queue), enter(other, queue)]
         for turn in range(12):
             service, access = ways[turn % 2]
@@ -248,7 +249,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     between.instead(Store.begin_read, lambda *_: False)
     between.instead(Store.read, read)
     between.before(Store.begin_append_entry, meanwhile)
-    with replace_in(duplicates, MOST_COVERS, 1):
+    with replace_in(finding, MOST_COVERS, 1):
         given = texts(blocking(two.claims).claim(there, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
     assert stored
@@ -287,7 +288,7 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
                 given.extend(texts(found))
             patiently(partial(blocking(service.claims).acknowledge, access, [one.receipt for one in found]))
 
-    with replace_in(duplicates, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
+    with replace_in(finding, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert Counter(given) == Counter(f"m{number}" for number in range(61))
 

@@ -12,16 +12,20 @@ from typing import Any
 
 import pytest
 
-from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, EntryDraft, ReceiptStatus, State, decode_entry
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.entries import decode_entry
+from queuey.claims.order import MOST_WAITING
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import MOST_ABOVE, State
 from queuey.errors import InvalidRequest, StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key
 from queuey.service import PiggybackedAck
-from queuey.service.claims.finding import in_order
+from queuey.service.claims import scans
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import PAGE, Candidates
-from queuey.service.drafts import Draft
+from queuey.service.messages import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
@@ -164,7 +168,7 @@ def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
     bodies = [*(f"a{number}" for number in range(8)), *(f"b{number}" for number in range(3))]
     send(*way, *bodies)
     given: list[str | bytes] = []
-    with replace_in(in_order, *bound), replace_in(in_order, PAGE, 2):
+    with replace_in(scans, *bound), replace_in(scans, PAGE, 2):
         [first] = claim(way, limit=1)
         for _ in bodies:
             others = claim(way)

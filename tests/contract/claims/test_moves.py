@@ -29,12 +29,11 @@ from queuey.errors import (
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue, QueueSpec, Record
 from queuey.service import QueueAccess, Service
-from queuey.service.drafts import Draft
 from queuey.service.due_work import DueRunner
-from queuey.service.moves import MoveTiming, MoveUseCases
+from queuey.service.messages import Draft
+from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.carrying import MoveCarrier
 from queuey.service.moves.records import (
     KIND,
     MOST_LISTED,
@@ -559,6 +558,18 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
     report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
     assert report.state == "cancelled"
     assert report.moved < 2500
+
+
+def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover: Mover) -> None:
+    """Between the two writes it is in both kinds of record: all show it as over, and it cannot be cancelled."""
+    record, _ = MoveRecords(store).begin(make_queue(store), make_queue(store))
+    MoveRecords(store).end(record, Progress(state="done", ended=1.0))
+    store.set_record(msgspec.structs.replace(record, version=0))
+    report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
+    assert report.state == "done"
+    assert [each.state for each in mover.moves.list(APP, ANYTHING)] == ["done"]
+    assert mover.moves.cancel(APP, report.id, ANYTHING) == report
+    assert store.records(KIND, APP)[0].value == record.value
 
 
 def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mover) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from queuey.claims import ReceiptStatus
+from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import ClaimsRefused, NameChanged, NameTaken, StoreBusy
 from queuey.ids import Position
 from queuey.messages import LONGEST_NAME, Queue, QueueSpec

@@ -14,17 +14,20 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, ReceiptStatus, decode_entry
+from queuey.claims.entries import decode_entry
+from queuey.claims.order import MOST_WAITING
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import MOST_ABOVE
 from queuey.deadletters import dead_letter_from
 from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
 from queuey.partitions import by_key, key_digest
 from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service
-from queuey.service.claims.finding import in_order
+from queuey.service.claims import scans
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import PAGE
-from queuey.service.drafts import Draft
+from queuey.service.messages import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post
@@ -294,7 +297,7 @@ def test_very_much_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, *(f"a{number}" for number in range(8)), "b1")
-    with replace_in(in_order, MOST_WAITING, 5), replace_in(in_order, PAGE, 2):
+    with replace_in(scans, MOST_WAITING, 5), replace_in(scans, PAGE, 2):
         first = claim(here, limit=1)
         with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
             claim(here)
@@ -310,7 +313,7 @@ def test_very_much_is_done_behind_what_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", "b1", "c1", "d1", "e1")
-    with replace_in(in_order, MOST_ABOVE, 2), replace_in(in_order, PAGE, 1):
+    with replace_in(scans, MOST_ABOVE, 2), replace_in(scans, PAGE, 1):
         [first] = claim(here, limit=1)
         acknowledge(here, *claim(here, limit=2))
         with pytest.raises(ClaimUndecided):

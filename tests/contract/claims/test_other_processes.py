@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuey.claims import ReceiptStatus
+from queuey.claims.receipts import ReceiptStatus
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.blocking import blocking

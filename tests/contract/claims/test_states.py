@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
-from queuey.service.claims import JobState, ReleaseReason
-from queuey.service.claims.attempts import Attempts
+from queuey.service.claims import ReleaseReason
+from queuey.service.claims.attempts import Attempts, JobState
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.blocking import blocking

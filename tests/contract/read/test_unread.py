@@ -14,8 +14,7 @@ from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.service import QueueAccess, Service, unread
 from queuey.service.core import Core
 from queuey.service.ranges import OTHERS
-from queuey.service.unread import ReadMark, Unread, group_of
-from queuey.service.unread.mark_news import MarkNews
+from queuey.service.unread import MarkNews, ReadMark, Unread, group_of
 from queuey.storage import Store, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import at_once, make_queue, new, say

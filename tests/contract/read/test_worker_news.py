@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from queuey.messages import Queue
-from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers, news
-from queuey.service.workers.news import News
+from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
+from queuey.service.workers.news import NEWS, News
 from queuey.storage import Store, watching
 from tests.contract.samples import eventually, make_queue, say
 from tests.replacing import replace_in
@@ -68,14 +68,14 @@ def test_waiting_requests_are_woken_by_any_worker(pair: tuple[Worker, Worker]) -
 def test_a_worker_at_which_nothing_waits_is_left_alone(pair: tuple[Worker, Worker]) -> None:
     """It is asked once, however much is stored; when a request begins to wait, it hears what is stored from then on."""
     writer, reader = pair
-    asked: list[bytes] = []
+    asked: list[list[str]] = []
     hear = reader.news._heard
 
-    def counted(question: bytes, answer: Answer) -> Callable[[], object]:
+    def counted(question: list[str], answer: Answer[bytes]) -> GiveUp:
         asked.append(question)
         return hear(question, answer)
 
-    reader.workers.handle(Topic.NEWS, counted)
+    reader.workers.handle(NEWS, counted)
     queue = make_queue(writer.store)
     for number in range(50):
         say(writer.store, queue, str(number))

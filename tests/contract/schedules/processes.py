@@ -13,9 +13,9 @@ from queuey import ids
 from queuey.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.messages import Queue, Record
 from queuey.service import Draft, Service
-from queuey.service.schedules import Plan, ScheduleReport, Timetable, kept
-from queuey.service.schedules.firing import FireUseCases
-from queuey.service.schedules.states import KIND, Missed
+from queuey.service.schedules import FireUseCases, ScheduleReport
+from queuey.service.schedules.states import KIND, Missed, Plan, kept
+from queuey.service.schedules.timetables import Timetable
 from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.contract.samples import read_one, whole

@@ -13,9 +13,8 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.messages import Measure, Message, Queue, Slice
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store, slices
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.read import bulk, live_keys, statistics
 from tests.backends import APP, Clock
 from tests.contract.samples import make_queue, new, say, shown
 from tests.replacing import replace
@@ -54,7 +53,7 @@ class Opened:
 
     def measured(self, at_once: int) -> list[list[Measure]]:
         """Measures the queue, so many messages in one snapshot."""
-        return list(statistics.measure(self.store._db, [self.queue], messages=at_once))
+        return list(bulk.measure(self.store._db, [self.queue], messages=at_once))
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ class TestMeasure:
     def test_purged_between_parts(self, opened: Opened) -> None:
         """A queue that is purged while its parts are counted has an empty answer."""
         fill(opened, 100)
-        joined = statistics._joined
+        joined = bulk._joined
         present = [opened.queue]
 
         def purging(one: Measure, other: Measure) -> Measure:
@@ -123,7 +122,7 @@ class TestSnapshots:
     def test_none_is_held_between_results(self, opened: Opened, kind: str) -> None:
         """While a caller holds a result, everything written since can be copied out of the log."""
         fill(opened, 200)
-        queues = [opened.queue, *(make_queue(opened.store) for _ in range(statistics.QUEUES))]
+        queues = [opened.queue, *(make_queue(opened.store) for _ in range(bulk.MEASURED_QUEUES))]
         results: Iterator[object] = (
             opened.store.scan_arrow(opened.queue, Slice(1, limit=50))
             if kind == "scan_arrow"
@@ -147,15 +146,15 @@ class TestStatements:
         ("statement", "parameters", "steps"),
         [
             (bulk._ROWS, (*RANGE, 10), ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"]),
-            (live_keys._KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
-            (statistics._NEXT, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
+            (slices._KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
+            (bulk._NEXT, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
             (
-                statistics._SOME,
+                bulk._SOME,
                 (*BEGIN, 10, 256),
                 ["CO-ROUTINE", "SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>", "SCAN"],
             ),
             (
-                statistics._HELD,
+                bulk._HELD,
                 ("[1]", 10),
                 ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (queue_partition>", "USE TEMP B-TREE"],
             ),

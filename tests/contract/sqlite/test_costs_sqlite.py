@@ -13,7 +13,7 @@ import pytest
 from queuey.messages import Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
-from queuey.storage.sqlite.read import arrivals as arrivals_module
+from queuey.storage.sqlite import arrivals as arrivals_module
 from tests.backends import APP, UNSYNCED
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import make_queue, new

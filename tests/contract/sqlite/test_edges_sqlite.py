@@ -19,7 +19,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_sto
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import _patience
 from queuey.storage.sqlite.messages import AVOIDED, SLOW
-from queuey.storage.sqlite.read.slices import read_slice
+from queuey.storage.sqlite.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import queuey
-from qdo.cli import loading as qdo_settings
+from qdo.cli import settings as qdo_settings
 from queuey import settings
 from queuey.cli import load as load_command
 from queuey.storage import opening

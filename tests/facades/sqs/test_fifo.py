@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.facades.sqs import fifo
+from queuey.facades.sqs import messages
 from queuey.storage import Store
 from tests.facades.sqs.signing import Sqs
 from tests.facades.sqs.test_messages import receive
@@ -151,8 +151,8 @@ def test_once_for_each_group(sqs: Sqs) -> None:
 
 def test_for_how_long(sqs: Sqs, url: str) -> None:
     """A deduplication id is remembered for five minutes."""
-    assert fifo.DEDUP_INTERVAL == 300
-    with replace_in(fifo, fifo.DEDUP_INTERVAL, 1):
+    assert messages.DEDUP_INTERVAL == 300
+    with replace_in(messages, messages.DEDUP_INTERVAL, 1):
         send(sqs, url, "a")
     time.sleep(1.2)
     send(sqs, url, "a")

@@ -275,7 +275,7 @@ def test_keys_are_of_one_kind(sqs: Sqs, store: Store) -> None:
     """The id of an access key is no key of version 1, and a key of version 1 is no access key."""
     name = sqs.key.access_key
     assert store.find_key(access_keys.digest_of(name)) is not None
-    from queuey.web.credentials.application_keys import digest_of  # noqa: PLC0415 - beside the other one
+    from queuey.web.credentials import digest_of  # noqa: PLC0415 - beside the other one
 
     assert store.find_key(digest_of(name)) is None
 

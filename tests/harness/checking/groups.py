@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from signal import SIGTERM
 
-from qdo.worker import exit_codes
+from qdo.worker.failure import ExitCode
 from queuey.client import order_of
 from tests.harness.checking import messages
 from tests.harness.checking.history import NEVER, Call, History, Stay
@@ -317,7 +317,7 @@ def end(history: History, limits: Limits) -> Texts:
             # Who was told before it listened to signals ends as every process does. Who lost its session while it
             # finished what it had in hand says that this is handled again.
             well = ended.code == 0 or (ended.code == -SIGTERM and ended.worker not in joined)
-            well = well or (ended.code == exit_codes.UNFINISHED and disturbed)
+            well = well or (ended.code == ExitCode.UNFINISHED and disturbed)
         if not well:
             yield f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}"
     last = history.observed[-1].offsets if history.observed else {}

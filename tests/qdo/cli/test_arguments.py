@@ -150,8 +150,8 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     begin = AsyncSender.__init__
 
-    def sender(self: AsyncSender, servers: Any, verify: Any, most: int, transport: Any = None) -> None:  # noqa: ANN401
-        begin(self, servers, verify, most, httpx2.MockTransport(answer))
+    def sender(self: AsyncSender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
+        begin(self, *given, transport=httpx2.MockTransport(answer), **options)
 
     def in_file(options: LocalOptions, *_: object) -> RecordingLink:
         return RecordingLink(("file", str(options.path)), records)

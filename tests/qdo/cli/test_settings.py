@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from qdo.cli import settings
-from qdo.cli.loading import load
-from qdo.cli.settings import WorkSettings
-from qdo.consumer.settings import ConsumerSettings
-from qdo.worker.settings import Retry, WorkerSettings
+from qdo.cli.settings import WorkSettings, load
+from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from queuey.terminal.setting_values import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"

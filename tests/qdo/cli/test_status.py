@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qdo.coordination import Member, TargetAssignment
-from qdo.subscriptions import subscribe
+from qdo.partitions import subscribe
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Group

@@ -1,4 +1,4 @@
-"""``qdo work`` as a real process: what it handles, what it says, and how it ends."""
+"""``qdo work``: what it does at its start and its end, and the form of its log."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import json
 import logging
 import signal
 import sys
+import time
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from qdo.cli.work import _imported
 from queuey.client import Client
+from queuey.terminal.logs import LineFormatter
 from tests.commands import Run
 from tests.qdo.cli.conftest import Group
-from tests.qdo.cli.workers import Hire
+from tests.qdo.cli.workers import Hire, Working
+from tests.qdo.contract.local import LocalService
+from tests.qdo.worker.conftest import until
+from tests.qdo.worker.test_processes import living
+from tests.qdo.worker.test_signals import children
 
 
 @pytest.fixture
@@ -132,3 +141,133 @@ def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how:
         client.send(later, "here")
         assert worker.said(1) == ["handled 1 here"]
         assert worker.end() == 0
+
+
+def record(message: str, *arguments: object, error: BaseException | None = None, **extra: object) -> logging.LogRecord:
+    """A record as a logger makes it."""
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    return logging.getLogger("qdo.worker").makeRecord(
+        "qdo.worker", logging.WARNING, __file__, 1, message, arguments, trace, extra=extra
+    )
+
+
+def test_lines_for_people_name_the_message() -> None:
+    """What is said of a message can be looked up by its queue, partition and id."""
+    failed = record("attempt 1 failed", queue="crashes", partition=3, message_id="07f0fd9ee4db11f1b372138788ad4202")
+    line = LineFormatter("text").format(failed)
+    assert line.endswith("attempt 1 failed (crashes/3 07f0fd9ee4db11f1b372138788ad4202)")
+
+
+@pytest.mark.parametrize("named", [("configuring:handle", None), (None, "configuring:handle")])
+def test_a_program_that_configures_logging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: tuple[str | None, str | None]
+) -> None:
+    """Our records are written however the modules of handler and context configure logging."""
+    text = 'import logging.config\nlogging.config.dictConfig({"version": 1})\ndef handle(message, context): ...\n'
+    (tmp_path / "configuring.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "configuring", raising=False)
+    ours = [logging.getLogger(name) for name in ("qdo.worker", "qdo", "queuey.client")]
+    others = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    before = [one.disabled for one in others]
+    try:
+        _imported(*named)
+        assert [one.disabled for one in ours] == [False] * 3
+    finally:
+        for one, disabled in zip(others, before, strict=True):
+            one.disabled = disabled
+
+
+def test_lines_for_programs() -> None:
+    """One object a line, with everything that the record has, whatever it is, and the traceback as text."""
+    found = json.loads(LineFormatter("json").format(record("a\nb", partitions=["a/1"], place=Path("x"), code=3)))
+    assert found.pop("time").endswith("Z")
+    assert found.pop("process") > 0
+    assert found == {
+        "level": "warning",
+        "logger": "qdo.worker",
+        "message": "a\nb",
+        "partitions": ["a/1"],
+        "place": "x",
+        "code": 3,
+    }
+    try:
+        raise ValueError("x")  # noqa: TRY301 - a traceback is wanted
+    except ValueError:
+        found = json.loads(LineFormatter("json").format(record("failed", error=sys.exc_info()[1])))
+    assert found["exception"].endswith("ValueError: x")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> LocalService:
+    """Where the group meets."""
+    return LocalService(tmp_path / "coordination" / "file.sqlite3")
+
+
+@pytest.mark.parametrize("handler", ["blocking", "holding"])
+async def test_a_worker_that_hangs_as_a_whole_ends(
+    hire: Hire, client: Client, queue: str, service: LocalService, handler: str
+) -> None:
+    """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
+    client.send(queue, handler)
+    options = ("--stalled-after", "2", "--coordination", service.url, "--session-timeout", str(service.short))
+    with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
+        worker.said(1)
+        assert worker.ended() == 1
+    assert f"in {handler}" in "".join(worker.log)
+
+
+async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(
+    hire: Hire, client: Client, queue: str
+) -> None:
+    """It cannot hear that its parent was killed, and ends some time later."""
+    client.send(queue, "holding")
+    with hire("handlers:holding", "--queue", queue, "--processes", "1", "--stalled-after", "2") as worker:
+        worker.said(1)
+        (child,) = children(worker.process.pid)
+        worker.process.kill()
+        await until(lambda: not living(child))
+
+
+@pytest.fixture
+def begun(request: pytest.FixtureRequest, hire: Hire, client: Client, queue: str) -> Iterator[tuple[Working, str]]:
+    """A worker that has begun a message, and the message's id."""
+    handler, *options = request.param
+    receipt = client.send(queue, handler)
+    with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
+        worker.said(1)
+        yield worker, receipt.id
+
+
+LEFT, UNFINISHED = "the process ends without them", "a handler has not finished message {message} of"
+
+
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        (("stubborn", "--drain", "0.2"), [LEFT, UNFINISHED]),
+        (("in_thread", "--drain", "0.2"), [LEFT]),
+        (("never", "--drain", "0.2"), [UNFINISHED]),
+    ],
+    indirect=["begun"],
+    ids=["task that swallows its cancellation", "thread of a task", "thread"],
+)
+def test_a_handler_that_goes_on_does_not_keep_a_worker(
+    begun: tuple[Working, str], group: Group, said: list[str]
+) -> None:
+    """The process ends without it and says so with its code; the log has the id of its message."""
+    worker, message = begun
+    assert worker.end() == 4
+    assert [text for text in said if text.format(message=message) not in "".join(worker.log)] == []
+    assert group.offsets() == {}
+
+
+@pytest.mark.parametrize("begun", [("stubborn",), ("blocking",), ("background",)], indirect=True)
+def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[Working, str]) -> None:
+    """While a handler blocks the event loop, and while a thread of a handler goes on after the worker."""
+    worker, _ = begun
+    for _ in range(100):
+        if worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+    assert worker.ended() == 1

@@ -11,10 +11,10 @@ import pytest
 from httpx2 import AsyncBaseTransport
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch.fetch_buffer import Batch
-from qdo.consumer.settings import ConsumerSettings
+from qdo.consumer.fetch_buffer import Batch
 from qdo.coordination import CommittedOffset, Coordinator, Session
 from qdo.partitions import Partition, Queue
+from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy
 from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.controlled_transport import PATIENCE, ControlledTransport

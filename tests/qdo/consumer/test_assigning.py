@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import GroupActive, InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.settings import ConsumerSettings
 from qdo.worker.worker import Worker
 from queuey.client import QueueNotFound
 from tests.qdo.consumer.conftest import WAIT, System, bodies, collect, flat

@@ -19,11 +19,11 @@ import pytest
 
 from qdo.consumer.blocking import Consumer, _threaded
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner
-from qdo.loop_thread import LoopThread
 from qdo.partitions import Partition
+from qdo.settings import ConsumerSettings
+from qdo.tasks import LoopThread
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
 from tests.contract.samples import eventually

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer.rebalance.queue_discovery import discover
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import subscribe
+from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import NotAllowed, QueuePage
 from tests.qdo.consumer.conftest import System, bodies, collect, until
 

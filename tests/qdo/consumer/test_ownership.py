@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.fetch.fetch_buffer import FetchBuffer
-from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.fetch_buffer import FetchBuffer
+from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition, State
 from qdo.consumer.partition_listener import Callbacks, PartitionListener
-from qdo.consumer.refusals import Refusals
-from qdo.consumer.settings import ConsumerSettings
+from qdo.consumer.rebalance.queue_discovery import Refusals
 from qdo.coordination import CommittedOffset, OwnedOffset
-from qdo.partitions import Partition
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Subscription
+from qdo.settings import ConsumerSettings
 from tests.qdo.consumer.conftest import System
 from tests.qdo.unit.samples import ONE, message_id
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
-from qdo.coordination.encoding import encode_offset
 from qdo.coordination.local import LocalLink
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.paths import GroupPaths
+from qdo.coordination.records import encode_offset
 from qdo.coordination.tree import ANY, Applied, Link, SetData
 from qdo.partitions import Partition
 from tests.replacing import replace
@@ -100,7 +100,7 @@ def another(link: Link) -> Link:
         return LocalLink(link._options, "scope")
     if isinstance(link, TreeLink):
         return TreeLink(link.tree, link.host, link.timeout)
-    from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
+    from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
     assert isinstance(link, ZooKeeperLink)
     return ZooKeeperLink(link._access)

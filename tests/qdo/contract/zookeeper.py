@@ -13,7 +13,7 @@ from qdo.coordination import Session
 from qdo.coordination.coordinator import below
 from qdo.coordination.tree import Delete
 from qdo.coordination.zookeeper import ConnectionOptions
-from qdo.coordination.zookeeper.driver import BorrowedLink, ZooKeeperLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink, ZooKeeperLink
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG, Service
 from tests.servers.plugin import unique_name

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qdo.cli import main
-from qdo.curator import items
+from qdo.curator.nodes import decode, encode
 from queuey.client import AsyncClient, Client
 from tests.commands import Run, runner
 from tests.qdo.cli.conftest import client, served
@@ -40,7 +40,7 @@ class CuratorQueue:
 
     def put(self, *messages: bytes, prefix: str = "queue-") -> str:
         """Creates an item; returns its name."""
-        return self.put_raw(items.encode(messages), prefix)
+        return self.put_raw(encode(messages), prefix)
 
     def put_raw(self, data: bytes, prefix: str = "queue-") -> str:
         """Creates a node in the queue; returns its name."""
@@ -53,7 +53,7 @@ class CuratorQueue:
         while chunk := list(itertools.islice(each, 1000)):
             transaction = self.kazoo.transaction()
             for body in chunk:
-                transaction.create(f"{self.root}{self.path}/queue-", items.encode([body]), sequence=True)
+                transaction.create(f"{self.root}{self.path}/queue-", encode([body]), sequence=True)
             assert all(isinstance(made, str) for made in transaction.commit())
 
     def names(self) -> list[str]:
@@ -67,7 +67,7 @@ class CuratorQueue:
     def messages(self) -> list[bytes]:
         """The messages of its items, in the order of their names."""
         found = [self.kazoo.get(f"{self.root}{self.path}/{name}")[0] for name in self.names()]
-        return [body for data in found for body in items.decode(data)]
+        return [body for data in found for body in decode(data)]
 
     def beside(self) -> list[str]:
         """The nodes beside the queue: what a drain or fill keeps."""

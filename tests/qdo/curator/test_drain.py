@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qdo.curator import items
 from qdo.curator.drain import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -21,7 +20,7 @@ from qdo.curator.drain import (
     batches,
     examine,
 )
-from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, SIMPLE, Child
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, SIMPLE, Child, encode
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.curator.conftest import CuratorQueue, bodies
@@ -45,9 +44,9 @@ def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> 
     ("data", "why"),
     [
         (b"", "too few"),
-        (items.encode([b"a", b""]), "an empty message"),
-        (items.encode([b"a"] * 1001), "holds 1001 messages"),
-        (items.encode([b"a" * 1000]), "has 1010 bytes, and only 1000"),
+        (encode([b"a", b""]), "an empty message"),
+        (encode([b"a"] * 1001), "holds 1001 messages"),
+        (encode([b"a" * 1000]), "has 1010 bytes, and only 1000"),
     ],
 )
 def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
@@ -58,7 +57,7 @@ def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
 
 def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
     """Queuey would refuse it; one that was due is not delayed."""
-    data = items.encode([b"a"])
+    data = encode([b"a"])
     child = Child("x", "x", 0, epoch=int((LONGEST_DELAY + 1) * 1000))
     with pytest.raises(Unfit, match="is due in 33554433 seconds"):
         examine(DELAY, child, data, 0, now=0, most=1000)

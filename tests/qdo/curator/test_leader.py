@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from qdo.coordination.tree import Applied, Change, Outcome
-from qdo.coordination.zookeeper.driver import BorrowedLink
+from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
 from qdo.errors import CoordinationLost, InvalidArgument, SessionLost
 from tests.harness.proxy import Proxy

@@ -10,12 +10,11 @@ import threading
 from pathlib import Path
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
-from qdo.worker.settings import Retry, WorkerSettings
+from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
 from tests.harness.checking.records import Assigned, Gone, place_of

@@ -111,7 +111,7 @@ def name_of(session: Session) -> str:
     """Says how the service knows a session, so that another process can end it."""
     if isinstance(session.link, LocalLink):
         return str(session.link.session)
-    from qdo.coordination.zookeeper.driver import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
+    from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
     assert isinstance(session.link, ZooKeeperLink)
     number, password = session.link._client.client_id or (0, b"")

@@ -8,7 +8,7 @@ import pytest
 
 from qdo.coordination import Coordinator
 from qdo.coordination.local import LocalOptions, default_path
-from qdo.coordination.local.options import parse_url
+from qdo.coordination.local.database import parse_url
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument
 

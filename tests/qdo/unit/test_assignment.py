@@ -16,8 +16,7 @@ from qdo.assignment.balancing import balance
 from qdo.assignment.fewest_moves import undo_needless_moves
 from qdo.assignment.partition_pools import gather
 from qdo.coordination import Member, Sight, TargetAssignment
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 
 Members = dict[str, dict[Queue, int]]
 Owners = Mapping[Partition, str]

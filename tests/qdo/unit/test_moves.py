@@ -1,14 +1,18 @@
-"""Moves of offsets: what changes, and what would be handled again."""
+"""Moves of offsets: what changes, what would be handled again, and what comes of the original Qdo's status messages."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.moves import Move
+from qdo.coordination import CommittedOffset
+from qdo.moves import Move, WorkerStatus, newest_statuses, plan_migration, read_status
 from qdo.partitions import Partition, Queue
-from queuey.client import id_before, order_of
+from queuey.client import Message, id_before, order_of
 
 QUEUE = Queue("host", "app", "orders")
 PLACE = Partition(QUEUE, 1)
@@ -37,3 +41,68 @@ def test_direction_is_that_of_time(one: float, other: float) -> None:
     """Of two ids the one of the later instant is ahead."""
     before, after = id_before(one), id_before(other)
     assert Move(PLACE, before, after).goes_back == (order_of(after) < order_of(before))
+
+
+ORDERS = Queue("host", "app", "or-ders")
+FIRST, SECOND, THIRD = (id_before(1_000_000_000 + second) for second in range(3))
+
+
+def message(body: object, identifier: str = FIRST, partition: int = 1) -> Message:
+    """A message of the status queue."""
+    return Message(identifier, "0", partition, body)
+
+
+def body(place: str, processed: str = "") -> str:
+    """What a worker wrote."""
+    return json.dumps({"partition": place, "processed": processed, "last_worker": "host-1"})
+
+
+@given(st.text(min_size=1), st.integers(1, 200))
+def test_names_are_split_at_the_last_dash(name: str, number: int) -> None:
+    """Whatever a queue is called, its number is behind the last dash."""
+    status = read_status(message(body(f"{name}-{number}", SECOND)))
+    assert (status.queue, status.number, status.processed) == (name, number, SECOND)
+
+
+@pytest.mark.parametrize("form", [str, str.encode, json.loads], ids=["text", "bytes", "JSON"])
+def test_any_form_of_the_body_is_read(form: Any) -> None:  # noqa: ANN401 - makes a body of text
+    """However the service keeps the JSON, it is read; an empty ``processed`` means that nothing was."""
+    assert read_status(message(form(body("a-2")))) == WorkerStatus("a", 2, None, FIRST)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "[]", "{}", body("orders"), body("orders-x"), body("orders-0"), body("-1"), body("a-1", "what"), b"\xff", 5],
+)
+def test_what_is_no_status_is_named(wrong: object) -> None:
+    """A message that says nothing is passed over, with its place and the reason."""
+    found, unreadable = newest_statuses([message(wrong, THIRD, 4), message(body("a-1"))])
+    assert [status.queue for status in found] == ["a"]
+    assert len(unreadable) == 1
+    assert unreadable[0].startswith(f"4:{THIRD}: ")
+
+
+@given(st.permutations([(FIRST, 1, FIRST), (SECOND, 5, THIRD), (THIRD, 7, SECOND)]))
+def test_newest_status_counts(entries: list[tuple[str, int, str]]) -> None:
+    """Of several statuses of a partition the newest counts, wherever it lies and even if it is behind."""
+    found, _ = newest_statuses(message(body("or-ders-3", processed), name, place) for name, place, processed in entries)
+    assert [(status.message, status.processed) for status in found] == [(THIRD, SECOND)]
+
+
+def status(number: int, processed: str | None, queue: Queue = ORDERS) -> dict[Partition, str | None]:
+    """What was reached, by partition."""
+    return {Partition(queue, number): processed}
+
+
+@given(
+    st.dictionaries(st.integers(1, 6), st.sampled_from([None, FIRST, SECOND, THIRD])),
+    st.dictionaries(st.integers(1, 6), st.sampled_from([FIRST, SECOND, THIRD])),
+)
+def test_a_second_run_changes_nothing(said: dict[int, str | None], known: dict[int, str]) -> None:
+    """Carrying out a plan leaves nothing to be done by the next one, and moves nothing back."""
+    statuses = {place: one for number, name in said.items() for place, one in status(number, name).items()}
+    recorded = {Partition(ORDERS, number): CommittedOffset(name) for number, name in known.items()}
+    moves, _ = plan_migration(statuses, {ORDERS: 5}, recorded)
+    assert not any(move.goes_back for move in moves)
+    after = recorded | {move.partition: CommittedOffset(move.after) for move in moves}
+    assert not any(move.changes for move in plan_migration(statuses, {ORDERS: 5}, after)[0])

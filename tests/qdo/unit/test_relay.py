@@ -9,8 +9,7 @@ import pytest
 from qdo.keepalive import relay
 from qdo.keepalive.relay import Encryption, Relay
 from qdo.keepalive.vitals import Vitals, now
-from tests.qdo.unit.zookeeper.test_lease import Hand
-from tests.qdo.unit.zookeeper.test_wire import ANSWER, EVENT, GREETING, REQUEST
+from tests.qdo.unit.zookeeper.test_handler import ANSWER, EVENT, GREETING, REQUEST, Hand
 from tests.replacing import replace_in
 
 

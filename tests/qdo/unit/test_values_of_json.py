@@ -22,7 +22,7 @@ from qdo.jobs.tasks import Invocation
 from qdo.worker.handlers import set_state, state_setter
 from queuey.client import InvalidArgument as Refused
 from queuey.client import Outgoing
-from queuey.client.calls import claim_calls, schedule_calls, send_calls
+from queuey.client.calls import claim_calls, send_calls, service_calls
 
 
 class Color(Enum):
@@ -191,7 +191,7 @@ def test_of_messages_schedules_and_states(value: Any) -> None:  # noqa: ANN401 -
     token = state_setter.set(states.append)
     try:
         body = send_calls.batch_item(Outgoing(json=value))
-        scheduled = schedule_calls.put("s", {"queue": "q"}, Outgoing(json=value))
+        scheduled = service_calls.put_schedule("s", {"queue": "q"}, Outgoing(json=value))
         [job] = claim_calls.set_states("q", {"1": value})
         if len(msgspec.json.encode(value)) < 4000:
             set_state(value)

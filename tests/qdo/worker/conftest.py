@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
-from qdo.worker.settings import Retry, WorkerSettings
+from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from tests.qdo.consumer.conftest import WAIT, System, _own_environment, profile, running, system, until

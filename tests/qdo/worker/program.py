@@ -14,7 +14,7 @@ from typing import Any
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
-from qdo.worker.settings import Retry, WorkerSettings
+from qdo.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from queuey.client.credentials.profile import read_profile

@@ -9,10 +9,9 @@ import httpx2
 import pytest
 
 from qdo.partitions import Queue
-from qdo.worker import exit_codes
-from qdo.worker.failure import Delivery, Failure
-from qdo.worker.middleware import Middleware
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
+from qdo.worker.failure import Delivery, ExitCode, Failure
+from qdo.worker.handlers import Middleware
 from qdo.worker.worker import Worker
 from queuey.client import Message, QueueNotFound
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
@@ -97,7 +96,7 @@ async def test_a_failed_message_can_stop_the_worker(workers: Workers) -> None:
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 3)
     worker = await workers.make(Picky(workers, "1:2"), queue, settings=quick(on_failure="stop"))
-    assert await workers.start(worker) == exit_codes.MESSAGE_FAILED
+    assert await workers.start(worker) == ExitCode.MESSAGE_FAILED
     assert workers.seen == ["1:1", "1:2", "1:2", "1:2"]
     assert (await workers.offsets())[1] == ids[0]
 
@@ -135,7 +134,7 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers,
     await until(lambda: len(workers.seen) == 4)
     await workers.recorded(ids[1])
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert [one.body for one in await letters(workers, queue)] == ["1:1"]
 
 
@@ -148,7 +147,7 @@ async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: W
     task = workers.start(worker)
     await until(lambda: "PUT" in workers.system.transport.methods)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert (await workers.offsets()).get(1) is None
     await workers.serve_until(await workers.make(workers.note, queue), 4)
     assert workers.seen == ["1:1"] * 4
@@ -316,4 +315,4 @@ async def test_an_offset_that_is_refused_takes_no_other_with_it(
     assert str(partition_of(queue)) in error
     assert "was not returned by poll" in error
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED

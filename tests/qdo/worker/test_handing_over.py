@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -14,13 +16,14 @@ from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.partition_listener import Callbacks
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost, NotOwner
-from qdo.partitions import Partition
-from qdo.worker import exit_codes
-from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.partitions import Partition, Queue
+from qdo.settings import Retry
+from qdo.worker.failure import ExitCode, StopWorker
+from qdo.worker.offset_committer import OffsetCommitter
 from qdo.worker.offset_source import OffsetSource
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.consumer.conftest import session_of
-from tests.qdo.worker.conftest import Workers, quick, until
+from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 from tests.replacing import replace
 
 
@@ -59,7 +62,7 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     if suspended:
         await until(lambda: len(workers.seen) == 92)
         source._resumed()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert len(workers.seen) == 100
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 100)
     assert sorted(workers.seen) == list(range(100))
@@ -83,7 +86,7 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
     await workers.system.service.expire(session_of(worker.consumer))
     await until(task.done)
     go_on.set()
-    assert await task == exit_codes.UNFINISHED
+    assert await task == ExitCode.UNFINISHED
     assert await workers.offsets() == {}
 
 
@@ -110,7 +113,7 @@ async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: W
         await until(lambda: bool(workers.seen and (handler == "hangs" or not source.dispatcher._running)))
         await workers.system.service.expire(session_of(worker.consumer))
         try:
-            assert await asyncio.wait_for(task, 60) == exit_codes.UNFINISHED
+            assert await asyncio.wait_for(task, 60) == ExitCode.UNFINISHED
         finally:
             go_on.set()
     assert await workers.offsets() == {}
@@ -163,7 +166,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
     assert not leaving.done()
     assert old.consumer._group.table.held.keys() == {busy}
     go_on.set()
-    assert await leaving == exit_codes.ENDED
+    assert await leaving == ExitCode.ENDED
     await until(lambda: len(new.consumer.assignment) == 8)
     assert assigned == []
 
@@ -187,7 +190,7 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
 
     with replace(AsyncConsumer.commit, refuse), replace(flush, flush_briefly):
         worker.stop()
-        assert await ended == exit_codes.UNFINISHED
+        assert await ended == ExitCode.UNFINISHED
 
 
 async def test_cancelling_gives_up_what_is_in_hand(workers: Workers) -> None:
@@ -235,7 +238,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
     await workers.system.service.expire(session_of(worker.consumer))
     await workers.recorded(ids[1])
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert workers.seen == ["1:1"] * 4 + ["1:2"]
 
 
@@ -248,10 +251,10 @@ async def test_a_worker_can_be_stopped_before_it_has_joined(workers: Workers) ->
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(task), 0.2)
         worker.stop()
-        assert await task == exit_codes.ENDED
+        assert await task == ExitCode.ENDED
     early = await workers.make(workers.note, workers.system.named("orders"))
     early.stop()
-    assert await early.serve() == exit_codes.ENDED
+    assert await early.serve() == ExitCode.ENDED
 
 
 async def test_any_thread_can_stop_it(workers: Workers) -> None:
@@ -265,7 +268,7 @@ async def test_any_thread_can_stop_it(workers: Workers) -> None:
             worker.stop()
 
     worker = await workers.make(handle, queue)
-    assert await workers.start(worker) == exit_codes.ENDED
+    assert await workers.start(worker) == ExitCode.ENDED
     assert (await workers.offsets())[1] == ids[2]
     worker.stop()
 
@@ -288,6 +291,81 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
         await note(*given)
 
     worker.consumer.note = refused  # type: ignore[assignment, method-assign] # stands for a coordination that lets it know late
-    assert await workers.serve_until(worker, 3) == exit_codes.ENDED
+    assert await workers.serve_until(worker, 3) == ExitCode.ENDED
     assert workers.seen == ["1:1", "1:2", "1:3"]
     assert tried[2] - tried[0] > 0.9
+
+
+SOON = Retry(attempts=5, base=2.0, cap=2.0)
+NEVER = Retry(attempts=5, base=31_536_000.0, cap=31_536_000.0)
+
+
+async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
+    """Stores one that fails, three with other keys and one behind it with its key; gives the last one's id."""
+    keys = ("bad", "b", "c", "d", "bad")
+    outgoing = [
+        Outgoing(f"{partition}:{key}{at}", headers={"key": key}, partition=partition) for at, key in enumerate(keys)
+    ]
+    return (await workers.system.client.send_many(queue.name, outgoing))[-1].id
+
+
+class FailsOnce:
+    """Fails on the first attempt at some messages; notes what it handles."""
+
+    def __init__(self, workers: Workers, *bad: str) -> None:
+        self._workers = workers
+        self._bad = set(bad)
+        self.failed: list[str] = []
+
+    async def __call__(self, message: Message, context: object) -> None:
+        """Handles a message."""
+        if message.body in self._bad:
+            self._bad.discard(message.body)
+            self.failed.append(message.body)
+            raise ValueError
+        self._workers.note(message, context)
+
+
+@pytest.mark.parametrize("end", ["signal", "StopWorker"])
+async def test_a_stop_says_that_messages_will_be_repeated(
+    workers: Workers, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    """The next attempt is too far away, or its handler ended the worker: the code and the log say so, at once."""
+    queue = await workers.system.queue()
+    await send(workers, queue)
+    others = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        if message.body == "1:bad0":
+            await others.wait()
+            raise StopWorker if end == "StopWorker" else ValueError
+        workers.note(message, context)
+        if len(workers.seen) == 3:
+            others.set()
+
+    settings = quick(by="header:key", retry=NEVER, drain=60)
+    worker = await workers.make(handle, queue, settings=settings)
+    with caplog.at_level(logging.WARNING):
+        task = workers.start(worker)
+        await until(lambda: "attempt 1 failed" in caplog.text or task.done())
+        worker.stop()
+        assert await asyncio.wait_for(task, 30) == ExitCode.UNFINISHED
+    (said,) = [record for record in caplog.records if "some will be handled again" in record.message]
+    assert said.__dict__["partitions"] == [str(partition_of(queue))]
+    assert await workers.offsets() == {1: None} or not await workers.offsets()
+
+
+async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:
+    """A partition moves when the message that waits in it was tried again."""
+    queue = await workers.system.queue(partitions=2)
+    last = [await send(workers, queue, partition) for partition in (1, 2)]
+    handle = FailsOnce(workers, "1:bad0", "2:bad0")
+    settings = quick(by="header:key", retry=SOON)
+    workers.start(await workers.make(handle, queue, settings=settings))
+    await until(lambda: len(workers.seen) >= 6 and len(handle.failed) == 2)
+    second = await workers.make(handle, queue, settings=settings)
+    workers.start(second)
+    await until(lambda: len(second.consumer.assignment) == 1)
+    for number, identifier in enumerate(last, 1):
+        await workers.recorded(identifier, number)
+    assert max(Counter(workers.seen).values()) == 1

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from qdo.errors import HandlerError, InvalidArgument
-from qdo.worker import exit_codes
-from qdo.worker.failure import StopWorker
+from qdo.worker.failure import ExitCode, StopWorker
 from qdo.worker.handlers import delivery
 from queuey.client import Message
 from tests.qdo.worker.conftest import Workers, quick
@@ -25,7 +24,7 @@ async def test_every_message_is_handled_once_and_in_order(workers: Workers, kind
         await workers.system.send(queue, 100, number)
     handler = workers.note if kind == "plain" else workers.note_async
     code = await workers.serve_until(await workers.make(handler, queue), 300)
-    assert code == exit_codes.ENDED
+    assert code == ExitCode.ENDED
     for number in (1, 2, 3):
         mine = [body for body in workers.seen if body.startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 101)]
@@ -81,7 +80,7 @@ async def test_a_handler_can_stop_the_worker(workers: Workers, kind: str) -> Non
         handle(message, context)
 
     worker = await workers.make(handle if kind == "plain" else handle_async, queue)
-    assert await workers.start(worker) == exit_codes.ENDED
+    assert await workers.start(worker) == ExitCode.ENDED
     assert (await workers.offsets())[1] == ids[1]
     await workers.serve_until(await workers.make(workers.note, queue), 5)
     assert workers.seen == [f"1:{number}" for number in range(1, 6)]
@@ -92,7 +91,7 @@ async def test_a_plain_function_that_returns_a_coroutine_is_found_out(workers: W
     queue = await workers.system.queue()
     await workers.system.send(queue, 2)
     worker = await workers.make(lambda message, context: workers.note_async(message, context), queue)  # noqa: PLW0108 - not async by itself
-    assert await workers.start(worker) == exit_codes.FAILED
+    assert await workers.start(worker) == ExitCode.FAILED
     assert (await workers.offsets()).get(1) is None
 
 

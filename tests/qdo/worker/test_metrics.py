@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from qdo.worker import exit_codes
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
+from qdo.worker.failure import ExitCode
 from queuey.client import Message
 from tests.qdo.worker.conftest import Workers, quick, until
 
@@ -42,5 +42,5 @@ async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
     assert (registry.get_sample_value("qdo_commits_total") or 0) >= 2
     assert registry.get_sample_value("qdo_rebalanced_partitions_total", {"how": "assigned"}) == 2
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert registry.get_sample_value("qdo_commits_total") is None

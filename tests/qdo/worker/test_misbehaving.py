@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from qdo.partitions import Queue
-from qdo.worker import exit_codes
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
+from qdo.worker.failure import ExitCode
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import LONG_ENOUGH
@@ -98,7 +98,7 @@ async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start
         drained = start(queue, attempts=3, drain=0.05)
         await asyncio.to_thread(drained.wait_for, "begun wait")
         drained.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(drained.end) == exit_codes.UNFINISHED
+        assert await asyncio.to_thread(drained.end) == ExitCode.UNFINISHED
     last = start(queue, attempts=3)
     await asyncio.to_thread(last.wait_for, "begun wait")
     go_on.touch()
@@ -126,7 +126,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
         await until(lambda: worker.metrics.oldest > 0.2)
         await until(lambda: "behind" in workers.seen or task.done())
         worker.stop()
-        assert await task == exit_codes.ENDED
+        assert await task == ExitCode.ENDED
     release.set()
     assert begun.count("hang") == 3
     assert sorted(workers.seen[:3]) == ["before", "behind", "beside"]
@@ -144,6 +144,6 @@ async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(wor
         raise KeyboardInterrupt
 
     worker = await workers.make(handle, queue)
-    assert await workers.start(worker) == exit_codes.FAILED
+    assert await workers.start(worker) == ExitCode.FAILED
     assert workers.seen == ["one"]
     assert await dead(workers, queue) == []

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.settings import WorkerSettings
 from qdo.worker.executors.processes import ProcessExecutor
 from qdo.worker.failure import Delivery, RunResult
-from qdo.worker.handlers import load_handler
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.handlers import Hooks, load_handler
+from qdo.worker.runs import MessageRun
 from qdo.worker.worker import _runner
 from tests.qdo.unit.samples import ONE, message
 

@@ -16,11 +16,9 @@ import pytest
 
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
-from qdo.worker import exit_codes
-from qdo.worker.executors import child_protocol
-from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
-from qdo.worker.executors.processes import ChildProcess
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
+from qdo.worker.executors.processes import ChildProcess, ChildSetup, ChildTask, frame
+from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, quick, until
@@ -117,7 +115,7 @@ async def test_children_handle_in_order_and_leave_their_contexts(workers: Worker
     task = workers.start(worker)
     await until(lambda: len(book.lines("done")) == 100)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     for number in (1, 2):
         mine = [line[1] for line in book.lines("done") if line[1].startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 51)]
@@ -141,7 +139,7 @@ async def test_a_group_is_killed_before_its_number_is_free(
     monkeypatch.setattr(os, "killpg", kill)
     queue = await workers.system.queue()
     ids = await send(workers, queue, "orphan", "fine")
-    assert await serve_all(workers, await crew(workers, queue, retry=Retry(attempts=1)), ids[-1]) == exit_codes.ENDED
+    assert await serve_all(workers, await crew(workers, queue, retry=Retry(attempts=1)), ids[-1]) == ExitCode.ENDED
     assert killed == [True, True]
     (orphan,) = [line[2] for line in book.lines("orphan")]
     await until(lambda: not living(int(orphan)))
@@ -156,7 +154,7 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
     """Messages before it count, it is tried again in another child, and becomes a dead letter like any other."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine 1", "fine 2", do, "fine 3")
-    assert await serve_all(workers, await crew(workers, queue), ids[-1]) == exit_codes.ENDED
+    assert await serve_all(workers, await crew(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
     assert [line[-1] for line in book.lines("begun") if line[1] == do] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
@@ -192,7 +190,7 @@ async def test_a_handler_that_takes_too_long_is_killed(
     assert last is not None
     assert first < last
     limits[-1].reschedule(0.0)
-    assert await serving == exit_codes.ENDED
+    assert await serving == ExitCode.ENDED
     assert [line[1] for line in book.lines("done")] == ["slow", "slow", "fine"]
     (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "qdo.errors.TimeLimit"
@@ -216,7 +214,7 @@ async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book:
     """StopWorker means there what it means here."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine", "stop", "fine")
-    assert await workers.start(await crew(workers, queue)) == exit_codes.ENDED
+    assert await workers.start(await crew(workers, queue)) == ExitCode.ENDED
     assert (await workers.offsets())[1] == ids[0]
 
 
@@ -229,7 +227,7 @@ async def test_a_handler_that_exits_fails_its_message(
     """What is no ``Exception`` is a failed attempt like any other, in the same process."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, body, "fine")
-    assert await serve_all(workers, await crew(workers, queue, f"{MODULE}:{name}"), ids[-1]) == exit_codes.ENDED
+    assert await serve_all(workers, await crew(workers, queue, f"{MODULE}:{name}"), ids[-1]) == ExitCode.ENDED
     (dead_letter,) = await letters(workers, queue)
     assert (dead_letter.cause.error, dead_letter.cause.attempts) == (error, 3)
     assert len(book.lines("entered")) == 1
@@ -243,7 +241,7 @@ async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, b
     task = workers.start(worker)
     await until(lambda: len(book.lines("done")) >= 5)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     done = len(book.lines("done"))
     assert 5 <= done < 600
     assert (await workers.offsets())[1] == ids[done - 1]
@@ -299,7 +297,7 @@ async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
 
 async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Workers, book: Book) -> None:
     """What cannot be packed, such as a body nested too deeply, becomes a dead letter; what came with it is handled."""
-    pack = child_protocol.frame
+    pack = frame
 
     def packed(value: object) -> bytes:
         if isinstance(value, ChildTask) and any(message.body == "deep" for message in value.messages):
@@ -309,7 +307,7 @@ async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Wo
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine 1", "deep", "fine 2")
     with replace(pack, packed):
-        assert await serve_all(workers, await crew(workers, queue), ids[-1]) == exit_codes.ENDED
+        assert await serve_all(workers, await crew(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
     (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "RecursionError"
@@ -330,6 +328,6 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, 
     await send(workers, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)
     worker.stop()
-    assert await serving == exit_codes.ENDED
+    assert await serving == ExitCode.ENDED
     assert [line[-1] for line in book.lines("begun")] == ["1", "1"]
     assert await letters(workers, queue) == []

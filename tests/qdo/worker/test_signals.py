@@ -19,8 +19,7 @@ import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
-from qdo.worker import exit_codes
-from qdo.worker.failure import StopWorker
+from qdo.worker.failure import ExitCode, StopWorker
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Client, Message
 from tests.qdo.contract.local import LocalService
@@ -126,7 +125,7 @@ async def test_the_first_signal_drains(
         program.process.send_signal(number)
     program.wait_for("no more are started")
     go_on.touch()
-    assert program.end() == exit_codes.ENDED
+    assert program.end() == ExitCode.ENDED
     assert program.said("done") == ["first", second]
     assert "third" not in program.said("begun")
     assert (await workers.offsets())[1] == receipts[1].id
@@ -149,7 +148,7 @@ async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, k
     assert started
     await asyncio.sleep(0.2)  # Signals within a tenth of a second are one.
     program.process.send_signal(signal.SIGTERM)
-    assert program.end() == exit_codes.FAILED
+    assert program.end() == ExitCode.FAILED
     await until(lambda: not any(living(child) for child in started))
 
 
@@ -162,7 +161,7 @@ async def test_a_child_that_a_handler_forks_ends_alone(workers: Workers, start: 
     program.wait_for("done next")
     assert program.said("forked") == [str(-signal.SIGTERM)]
     program.process.send_signal(signal.SIGTERM)
-    assert program.end() == exit_codes.ENDED
+    assert program.end() == ExitCode.ENDED
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
@@ -173,7 +172,7 @@ async def test_a_drain_ends_in_time(workers: Workers, start: Any, kind: str) -> 
     program = start(queue.name, drain=0.2, **KINDS[kind])
     program.wait_for("begun endless")
     program.process.send_signal(signal.SIGTERM)
-    assert program.end() == exit_codes.UNFINISHED
+    assert program.end() == ExitCode.UNFINISHED
     assert (await workers.offsets())[1] == receipts[0].id
     assert await (await workers.system.coordinator()).members() == {}
 
@@ -214,6 +213,6 @@ def test_a_worker_runs_without_a_loop_of_the_callers(running: Served, tmp_path: 
     before = signal.getsignal(signal.SIGTERM)
     coordinator = open_coordinator(f"local://{tmp_path}/coordination", "group", session_timeout=20.0)
     consumer = AsyncConsumer(AsyncClient(profile.url, key=profile.key), coordinator, queues=[queue])
-    assert Worker(handle, consumer).run() == exit_codes.ENDED
+    assert Worker(handle, consumer).run() == ExitCode.ENDED
     assert seen == ["one"]
     assert signal.getsignal(signal.SIGTERM) == before

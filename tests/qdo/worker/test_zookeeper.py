@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdo.worker import exit_codes
+from qdo.worker.failure import ExitCode
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.worker.conftest import Workers, until
 from tests.servers.plugin import ZooKeeper
@@ -20,7 +20,7 @@ async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) 
     workers.start(second)
     await until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 1)
     first.stop()
-    assert await leaving == exit_codes.ENDED
+    assert await leaving == ExitCode.ENDED
     last = {number: (await workers.system.send(queue, 1, number, first=6))[-1] for number in (1, 2)}
     for number in (1, 2):
         await workers.recorded(last[number], number)

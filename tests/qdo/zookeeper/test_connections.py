@@ -14,7 +14,7 @@ import pytest
 
 from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.driver import ZooKeeperLink
+from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.coordination.zookeeper.driver.requests import MOST_FLYING
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.contract.conftest import Join, Open

@@ -11,7 +11,7 @@ import pytest
 from deploy.local import ZooKeeperNode
 from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.driver import ZooKeeperLink
+from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.partitions import Partition
 from tests.qdo.contract.events import PATIENCE, Heard

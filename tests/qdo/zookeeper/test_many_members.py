@@ -9,9 +9,8 @@ from functools import partial
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import Coordinator
-from qdo.coordination.zookeeper.driver import ZooKeeperLink
-from qdo.partitions import Queue
-from qdo.subscriptions import Subscription
+from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
+from qdo.partitions import Queue, Subscription
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.unit.group.owners import Catalogue, Diary
 from tests.replacing import replace

@@ -18,7 +18,7 @@ from kazoo.protocol.states import KazooState
 from deploy.local.addresses import claim
 from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.driver import ZooKeeperLink
+from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
 from queuey.extras import install_command
 from tests.qdo.contract.events import Heard

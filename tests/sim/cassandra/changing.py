@@ -6,9 +6,12 @@ answer when they read the times.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
@@ -19,9 +22,10 @@ from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.timing import PATIENT, StoredTiming, Timing, encode, settled
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import cql
+from tests.sim.cassandra.loops import present_thread
 from tests.sim.cassandra.pace import SOON, Pace
 from tests.sim.cassandra.posts import PostSite, PostStorm
-from tests.sim.cassandra.threads import pause
+from tests.sim.world import Process
 
 LEASE, EVERY = 3.0, 0.5
 """Shorter here, so that a history is shorter."""
@@ -47,8 +51,14 @@ def short_lease() -> Iterator[None]:
         for module in (timing_in_force, stored_timing):
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
         replaced.enter_context(replace_in(timing_in_force, timing_in_force.EVERY, EVERY))
+        replaced.enter_context(replace_in(stored_timing, time, SimpleNamespace(time=_now)))
         replaced.enter_context(replace(stored_timing.standing, standing))
         yield
+
+
+def _now() -> float:
+    assert Process.present is not None
+    return Process.present.world.now
 
 
 def standing(driver: Driver, options: CassandraOptions) -> stored_timing.Standing:
@@ -137,17 +147,17 @@ class ChangingStorm(PostStorm):
         site = self._site()
         assert isinstance(site, PostSite)
 
-        def work() -> None:
-            while True:
+        async def work() -> None:
+            while True:  # bounded: by the end of the history
                 try:
-                    change_times(site, self.wanted)
+                    await site.core.in_thread(lambda: change_times(site, self.wanted))
                 except QueueyError:
-                    pause(0.5)
+                    await asyncio.sleep(0.5)
                     continue
                 self.changes += 1
                 return
 
-        site.begin(work)
+        site.begin(work())
         if self.world.rng.random() < 0.5:
             self.world.at(6.0, self._change_times)
 
@@ -159,4 +169,4 @@ def change_times(site: PostSite, wanted: Timing) -> None:
 
 def between(seconds: float) -> None:
     """Waits between the steps."""
-    pause(seconds)
+    present_thread().pause(seconds)

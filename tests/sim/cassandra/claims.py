@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from queuey import ids
 from queuey.deadletters import PREFIX
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Meta, NewMessage, Queue
-from queuey.service.core import Done
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import class_of
-from queuey.storage.cassandra.catalogue import applications, queues
 from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.store import applications, queues
 from tests.sim.availability import Stored
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
-from tests.sim.cassandra.threads import SimulatedThread
+from tests.sim.cassandra.loops import ThreadedCore
 from tests.sim.replicas import Faults, Log, ModelStore, Replicas
 from tests.sim.web import Setup
-from tests.sim.world import Process, SimulatedCore, World
+from tests.sim.world import Process, SimulatedCore, World, begin
 
-T = TypeVar("T")
 TTL = 3600
 
 
@@ -43,7 +41,8 @@ class ClusterReplicas:
         self.letter_places: dict[Position, set[Location]] = {}
         self.stored = Stored()
         self.logs: dict[tuple[int, int], Log] = {}
-        self._stores: dict[Process, CassandraStore] = {}
+        self._posting: dict[Process, tuple[CassandraStore, SimulatedCore]] = {}
+        """Stores, and what posts to each from elsewhere than its loop."""
 
     @property
     def faults(self) -> Faults:
@@ -89,7 +88,7 @@ class ClusterReplicas:
         store = open_store(self.cluster, process, Machine(process), WatchedStore)
         assert isinstance(store, WatchedStore)
         store.replicas = self
-        self._stores[process] = store
+        self._posting[process] = store, SimulatedCore(process, 0.0)
         return store
 
     def write(
@@ -102,17 +101,14 @@ class ClusterReplicas:
         meta: Meta | None = None,
     ) -> None:
         """Posts a message; tells its id if it is acknowledged."""
-        store, queue = self._stores[process], self.queue
+        store, core = self._posting[process]
+        item = NewMessage(body, partition, TTL, meta, delay)
 
-        def work() -> None:
-            try:
-                [position] = store.append(queue, [NewMessage(body, partition, TTL, meta, delay)])
-            except QueueyError:
-                done(None)
-            else:
-                done(position)
+        def posted(positions: list[Position] | None, error: Exception | None) -> None:
+            assert error is None or isinstance(error, QueueyError)
+            done(positions[0] if positions else None)
 
-        SimulatedThread(process, work)
+        begin(core, core.ended(partial(store.begin_append, self.queue, [item])), posted)
 
 
 class ClusterStore:
@@ -139,28 +135,6 @@ class WatchedStore(CassandraStore):
         self.replicas.letters.setdefault(was, self.replicas.cluster.world.now)
         self.replicas.letter_places.setdefault(was, set()).update(locations)
         super().put(queue, locations, item)
-
-
-class ThreadedCore(SimulatedCore):
-    """A core whose threads wait as those of the store do."""
-
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """See the base class."""
-
-        def start(done: Done) -> None:
-            SimulatedThread(self._process, partial(_do, work, done))
-
-        result: T = await self.ended(start)
-        return result
-
-
-def _do(work: Callable[[], object], done: Done) -> None:
-    try:
-        result = work()
-    except Exception as error:  # noqa: BLE001 - whoever waits is told
-        done(None, error)
-    else:
-        done(result, None)
 
 
 ON_CLUSTER = Setup(

@@ -3,7 +3,7 @@
 Three nodes have a copy of everything. A write reaches them one after another, some of them late, and is answered when
 as many have it as its level says; a read merges what as many of them have, and gives that back to them. A conditional
 write is decided at one moment against what was committed before; if its answer is lost, it may lie about until the next
-one comes. Clocks of nodes differ, nodes are away for a while, answers are lost, and threads stand still before they
+one comes. Clocks of nodes differ, nodes are away for a while, answers are lost, and processes stand still before they
 send something.
 """
 
@@ -21,25 +21,23 @@ from uuid import UUID
 
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.query import PreparedStatement
-from greenlet import getcurrent
 
 from queuey import ids
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
-from queuey.storage.cassandra.driver.store_loop import Calls
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Change, Partition, Place
+from tests.sim.cassandra.loops import SimulatedCalls, SimulatedLoop
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.protocol import frames
 from tests.sim.cassandra.protocol.wires import PASSWORD, USER, connector
-from tests.sim.cassandra.threads import SimpleQueue, SimulatedLoop, SimulatedThread, pause
-from tests.sim.world import Process, ProcessLoop, World
+from tests.sim.world import TURN, Process, ProcessLoop, World
 
 TARGET = DataCentreTarget(("127.0.0.1",), "queuey")
 NODES = 3
@@ -60,7 +58,7 @@ class Weather:
     late: float = 0.0
     """Writes that reach some node seconds late."""
     stalls: float = 0.0
-    """Requests before which their thread stands still."""
+    """Requests before which their process, or a thread of it, stands still."""
 
 
 class Node:
@@ -396,12 +394,10 @@ class SimulatedDriver(Driver):
         self._closed = threading.Event()
         self._client: CqlClient | None = None
         self.loop = SimulatedLoop(process, self._enter_loop)
-        self.calls = Calls(self.loop, deadline)
+        self.calls: SimulatedCalls = SimulatedCalls(self.loop, deadline)
         self._cluster = _known_of(cluster)
         self._prepared: dict[Statement, PreparedStatement] = {}
         self.requests = 0
-        self._answers = SimpleQueue()
-        SimulatedThread(process, self._bring, "driver")
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         assert isinstance(loop, ProcessLoop)
@@ -414,14 +410,11 @@ class SimulatedDriver(Driver):
             clock=self._deadline.clock,
         )
         self._follow()
+        loop.at_end[self.calls.close_new] = None
         return partial(self._end_client, client)
 
-    def _bring(self) -> None:
-        while True:
-            self._answers.get()()
-
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """See the base class. Threads may stand still before they do, and so may the process of the loop."""
+        """See the base class. The process of the loop may stand still before it does, and so may other threads."""
         if self._closed.is_set():
             done(None, StoreClosed("the store is closed"))
             return
@@ -430,14 +423,13 @@ class SimulatedDriver(Driver):
         stalls = cluster.weather.stalls
         if stalls and world.rng.random() < stalls:
             seconds = world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale
-            if isinstance(getcurrent(), SimulatedThread):
-                pause(seconds)
-            elif not request.statement.reads:
+            writes_here = self.loop.is_here and not request.statement.reads
+            if writes_here:
                 self._process.pause(seconds)
-                if isinstance(request, Encoded):
-                    # Its ids were made before, and its own time begins after.
-                    asyncio.get_running_loop().call_later(seconds, self._send_now, request, done)
-                    return
+            if not self.loop.is_here or (writes_here and isinstance(request, Encoded)):
+                # Its ids were made before, and its own time begins after.
+                self._process.soon(seconds, partial(self._send_now, request, done), self._life)
+                return
         self._send_now(request, done)
 
     def _send_now(self, request: Request | Encoded, done: Done) -> None:
@@ -475,7 +467,7 @@ class SimulatedDriver(Driver):
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if not told:
                 told.append(True)
-                self._answers.put(partial(done, rows, error))
+                process.soon(world.rng.random() * TURN, partial(done, rows, error), self._life)
 
         def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if not cluster.happens(weather.lost):
@@ -567,7 +559,6 @@ def open_store(
     ) -> SimulatedDriver:
         return SimulatedDriver(cluster, process, machine, deadline, options.timeout)
 
-    Process.present = process
     store = kind(
         "cassandra://127.0.0.1/queuey", cluster.pace.options(), Clock(machine.boottime, machine.wall), driver=driver
     )

@@ -38,10 +38,12 @@ class EarlySite(PostSite):
 
         return QueueAccess(self.core, self.store, queue, check)
 
-    def read(self, access: QueueAccess, wanted: Range) -> Reading:
+    async def read(self, access: QueueAccess, wanted: Range) -> Reading:
         """Reads as the service does: without a thread if that can be."""
-        short = self.result_of(access.apply(lambda queue: self.reader.read_short(queue, wanted)))
-        return self.reader.read(access, wanted) if short is None else short
+        short = await access.apply(lambda queue: self.reader.read_short(queue, wanted))
+        if short is not None:
+            return short
+        return await self.core.in_thread(lambda: self.reader.read(access, wanted))
 
 
 class EarlyReader(PostReader):
@@ -73,7 +75,7 @@ class EarlyReader(PostReader):
         """Begins where another reader has ended."""
         self.cursor = cursors[self.partition]
 
-    def read(self, limit: int) -> bool:
+    async def read(self, limit: int) -> bool:
         """See the base class. Every other time it asks only for what is above that which it has."""
         if self._site.process.world.rng.random() < 0.5:
             self._last = None
@@ -84,7 +86,7 @@ class EarlyReader(PostReader):
             early=True,
             early_after=None if self._last is None else {self.partition: mark_of(self._last)},
         )
-        found = self._site.read(self._access, wanted)
+        found = await self._site.read(self._access, wanted)
         horizon, cursor = (found.horizon, LOW_MIN), found.next[self.partition]
         assert cursor is not None
         if cursor > max(self.cursor, horizon):
@@ -149,10 +151,13 @@ class StreamReader(EarlyReader):
             part.cursor = cursors[number]
         self._open(cursors)
 
-    def read(self, _limit: int) -> bool:
+    async def read(self, _limit: int) -> bool:
         """See the base class."""
-        stream, site = self._stream, self._site
-        events, failed = site.result_of(stream.read_short(self._waiter)) or stream.read(None, self._waiter)
+        stream, core = self._stream, self._site.core
+        found = await stream.read_short(self._waiter)
+        if found is None:
+            found = await core.in_thread(lambda: stream.read(None, self._waiter))
+        events, failed = found
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message
@@ -213,7 +218,7 @@ class EarlyStorm(PostStorm):
         if before is not None:
             reader.begin_at(before.cursors)
         self.readers.extend(reader.records())
-        site.begin(reader.read_on)
+        site.begin(reader.read_on())
         return reader
 
     @property

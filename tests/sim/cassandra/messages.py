@@ -6,22 +6,26 @@ is calm until everything has come to its end, and what readers were shown is com
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from queuey import ids
 from queuey.errors import KeyInUse, NameChanged, QueueyError, StoreBusy, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Page, PostKey, Queue, QueueSpec, Slice
+from queuey.queue_options import KindOption
 from tests.sim.cassandra.cluster import Cluster, Machine, Node, Weather, open_store
+from tests.sim.cassandra.loops import ThreadedCore
 from tests.sim.cassandra.pace import PATIENT, Pace
-from tests.sim.cassandra.threads import Event, SimulatedThread, pause
-from tests.sim.world import Process, World
+from tests.sim.world import Process, World, begin, raise_error
 from tests.waiting import PATIENCE_SECONDS
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Outcome = Literal["acknowledged", "none", "unknown"]
 APPLICATION, QUEUE = "acme", "orders"
 PARTITIONS = 2
@@ -49,20 +53,38 @@ class Site:
         self.process = Process(world, world.rng.uniform(-apart, apart))
         self.machine = Machine(self.process, cluster.pace, node)
         self._cluster = cluster
-        self.store = open_store(cluster, self.process, self.machine)
+        self._start()
+
+    def _start(self) -> None:
+        self.core = ThreadedCore(self.process, 0.001)
+        self.store = open_store(self._cluster, self.process, self.machine)
 
     def crash(self) -> None:
         """Ends, and is there again at once."""
         self.process.crash()
-        self.store = open_store(self._cluster, self.process, self.machine)
+        self._start()
 
-    def begin(self, work: Callable[[], object]) -> None:
-        """Does something in a thread."""
-        SimulatedThread(self.process, work)
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Does something."""
+        begin(self.core, work, raise_error)
 
-    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Begins to read without a thread, if that can be."""
-        return self.store.begin_read(queue, part, done)
+    async def ended(self, start: Callable[[Any], object], seconds: float | None = None) -> Any:  # noqa: ANN401 - as started
+        """Awaits what is started with a callback, by default as long as a call of the store may take."""
+        async with asyncio.timeout(seconds or self.store._options.deadline):
+            return await self.core.ended(start)
+
+    async def call(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Makes a call of the store by the coroutine for which its method blocks."""
+        work = inspect.unwrap(method)(self.store, *arguments, **named)
+        result: T = await self.ended(partial(self.store._driver.calls.begin, work))
+        return result
+
+    async def page(self, queue: Queue, part: Slice) -> Page:
+        """Reads as the service does: by what is in memory, if that can be."""
+        page: Page | None = await self.ended(partial(self.store.begin_read, queue, part), PATIENCE_SECONDS)
+        if page is None:
+            [page] = await self.call(self.store.read, queue, [part])
+        return page
 
 
 @dataclass
@@ -104,21 +126,21 @@ class Reader:
         self.shown: dict[Position, str] = {}
         self.wrong: list[str] = []
 
-    def read_on(self) -> None:
+    async def read_on(self) -> None:
         """Reads for as long as its process lives."""
         world = self._site.process.world
         calm = world.now + self.busy
-        while True:
-            pause(world.some(self.every if world.now < calm else 2.0))
+        while True:  # bounded: by the end of the history
+            await asyncio.sleep(world.some(self.every if world.now < calm else 2.0))
             try:
-                while self.read(world.rng.choice((1, 3, 100))):
+                while await self.read(world.rng.choice((1, 3, 100))):
                     pass
             except StoreUnavailable:
                 pass
 
-    def read(self, limit: int) -> bool:
+    async def read(self, limit: int) -> bool:
         """Reads a page; returns whether there is more."""
-        return self.take(page_of(self._site, self._queue, Slice(self.partition, self.cursor, limit=limit)))
+        return self.take(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
 
     def take(self, page: Page) -> bool:
         """Takes a page; returns whether there is more."""
@@ -131,24 +153,6 @@ class Reader:
         return page.more
 
 
-def page_of(site: Site, queue: Queue, part: Slice) -> Page:
-    """Reads as the service does: without a thread if that can be."""
-    ended = Event()
-    found: list[Any] = []
-
-    def done(*end: object) -> None:
-        found.extend(end)
-        ended.set()
-
-    if not site.begin_read(queue, part, done):
-        return site.store.read(queue, [part])[0]
-    assert ended.wait(PATIENCE_SECONDS)
-    page, error = found
-    if error is not None:
-        raise error
-    return cast("Page", page)
-
-
 class MessageStorm:
     """One history.
 
@@ -159,16 +163,17 @@ class MessageStorm:
     Attributes:
         seconds: That the storm lasts; 0: as the pace says.
         shared: How many nodes are on the machines of sites.
+        kind: Of the queue.
     """
 
     seconds = 0.0
     shared = 0
+    kind: KindOption = "plain"
 
     def __init__(self, seed: int, pace: Pace = PATIENT) -> None:
         self.world = World(seed)
         self.pace = pace
         rng = self.world.rng
-        random.seed(seed)  # The store draws its pauses from there.
         self.weather = Weather(
             slow=rng.choice((0.001, 0.01, 0.1)) * pace.scale,
             lost=rng.choice((0.0, 0.02, 0.1)),
@@ -182,13 +187,13 @@ class MessageStorm:
         self.posts: list[Post] = []
         self.namings: list[Naming] = []
         self.readers: list[Reader] = []
-        self.last: list[Reader] = []
+        self.last: Sequence[Reader] = ()
         self._numbers = iter(range(1_000_000))
 
     def run(self) -> list[str]:
         """Lets it happen; returns what is wrong."""
         world, rng, storm = self.world, self.world.rng, self.seconds or STORM * self.pace.scale
-        self.sites[0].begin(self._create)
+        self.sites[0].begin(self._create())
         world.run(world.now + START)
         self.cluster.weather = self.weather
         for site in self.sites:
@@ -201,7 +206,7 @@ class MessageStorm:
         for site in self.sites:
             site.machine.set_clock()
         world.run(world.now + self.pace.calm)
-        self.sites[0].begin(self._read_all)
+        self.sites[0].begin(self._read_all())
         world.run(world.now + START)
         world.end()
         return list(self._violations())
@@ -215,10 +220,11 @@ class MessageStorm:
     def _new_site(self) -> Site:
         return Site(self.world, self.cluster, next(self._shared, None))
 
-    def _create(self) -> None:
-        store = self.sites[0].store
-        store.create_application(APPLICATION)
-        self.queue, _ = store.create_queue(APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS, ttl=3600))
+    async def _create(self) -> None:
+        site = self.sites[0]
+        await site.call(site.store.create_application, APPLICATION)
+        spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind=self.kind)
+        self.queue, _ = await site.call(site.store.create_queue, APPLICATION, QUEUE, spec)
 
     def _site(self) -> Site:
         return self.world.rng.choice(self.sites)
@@ -227,17 +233,18 @@ class MessageStorm:
         for partition in range(1, PARTITIONS + 1):
             reader = Reader(site, self.queue, partition, self.pace.scale)
             self.readers.append(reader)
-            site.begin(reader.read_on)
+            site.begin(reader.read_on())
 
-    def _read_all(self) -> None:
+    async def _read_all(self) -> None:
         """Shows the name whatever was left half done, then reads everything."""
-        self.sites[0].store.find_named(self.queue, "name")
-        self._read_to_the_end()
+        site = self.sites[0]
+        await site.call(site.store.find_named, self.queue, "name")
+        await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
 
-    def _read_to_the_end(self) -> None:
-        self.last = [Reader(self.sites[0], self.queue, number + 1) for number in range(PARTITIONS)]
-        for reader in self.last:
-            while reader.take(page_of(self.sites[0], self.queue, Slice(reader.partition, reader.cursor))):
+    async def _read_to_the_end(self, readers: Sequence[Reader]) -> None:
+        self.last = readers
+        for reader in readers:
+            while await reader.read(100):
                 pass
         self._read_at = self.world.now
 
@@ -277,12 +284,12 @@ class MessageStorm:
         post = Post([str(item.body) for item in items], self.world.now)
         self.posts.append(post)
 
-        def work() -> None:
-            positions = site.store.append(self.queue, items)
+        async def work() -> None:
+            positions = await site.ended(partial(site.store.begin_append, self.queue, items))
             post.locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             post.outcome = "acknowledged"
 
-        site.begin(partial(_noting, post, work))
+        site.begin(_noting(post, work))
 
     def _post_under_key(self) -> None:
         """Posts under a key, and again if need be, as clients do."""
@@ -292,38 +299,40 @@ class MessageStorm:
         post = Post([f"key {key}"], self.world.now, key)
         self.posts.append(post)
 
-        def work() -> None:
+        async def work() -> None:
+            start = partial(site.store.begin_append_once, self.queue, items, PostKey(key, b"", 3600))
             for _ in range(3):
                 try:
-                    result = site.store.append_once(self.queue, items, PostKey(key, b"", 3600))
+                    result = await site.ended(start)
                 except KeyInUse:
-                    pause(self.pace.scale)
+                    await asyncio.sleep(self.pace.scale)
                     continue
                 post.locations = result.locations
                 post.outcome = "acknowledged"
                 return
 
-        site.begin(partial(_noting, post, work))
+        site.begin(_noting(post, work))
 
     def _name(self) -> None:
         """Gives a name a value, as the service does."""
-        site, store = self._site(), self._site().store
+        site = self._site()
+        store = site.store
         body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"
         item = None if body is None else NewMessage(body, 1, 3600)
 
-        def work() -> None:
+        async def work() -> None:
             for _ in range(3):
-                seen = store.find_named(self.queue, "name")
+                seen = await site.call(store.find_named, self.queue, "name")
                 if seen is not None and seen.replaced is not None:
-                    store.settle_named(self.queue, "name", seen)
+                    await site.call(store.settle_named, self.queue, "name", seen)
                     continue
                 if seen is not None and seen.busy:
-                    pause(seen.busy)
+                    await asyncio.sleep(seen.busy)
                     continue
                 naming = Naming(body, self.world.now)
                 self.namings.append(naming)
                 try:
-                    found = store.write_named(self.queue, "name", item, b"", seen)
+                    found = await site.call(store.write_named, self.queue, "name", item, b"", seen)
                 except NameChanged:
                     naming.outcome = "none"
                     continue
@@ -331,11 +340,10 @@ class MessageStorm:
                     naming.outcome = "none" if error.outcome == "none" else "unknown"
                     return
                 naming.outcome, naming.ended = "acknowledged", self.world.now
-                store.settle_named(self.queue, "name", found)
+                await site.call(store.settle_named, self.queue, "name", found)
                 return
 
-        store = site.store
-        site.begin(partial(_noting, Post([], 0.0), work))
+        site.begin(_noting(Post([], 0.0), work))
 
     # What must hold
 
@@ -395,10 +403,10 @@ class MessageStorm:
             yield f"name: {value} is there, after {self.namings}"
 
 
-def _noting(post: Post, work: Callable[[], None]) -> None:
+async def _noting(post: Post, work: Callable[[], Awaitable[None]]) -> None:
     """Does something and notes how it fails."""
     try:
-        work()
+        await work()
     except (KeyInUse, StoreBusy):
         post.outcome = "none"
     except StoreUnavailable as error:

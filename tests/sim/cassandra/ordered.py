@@ -8,10 +8,9 @@ from itertools import permutations
 from msgspec.structs import replace as changed
 
 from queuey.ids import Position
-from queuey.messages import QueueSpec
 from queuey.partitions import by_key
 from queuey.service import Draft
-from tests.sim.cassandra.messages import APPLICATION, PARTITIONS, QUEUE
+from tests.sim.cassandra.messages import PARTITIONS
 from tests.sim.cassandra.posts import PostStorm, Sent
 
 KEYS = {by_key(key, PARTITIONS): key for key in "abcdefgh"}
@@ -21,11 +20,7 @@ KEYS = {by_key(key, PARTITIONS): key for key in "abcdefgh"}
 class OrderedStorm(PostStorm):
     """One history."""
 
-    def _create(self) -> None:
-        store = self.sites[0].store
-        store.create_application(APPLICATION)
-        spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind="ordered")
-        self.queue, _ = store.create_queue(APPLICATION, QUEUE, spec)
+    kind = "ordered"
 
     def _addressed(self, draft: Draft) -> Draft:
         return changed(draft, partition=None, key=KEYS[draft.partition or 0])

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
 
 from queuey.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Page, PostResult, Queue, QueueSpec, Slice
+from queuey.messages import PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import Draft, Limits, QueueAccess
 from queuey.service.core import GivenUp
 from queuey.service.messages import MessageUseCases, RepeatBudget
-from tests.sim.cassandra.claims import ThreadedCore
 from tests.sim.cassandra.cluster import Cluster
 from tests.sim.cassandra.messages import (
     APPLICATION,
@@ -32,14 +31,10 @@ from tests.sim.cassandra.messages import (
     Post,
     Reader,
     Site,
-    page_of,
 )
 from tests.sim.cassandra.pace import SOON, Pace
-from tests.sim.cassandra.threads import Event, pause
 from tests.sim.world import World, begin
-from tests.waiting import PATIENCE_SECONDS
 
-T = TypeVar("T")
 ON_LOOP = (5, 7)
 """The seeds, modulo 8, of histories whose sites read on their loops."""
 
@@ -62,16 +57,16 @@ class PostSite(Site):
     """
 
     def __init__(self, world: World, cluster: Cluster, *, generous: bool, on_loop: bool) -> None:
-        super().__init__(world, cluster)
         self._generous = generous
         self._on_loop = on_loop
         self.repeated = 0
-        self._start()
+        super().__init__(world, cluster)
 
     def _start(self) -> None:
-        self.core = ThreadedCore(self.process, 0.001)
+        super()._start()
         if self._on_loop:
-            self.store.adopt(self.core.loop)
+            with self.core.loop.running():
+                self.store.adopt(self.core.loop)
         self.use_cases = MessageUseCases(self.store, Limits(), Metrics(), self.core)
         if self._generous:
             self.use_cases._budget = Generous()
@@ -80,31 +75,10 @@ class PostSite(Site):
         """See the base class."""
         self.repeated += self.use_cases._budget.repeated
         super().crash()
-        self._start()
 
-    def result_of(self, call: Coroutine[Any, Any, T]) -> T:
-        """Has the present thread wait for a call on the loop."""
-        ended = Event()
-        found: list[Any] = []
-
-        def done(*end: object) -> None:
-            found.extend(end)
-            ended.set()
-
-        begin(self.core, call, done)
-        assert ended.wait(PATIENCE_SECONDS)
-        result, error = found
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
-
-    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the base class."""
-
-        async def read() -> bool:
-            return super(PostSite, self).begin_read(queue, part, done)
-
-        return self.result_of(read()) if self._on_loop else super().begin_read(queue, part, done)
+    def access(self, queue: Queue) -> QueueAccess:
+        """Returns a way to a queue."""
+        return QueueAccess(self.core, self.store, queue, lambda _queue: None)
 
     async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
         """Posts as a request does."""
@@ -114,9 +88,8 @@ class PostSite(Site):
             return await self.use_cases.post(queue, drafts, after=sent.after, key=sent.key or None)
 
         try:
-            found = await self.core.in_thread(lambda: self.store.queue(APPLICATION, QUEUE))
-            access = QueueAccess(self.core, self.store, found, lambda _queue: None)
-            return await access.apply(post)
+            found = await self.call(self.store.queue, APPLICATION, QUEUE)
+            return await self.access(found).apply(post)
         except asyncio.CancelledError:
             raise GivenUp("unknown") from None
 
@@ -158,15 +131,15 @@ class PostReader(Reader):
         self.qid = queue.qid
         self._purged = purged
 
-    def read_on(self) -> None:
+    async def read_on(self) -> None:
         """See the base class."""
-        while True:
+        while True:  # bounded: by the end of the history
             try:
-                super().read_on()
+                await super().read_on()
             except QueueChanged:
-                pause(0.01)
+                await asyncio.sleep(0.01)
                 try:
-                    queue = self._site.store.queue(APPLICATION, QUEUE, fresh=True)
+                    queue = await self._site.call(self._site.store.queue, APPLICATION, QUEUE, fresh=True)
                 except StoreUnavailable:
                     continue
                 if queue.qid != self.qid:
@@ -181,7 +154,7 @@ class PostStorm(MessageStorm):
     sites: list[PostSite]  # type: ignore[assignment]
     posts: list[Sent]  # type: ignore[assignment]
     readers: list[PostReader]  # type: ignore[assignment]
-    last: list[PostReader]  # type: ignore[assignment]
+    last: Sequence[PostReader]
     always_on_loop = False
 
     def __init__(self, seed: int, pace: Pace = SOON) -> None:
@@ -222,19 +195,14 @@ class PostStorm(MessageStorm):
         again = partial(self._read_partition, site, partition)
         reader = PostReader(site, queue, partition, self.pace.scale, again)
         self.readers.append(reader)
-        site.begin(reader.read_on)
+        site.begin(reader.read_on())
 
-    def _read_to_the_end(self) -> None:
+    async def _read_all(self) -> None:
         site = self.sites[0]
-        self.queue = site.store.queue(APPLICATION, QUEUE, fresh=True)
-        self.last = [PostReader(site, self.queue, number + 1, 1.0, lambda _queue: None) for number in range(PARTITIONS)]
-        for reader in self.last:
-            while reader.take(page_of(site, self.queue, Slice(reader.partition, reader.cursor))):
-                pass
-        self._read_at = self.world.now
-
-    def _read_all(self) -> None:
-        self._read_to_the_end()
+        self.queue = await site.call(site.store.queue, APPLICATION, QUEUE, fresh=True)
+        await self._read_to_the_end(
+            [PostReader(site, self.queue, number + 1, 1.0, lambda _queue: None) for number in range(PARTITIONS)]
+        )
 
     def _post(self, after: Position | None = None) -> None:
         rng = self.world.rng
@@ -288,27 +256,25 @@ class PostStorm(MessageStorm):
     def _update(self) -> None:
         """Changes the queue's row."""
         ttl = self.world.rng.choice((3600, 7200))
-        self._change(lambda site, queue: site.store.update_queue(queue, QueueSpec(ttl=ttl)))
+        self._change(lambda site, queue: site.call(site.store.update_queue, queue, QueueSpec(ttl=ttl)))
 
     def _purge(self) -> None:
-        def purge(site: PostSite, queue: Queue) -> None:
-            site.store.purge_queue(queue)
+        async def purge(site: PostSite, queue: Queue) -> None:
+            await site.call(site.store.purge_queue, queue)
             self.purges.append(Purge(queue.qid, self.world.now))
 
         self._change(purge)
 
-    def _change(self, change: Callable[[PostSite, Queue], object]) -> None:
+    def _change(self, change: Callable[[PostSite, Queue], Awaitable[object]]) -> None:
         site = self._site()
         assert isinstance(site, PostSite)
 
-        def work() -> None:
-            try:
-                found = site.store.queue(APPLICATION, QUEUE)
-                QueueAccess(site.core, site.store, found, lambda _queue: None).use(lambda queue: change(site, queue))
-            except QueueyError:
-                pass
+        async def work() -> None:
+            with suppress(QueueyError):
+                found = await site.call(site.store.queue, APPLICATION, QUEUE)
+                await site.access(found).apply(lambda queue: change(site, queue))
 
-        site.begin(work)
+        site.begin(work())
 
     # What must hold
 

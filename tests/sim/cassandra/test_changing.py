@@ -18,7 +18,6 @@ from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
 from tests.sim.cassandra.histories import FIRST
 from tests.sim.cassandra.posts import PostSite
-from tests.sim.cassandra.threads import simulated_threads
 
 SEEN, SEEDS = 4, (0, 1, 5)
 """Histories that become shorter, and of each kind in `make check`; in the last of these sites read on their loops."""
@@ -47,8 +46,8 @@ class DeafStorm(ChangingStorm):
 
 
 @pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    with simulated_threads(), short_lease():
+def _short_lease() -> Iterator[None]:
+    with short_lease():
         yield
 
 
@@ -58,7 +57,7 @@ violations = partial(histories.violations, storm=ChangingStorm)
 @pytest.fixture(scope="module")
 def storms() -> list[ChangingStorm]:
     """The first histories, in which everything holds."""
-    with simulated_threads(), short_lease():
+    with short_lease():
         storms = [ChangingStorm(seed) for seed in range(SEEN)]
         assert [one.run() for one in storms] == [[]] * SEEN
     return storms
@@ -124,8 +123,8 @@ def without_a_lease() -> Iterator[None]:
 
 Storm = Callable[[int], ChangingStorm]
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, int]] = {
-    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 65),
-    "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 91),
+    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 11),
+    "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 4),
     "the lease": (without_a_lease, DeafStorm, 16),
 }
 """What takes a mechanism out, the kind of the histories, and the one to begin with."""

@@ -6,7 +6,7 @@ from asyncio import AbstractEventLoop
 from collections import Counter
 from collections.abc import Iterable
 
-from qdo.coordination.encoding import decode_offset
+from qdo.coordination.records import decode_offset
 from qdo.coordination.stored_assignments import (
     StoredAssignment,
     StoredTarget,

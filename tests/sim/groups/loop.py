@@ -69,9 +69,7 @@ class MemberLoop(ProcessLoop):
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
-        self.process = process
         self._world = process.world
-        self._life_number = process.life
         self._ready: deque[Call] = deque()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
@@ -116,7 +114,7 @@ class MemberLoop(ProcessLoop):
 
     def _turn(self) -> None:
         process, ready = self.process, self._ready
-        if process.life != self._life_number:
+        if process.life != self.life:
             ready.clear()
         elif self._world.now < process.paused_until:
             self._world.at(process.paused_until - self._world.now, self._turn)
@@ -124,7 +122,7 @@ class MemberLoop(ProcessLoop):
             Process.present = process
             asyncio._set_running_loop(self)
             # What is called adds to it, and ends it if the process ends its life.
-            while ready and process.life == self._life_number:
+            while ready and process.life == self.life:
                 call = ready[0]
                 if not call.cancelled():
                     call.context.run(call.callback, *call.args)

@@ -8,11 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from qdo import AsyncConsumer, Coordinator, Worker, delivery
-from qdo.consumer.fetch.fetch_buffer import Batch
+from qdo.consumer.fetch_buffer import Batch
 from qdo.errors import CoordinationLost, MemberExists, NotOwner, QdoError, SessionLost
 from qdo.partitions import Partition
-from qdo.worker import exit_codes
-from qdo.worker.failure import Delivery
+from qdo.worker.failure import Delivery, ExitCode
 from queuey.client import AsyncClient, ClientError, Message
 from tests.sim.groups.history import Stay
 from tests.sim.groups.service import ServiceClient
@@ -214,7 +213,7 @@ class WorkerMember(Member):
             await self._not_joined(consumer)
             return self._leaves
         await consumer.coordinator.close()
-        if not self._leaves or code == exit_codes.FAILED:
+        if not self._leaves or code == ExitCode.FAILED:
             self._history.wrong.append(f"program: the worker of {self._machine.name} ended with {code}")
         return True
 

@@ -20,16 +20,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from qdo import ConsumerSettings, Retry, WorkerSettings
-from qdo.consumer import consumer
-from qdo.consumer.fetch import fetcher
+from qdo.consumer import consumer, fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import stored_assignments
 from qdo.coordination.changes import bundle
 from qdo.coordination.tree import Delete
 from qdo.partitions import Partition, Queue
-from qdo.worker import rights, sources
-from qdo.worker.dispatch import slow_handlers
+from qdo.worker import rights, runs, sources
 from qdo.worker.executors import in_process
 from tests.replacing import replace_in
 from tests.sim.groups.faults import STALLED_AFTER, STOPPING, UserFaults
@@ -165,7 +163,7 @@ class Storm:
             stack.enter_context(replace_in(queue_discovery, uniform, rng.uniform))
             stack.enter_context(replace_in(rights, uniform, rng.uniform))
             stack.enter_context(replace_in(sources, random, rng.random))
-            stack.enter_context(replace_in(slow_handlers, slow_handlers._STOPPING_SECONDS, STOPPING))
+            stack.enter_context(replace_in(runs, runs._STOPPING_SECONDS, STOPPING))
             stack.enter_context(replace_in(in_process, perf_counter, lambda: self.world.now))
             yield
 

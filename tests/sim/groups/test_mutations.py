@@ -19,12 +19,13 @@ from qdo.coordination.session import Standing
 from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments, StoredTarget, TargetGeneration
 from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
 from qdo.coordination.watched import WatchedNodes
-from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.errors import CoordinationError
 from qdo.partitions import Partition
-from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
-from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionWork
+from qdo.worker.dispatcher import Dispatcher
+from qdo.worker.partition_queue import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue
+from qdo.worker.partition_work import PartitionWork
+from qdo.worker.runs import MessageRun
 from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import violations
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
-from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.sim.groups.nodes import Nodes
 

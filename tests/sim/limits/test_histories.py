@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from queuey.claims import LikelyPlaces, State
-from queuey.claims.places import FreePlaces, Places
+from queuey.claims.places import FreePlaces, LikelyPlaces, Places
+from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import Message
 from queuey.service import Limits
-from queuey.service.claims import follow_ups
-from queuey.service.claims.finding import in_order
-from queuey.service.claims.finding.in_order import OrderedScanner
+from queuey.service.claims import follow_ups, scans
 from queuey.service.claims.follow_ups import MOST_LETTERS
+from queuey.service.claims.scans import OrderedScanner
 from tests.replacing import replace, replace_in
 from tests.sim.storm import violations
 from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
@@ -59,7 +58,7 @@ def test_guarantees(name: str) -> None:
 def test_short_scans(name: str, most: int) -> None:
     """The same where little is read at a time, or remembered; then what is not read waits as well."""
     breaking = ("G", "places", "limit") if name != "PAGE" else ("",)
-    with replace_in(in_order, getattr(in_order, name), most):
+    with replace_in(scans, getattr(scans, name), most):
         assert violations(range(SHORT), TWO_OF_A_KEY, breaking=breaking) == []
 
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from queuey.cli.pipeline import progress
-from queuey.terminal import bars
+from queuey.cli.pipeline import running
+from queuey.terminal import output
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 
@@ -49,7 +49,7 @@ def test_progress_adds_up_what_runs() -> None:
     def recording() -> Iterator[Callable[..., None]]:
         yield lambda *move: moves.append(move)
 
-    with replace_in(progress, bars.bar, recording), progress.stage_progress(spark, every=0.001) as say:
+    with replace_in(running, output.bar, recording), running.stage_progress(spark, every=0.001) as say:
         say("[counting]")
         assert tracker.asked.wait(60)
         tracker.asked.clear()

@@ -14,9 +14,8 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, concludes
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, concludes, meeting
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
-from queuey.storage.cassandra.quorum_overlap import meeting
 from tests.faults.test_two_centres import Concluding
 
 ONE_CENTRE = {"a": 3}

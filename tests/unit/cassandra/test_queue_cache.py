@@ -12,7 +12,7 @@ from msgspec import structs
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import MAX_TTL, Backoff, Principal, Queue
-from queuey.storage import queue_rows
+from queuey.storage import catalogue_rows
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
@@ -28,7 +28,7 @@ from queuey.storage.cassandra.lightweight_transactions import LightweightTransac
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.unit.cassandra.simulated import CalmDriver
 
-ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * 12, 5.0, 77)
+ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * 13, 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 WRITE = Statement(
@@ -277,5 +277,5 @@ def test_reach(seconds: int) -> None:
 )
 def test_fields_come_back(queue: Queue) -> None:
     """What is written of a queue is what is read."""
-    values = (queue.uid, queue.qid, 1, 9, 1088, *queue_rows.values(queue), queue.created, queue.version)
+    values = (queue.uid, queue.qid, 1, 9, 1088, *catalogue_rows.values(queue), queue.created, queue.version)
     assert row_of(queue.application, queue.name, values, 0.0).queue == queue

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.tails import SHORTEST, SPAN, STEP, Counted, Tail
+from queuey.storage.cassandra.clocks.timing_in_force import SHORTEST, SPAN, STEP, Counted, Tail
 
 
 class Machine:

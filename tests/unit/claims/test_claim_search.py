@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, Poll
+from queuey.claims.drafts import Poll
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
-from queuey.service.claims.claiming import ClaimSearch, PiggybackedAck, by_partition
+from queuey.service.claims.claiming import ClaimSearch, PartitionRotation, PiggybackedAck, by_partition
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.turns import PartitionRotation
 from tests.sim.world import Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)

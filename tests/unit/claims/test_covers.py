@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queuey import ids
-from queuey.claims import (
-    ClaimTiming,
-    CoverDraft,
-    Entry,
-    EntryDraft,
-    Poll,
-    ScanDuplicates,
-    State,
-    decode_entry,
-    digest_of,
-    encode_entry,
-    split_duplicates,
-)
-from queuey.claims.entries import CoverChanges
+from queuey.claims.covers import CoverDraft, ScanDuplicates, digest_of, split_duplicates
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.entries import CoverChanges, Entry, decode_entry, encode_entry
+from queuey.claims.state import ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message
 

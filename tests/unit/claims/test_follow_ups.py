@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from queuey.claims import Entry, State
+from queuey.claims.entries import Entry
+from queuey.claims.state import State
 from queuey.service.claims.follow_ups import FollowUps
 
 

@@ -8,8 +8,10 @@ from functools import partial
 import msgspec
 import pytest
 
-from queuey.claims import MOST_OUTSTANDING, ClaimLimits, drafts, limits_of
+from queuey.claims import drafts
 from queuey.claims.drafts import MOST_IDS
+from queuey.claims.places import ClaimLimits, limits_of
+from queuey.claims.state import MOST_OUTSTANDING
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service import ClaimDelivery, ClaimUseCases

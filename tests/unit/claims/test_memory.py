@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import queuey
-from queuey.claims import ClaimReceipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.messages import Location, Queue
 from queuey.service import Limits
-from queuey.service.claims import ClaimDelivery
+from queuey.service.claims.claiming import ClaimDelivery
 from tests.replacing import replace
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.web import Setup, Web

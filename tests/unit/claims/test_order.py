@@ -9,19 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.claims import (
-    ClaimReceipt,
-    ClaimTiming,
-    EntryDraft,
-    Poll,
-    ReceiptStatus,
-    State,
-    Waiting,
-    decode_entry,
-    encode_entry,
-    free_in_order,
-    key_of,
-)
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.entries import decode_entry, encode_entry
+from queuey.claims.order import Waiting, free_in_order, key_of
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message, Meta
 

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, EntryDraft
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable, TooManyClaims
 from queuey.messages import LogPage, Queue
 from queuey.service.claims.requests import SettleRequest

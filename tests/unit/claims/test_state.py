@@ -11,22 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims import (
-    MOST_ABOVE,
-    MOST_OUTSTANDING,
-    MOST_SUPERSEDED,
-    ClaimReceipt,
-    ClaimTiming,
-    Entry,
-    EntryDraft,
-    Poll,
-    ReceiptStatus,
-    Settlement,
-    State,
-    UnknownFormat,
-    decode_entry,
-    encode_entry,
-)
+from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, MOST_SUPERSEDED, ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.service.claims.turns import AVOIDED, LONGEST, QUEUES, ROUND, SHORTEST, PartitionRotation
+from queuey.service.claims.claiming import AVOIDED, MAX_QUEUES, MAX_ROUND, MAX_TURN, MIN_TURN, PartitionRotation
 
 QUEUE = 7
 
@@ -51,7 +51,7 @@ def test_claims_of_a_moment_begin_at_one_partition() -> None:
     clock = Clock()
     known = turns(clock)
     order = known.order(QUEUE, 8, never)
-    clock.now += LONGEST / 2
+    clock.now += MAX_TURN / 2
     assert known.order(QUEUE, 8, never) == order
     assert sorted(order) == list(range(1, 9))
 
@@ -61,8 +61,8 @@ def test_no_partition_starves(partitions: int, first: float) -> None:
     """Every partition comes first within a bounded time, also if all the others always have something to give."""
     clock = Clock()
     known = turns(clock, first)
-    longest = max(ROUND, partitions * SHORTEST)
-    found = heads(known, clock, partitions, 1.3 * longest + 2 * LONGEST, never)
+    longest = max(MAX_ROUND, partitions * MIN_TURN)
+    found = heads(known, clock, partitions, 1.3 * longest + 2 * MAX_TURN, never)
     assert set(found) == set(range(1, partitions + 1))
 
 
@@ -89,15 +89,15 @@ def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
         return found_at if number == head else -1e9
 
     assert head not in heads(known, clock, 8, AVOIDED - 0.01, refused)
-    assert head in heads(known, clock, 8, ROUND + LONGEST, refused)
+    assert head in heads(known, clock, 8, MAX_ROUND + MAX_TURN, refused)
 
 
 def test_what_is_used_is_remembered() -> None:
     """Of very many queues those are forgotten that were not claimed from for longest."""
     clock = Clock()
     known = turns(clock, first=0.5)
-    clock.now += ROUND
+    clock.now += MAX_ROUND
     first = known.order(QUEUE, 4, never)
-    for qid in range(QUEUES):
+    for qid in range(MAX_QUEUES):
         known.order(1000 + qid, 4, never)
         assert known.order(QUEUE, 4, never) is first

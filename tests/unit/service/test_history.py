@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import Queue
 from queuey.service.browsing import history
 from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History, merged
-from queuey.service.workers import Workers
+from queuey.service.workers import WorkerIdentity, Workers
+from tests.contract.samples import eventually
 from tests.replacing import replace_in
 
 BEGIN = 1_000_000.0
@@ -146,3 +149,19 @@ def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
         assert set(kept.of(queue(4)).depth) == {UNKNOWN}
         kept.note(queue(5), 1, 0)
         assert [name for _, name in kept.lately()] == ["q5", "q3", "q2", "q1"]
+
+
+def test_processes_are_merged() -> None:
+    """Each worker shows what all of them have counted, and one alone when the other has left."""
+    clock, service = Moving(), WorkerIdentity.of_service(2)
+    workers = {number: Workers() for number in (1, 2)}
+    kept = {number: History(each, clock) for number, each in workers.items()}
+    with ExitStack() as leaving:
+        for number, each in workers.items():
+            each.join(service._replace(number=number))
+            leaving.callback(each.leave, 1)
+            kept[number].note(queue(1), number, 10 * number)
+        assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
+        assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
+        workers[2].leave(1)
+        assert sum(kept[1].of(queue(1)).sent) == 1

@@ -103,9 +103,12 @@ def test_a_service_without_rooms() -> None:
     with installing():
         assert not {"console", "facades"} & {line.name for line in settings.table()}
         assert settings.load({}, {}).settings.rooms == ()
+        missing = r"of the service, which is not installed\. Install queuey-store again, or remove it\."
         for name, value in (("console", "on"), ("facades", "only=mq")):
-            with pytest.raises(SettingsError, match=f"Unknown setting {name}"):
-                settings.load({name: value}, {})
+            for given, environ in (({name: value}, {}), ({}, {f"QUEUEY_{name.upper()}": value})):
+                known = rf"Unknown setting (QUEUEY_)?{name} in .*: it belongs to the part '{name}' {missing}"
+                with pytest.raises(SettingsError, match=f"(?i){known}"):
+                    settings.load(given, environ)
 
 
 @pytest.mark.parametrize("place", ["queuey.no_gallery:Gallery", f"{__name__}:NoGallery"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from qdo.cli.loading import load as load_work
+from qdo.cli.settings import load as load_work
 from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
@@ -16,7 +16,7 @@ from queuey.settings import SecretName
 from queuey.settings.definitions import GROUPS, Consistency
 from queuey.settings.rooms import installed
 from queuey.storage import opening
-from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.connection import SqliteOptions
 
 DOCS = Path(__file__).parents[3] / "docs"
 CASSANDRA = {"QUEUEY_STORE": "cassandra://host/space"}

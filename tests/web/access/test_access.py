@@ -9,7 +9,7 @@ import pytest
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY

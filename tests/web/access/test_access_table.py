@@ -20,8 +20,7 @@ from queuey.errors import NotAuthenticated, QueueNotFound
 from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import Identity, digest_of
 from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller, Reply

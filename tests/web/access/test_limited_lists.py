@@ -16,7 +16,7 @@ from queuey.service import Limits
 from queuey.service.core import Core
 from queuey.service.queues import Queues
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web.caller import Caller
 

@@ -12,7 +12,7 @@ from queuey.api.queues import Verb
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.messages import Scope
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key

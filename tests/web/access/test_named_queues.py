@@ -15,8 +15,7 @@ from queuey.access import VERBS, Grant, parse_scope
 from queuey.api.queues import Verb
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import Identity, digest_of
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.contract.samples import eventually
 from tests.test_docs_links import options_of, part_of

@@ -11,12 +11,12 @@ import pytest
 from queuey.access import Caller, Grant
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.settings import Rates, UserIssuer
-from queuey.settings.rates import OwnRates
+from queuey.settings.definitions import OwnRates
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
 from queuey.web.admission.rates import RateLimits
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.facades.serving import facade_app

@@ -9,7 +9,7 @@ from queuey.access import parse_scope
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, Tokens, is_allowed
 from tests.web.access.test_access_table import names as drawn_names

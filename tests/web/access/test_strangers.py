@@ -19,8 +19,7 @@ from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import Turn, stranger
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
+from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.console.conftest import examine
 from tests.facades.serving import facade_app

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuey.claims import MOST_OUTSTANDING
+from queuey.claims.state import MOST_OUTSTANDING
 from queuey.service import ClaimDelivery, Service
 from queuey.storage import Store
 from queuey.web.parts import App

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.openapi import JSON, Example
 from queuey.web.parts import App
 from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.console import static_files
+from queuey.console import pages
 from queuey.console.resources import console
 from queuey.storage import Store
 from queuey.web import make_app
@@ -19,7 +19,7 @@ from tests.web.gateway_calls import Request, running
 PAGES = ["/docs", "/client/queuey.js", "/client/queuey.d.ts", "/console/login"]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *map(static_files.address, static_files.NAMES)])
+@pytest.mark.parametrize("path", [*PAGES, *map(pages.file_address, pages.FILE_TYPES)])
 def test_a_file_that_is_gone(store: Store, path: str) -> None:
     """It is sent as it was at the start."""
     app = make_app(store, includes=[console(examine)])

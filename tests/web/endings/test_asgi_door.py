@@ -14,8 +14,7 @@ from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.asgi import answer
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller

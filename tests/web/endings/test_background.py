@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.service import Service
-from queuey.service.moves import carrying
+from queuey.service import moves as module
 from queuey.service.moves.records import KIND, decode
 from queuey.storage import Store
 from queuey.web.asgi import Application
@@ -39,7 +39,7 @@ def test_a_move_is_handed_back(app: App, owner: Caller, store: Store) -> None:
         await until(lambda: service.moves.statistics()["moves_messages_total"] > 0)
         await asyncio.wait_for(service.end(ALWAYS), ALWAYS)
 
-    with replace_in(carrying, carrying.REST, ALWAYS), replace_in(carrying, carrying.LONGEST_REST, ALWAYS):
+    with replace_in(module, module.REST, ALWAYS), replace_in(module, module.LONGEST_REST, ALWAYS):
         running(app)(work)
     [record] = store.records(KIND, "queuey")
     assert store.due_records(KIND, store.claim_time())

@@ -12,8 +12,7 @@ from queuey.service.core import Call, Done
 from queuey.storage import Store
 from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
-from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.sweep import TICK
+from queuey.web.gateway.asgi import TICK, Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response

@@ -13,7 +13,7 @@ from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.admission.long_polls import MAX_TRIES
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new

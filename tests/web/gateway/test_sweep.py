@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from queuey.web.gateway import sweep
-from queuey.web.gateway.sweep import Sweep
+from queuey.web.gateway import asgi
+from queuey.web.gateway.asgi import Sweep
 from tests.replacing import replace_in
 from tests.waiting import until_async
 
@@ -38,5 +38,5 @@ def test_each_call_has_its_interval() -> None:
         await asyncio.sleep(0.02)
         assert called == ended
 
-    with replace_in(sweep, sweep.TICK, 0.001):
+    with replace_in(asgi, asgi.TICK, 0.001):
         asyncio.run(main())

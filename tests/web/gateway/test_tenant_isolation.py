@@ -15,8 +15,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authorization
-from queuey.web.credentials import Identity
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import Identity, digest_of
 from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App

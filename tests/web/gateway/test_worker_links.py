@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
@@ -18,6 +18,7 @@ from queuey.service.workers import (
     MOST_BYTES,
     QUIET_SECONDS,
     Answer,
+    GiveUp,
     Handler,
     Topic,
     WorkerIdentity,
@@ -27,18 +28,19 @@ from tests.contract.samples import eventually
 from tests.replacing import replace_in
 
 Answers = SimpleQueue[bytes | None]
+CLAIM, SETTLE = Topic(17, bytes, bytes), Topic(18, bytes, bytes)
 
 
-def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler) -> Workers:
+def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, bytes]) -> Workers:
     """Returns a worker that answers, until the test is over."""
     workers = Workers()
-    workers.handle(Topic.CLAIM, handler)
+    workers.handle(CLAIM, handler)
     workers.join(identity)
     stack.callback(workers.leave, 0)
     return workers
 
 
-def doubled(question: bytes, answer: Answer) -> Callable[[], object]:
+def doubled(question: bytes, answer: Answer[bytes]) -> GiveUp:
     """Answers at once."""
     answer(question * 2)
     return lambda: None
@@ -68,7 +70,7 @@ def test_questions_and_answers(stack: ExitStack, service: WorkerIdentity, asking
 
     def ask(workers: Workers, number: int, mark: bytes) -> None:
         for text in (mark + b"%d" % at for at in range(200)):
-            workers.ask(number, Topic.CLAIM, text, partial(answers.__setitem__, text))
+            workers.ask(number, CLAIM, text, partial(answers.__setitem__, text))
 
     threads = [threading.Thread(target=ask, args=(asking, 2, b"%d-" % number)) for number in range(4)]
     threads.append(threading.Thread(target=ask, args=(other, 1, b"x-")))
@@ -77,7 +79,7 @@ def test_questions_and_answers(stack: ExitStack, service: WorkerIdentity, asking
     assert eventually(lambda: len(answers) == 1000, 60)
     assert all(answer == text * 2 for text, answer in answers.items())
     long: Answers = SimpleQueue()
-    asking.ask(2, Topic.CLAIM, bytes(10_000_000), long.put)
+    asking.ask(2, CLAIM, bytes(10_000_000), long.put)
     assert long.get(timeout=60) == bytes(20_000_000)
 
 
@@ -85,16 +87,16 @@ def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: W
     """Of oneself, of a worker that is not there, that fails, or that knows no such question."""
     answers: Answers = SimpleQueue()
     for number in (1, 2, 3):
-        asking.ask(number, Topic.CLAIM, b"", answers.put)
+        asking.ask(number, CLAIM, b"", answers.put)
         assert answers.get(timeout=60) is None
     assert not asking.is_up(2)
 
-    def fail(_question: bytes, _answer: Answer) -> Callable[[], object]:
+    def fail(_question: bytes, _answer: Answer[bytes]) -> GiveUp:
         raise ValueError
 
     joined(stack, service._replace(number=2), fail)
     assert eventually(lambda: asking.is_up(2), 60)
-    for topic in (Topic.CLAIM, Topic.SETTLE):
+    for topic in (CLAIM, SETTLE):
         asking.ask(2, topic, b"", answers.put)
         assert answers.get(timeout=60) is None
     assert asking.is_up(2)
@@ -103,9 +105,9 @@ def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: W
 def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
     """A worker that takes its time is waited for; one that says nothing at all is not."""
     answers: Answers = SimpleQueue()
-    kept: SimpleQueue[Answer] = SimpleQueue()
+    kept: SimpleQueue[Answer[bytes]] = SimpleQueue()
 
-    def keep(_question: bytes, answer: Answer) -> Callable[[], object]:
+    def keep(_question: bytes, answer: Answer[bytes]) -> GiveUp:
         kept.put(answer)
         return lambda: None
 
@@ -113,7 +115,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
     stack.enter_context(replace_in(workers_module, LOST_SECONDS, 1.0))
     slow = joined(stack, service._replace(number=2), keep)
     assert eventually(lambda: asking.is_up(2), 60)
-    asking.ask(2, Topic.CLAIM, b"", answers.put)
+    asking.ask(2, CLAIM, b"", answers.put)
     time.sleep(2.5)
     kept.get(timeout=60)(b"late")
     assert answers.get(timeout=60) == b"late"
@@ -126,7 +128,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
         assert not eventually(lambda: asking.is_up(2), 1.5)
         with stopped.accept()[0]:
             assert not asking.is_up(2)
-            asking.ask(2, Topic.CLAIM, b"", answers.put)
+            asking.ask(2, CLAIM, b"", answers.put)
             assert answers.get(timeout=60) is None
 
 
@@ -136,7 +138,7 @@ def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(service.address(2))
         listener.listen()
-        asking.ask(2, Topic.CLAIM, b"", answers.put)
+        asking.ask(2, CLAIM, b"", answers.put)
         peer, _ = listener.accept()
         with peer:
             peer.sendall(workers_module._FRAME.pack(MOST_BYTES + 1, 0, 1))
@@ -148,7 +150,7 @@ def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None
     gave_up = threading.Event()
     asked = threading.Event()
 
-    def keep(_question: bytes, _answer: Answer) -> Callable[[], object]:
+    def keep(_question: bytes, _answer: Answer[bytes]) -> GiveUp:
         asked.set()
         return gave_up.set
 
@@ -156,12 +158,12 @@ def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None
     asking = joined(stack, service._replace(number=1), doubled)
     answers: Answers = SimpleQueue()
     assert eventually(lambda: asking.is_up(2), 60)
-    asking.ask(2, Topic.CLAIM, b"", answers.put)
+    asking.ask(2, CLAIM, b"", answers.put)
     assert asked.wait(60)
     asking.leave(0)
     assert answers.get(timeout=60) is None
     assert gave_up.wait(60)
-    asking.ask(2, Topic.CLAIM, b"", answers.put)
+    asking.ask(2, CLAIM, b"", answers.put)
     assert answers.get(timeout=60) is None
 
 
@@ -179,7 +181,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
     answers: Answers = SimpleQueue()
     asked = threading.Event()
 
-    def soon(question: bytes, answer: Answer) -> Callable[[], object]:
+    def soon(question: bytes, answer: Answer[bytes]) -> GiveUp:
         timer = threading.Timer(0.5, answer, (question,))
         timer.start()
         asked.set()
@@ -187,7 +189,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
 
     leaving = joined(stack, service._replace(number=2), soon)
     assert eventually(lambda: asking.is_up(2), 60)
-    asking.ask(2, Topic.CLAIM, b"before", answers.put)
+    asking.ask(2, CLAIM, b"before", answers.put)
     assert asked.wait(60)
     stack.enter_context(replace_in(workers_module, time, LaterClock))
     leaving.leave(60)
@@ -195,7 +197,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
     assert not asking.is_up(2)
     joined(stack, service._replace(number=2), doubled)
     assert eventually(lambda: asking.is_up(2), 60)
-    asking.ask(2, Topic.CLAIM, b"x", answers.put)
+    asking.ask(2, CLAIM, b"x", answers.put)
     assert answers.get(timeout=60) == b"xx"
 
 

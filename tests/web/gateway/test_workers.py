@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from queuey.metrics import Snapshot
-from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.service.workers.counts import Collection, Told
+from queuey.service.workers import Answer, WorkerIdentity, Workers
+from queuey.web.ops import COUNTS, Collection, WorkerCounts
 from tests.contract.samples import eventually
 
 
@@ -21,10 +21,10 @@ def _leaving() -> Iterator[ExitStack]:
         yield stack
 
 
-def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> Told:
+def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
     """Returns the counts of a worker that has joined."""
     workers = Workers()
-    told = Told(own, workers)
+    told = WorkerCounts(own, workers)
     workers.join(identity)
     leaving.callback(workers.leave, 1)
     return told
@@ -35,14 +35,14 @@ def counting(received: int) -> Callable[[], Snapshot]:
     return lambda: Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
 
 
-def received(told: Told) -> dict[str, int | None]:
+def received(counts: WorkerCounts) -> dict[str, int | None]:
     """How many messages each worker says that it has taken in."""
-    return {name: None if found is None else found.received for name, found in told.all().items()}
+    return {name: None if found is None else found.received for name, found in counts.all().items()}
 
 
 def test_one_alone(leaving: ExitStack) -> None:
     """Who has no others beside it speaks for itself, without a name."""
-    assert received(Told(counting(5), Workers())) == {"": 5}
+    assert received(WorkerCounts(counting(5), Workers())) == {"": 5}
     assert received(joined(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
 
 
@@ -63,8 +63,8 @@ def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
     service = WorkerIdentity.of_service(2)
     told = joined(service._replace(number=1), leaving, counting(1))
     silent = Workers()
-    kept: list[Answer] = []
-    silent.handle(Topic.COUNTS, lambda _question, answer: lambda: kept.append(answer))
+    kept: list[Answer[Snapshot]] = []
+    silent.handle(COUNTS, lambda _question, answer: kept.append(answer))
     silent.join(service._replace(number=2))
     leaving.callback(silent.leave, 0)
     assert received(told) == {"1": 1, "2": None}
@@ -73,7 +73,7 @@ def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
 def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitStack) -> None:
     """However often a worker is asked while it collects its counts, it does so once; all who ask get them."""
     service = WorkerIdentity.of_service(2)
-    collected, stuck, answers = list[int](), threading.Event(), list[bytes | None]()
+    collected, stuck, answers = list[int](), threading.Event(), list[Snapshot | None]()
 
     def own() -> Snapshot:
         collected.append(1)
@@ -81,14 +81,14 @@ def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitSt
         return counting(1)()
 
     told = joined(service._replace(number=1), leaving, own)
-    begin, asked = told._answer.ask, list[int]()
-    told._answer.ask = lambda: (asked.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
+    begin, asked = told._collection.ask, list[int]()
+    told._collection.ask = lambda: (asked.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
     asking = Workers()
     asking.join(service._replace(number=2))
     leaving.callback(asking.leave, 1)
     assert eventually(lambda: asking.is_up(1), 60)
     for _ in range(20):
-        asking.ask(1, Topic.COUNTS, b"", answers.append)
+        asking.ask(1, COUNTS, None, answers.append)
     assert eventually(lambda: len(asked) == 20, 60)
     stuck.set()
     assert eventually(lambda: len(answers) == 20, 60)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from queuey import ids
-from queuey.api.reads import Code
+from queuey.api.messages import Code
 from queuey.messages import MAX_TTL
 from tests.backends import Clock
 from tests.web.caller import Caller

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.errors import InvalidRequest, TooLarge
 from queuey.facades import rqms
-from queuey.facades.emodb import payloads
+from queuey.facades.emodb import requests
 from queuey.facades.emodb.errors import BadArgument, BadBody
 from queuey.messages import Queue
 from queuey.service import Limits
@@ -106,12 +106,12 @@ def ticket(body: bytes) -> object:
 
 def ids(body: bytes) -> object:
     """Reads message ids of EmoDB."""
-    return payloads.read_ids(_sent(body), LIMITS)
+    return requests.read_ids(_sent(body), LIMITS)
 
 
 def message(body: bytes) -> object:
     """Reads a message of EmoDB."""
-    return payloads.read_message(_sent(body), LIMITS)
+    return requests.read_message(_sent(body), LIMITS)
 
 
 def many(piece: bytes, size: int) -> bytes:

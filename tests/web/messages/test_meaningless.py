@@ -11,13 +11,13 @@ from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 Case = tuple[str, str, Any, dict[str, str]]
-CLAIMS_BY_BODY: Case = ("POST", "q/claims", {"limit": 5, "ttl": 60}, {})
+CLAIM: Case = ("POST", "q/claims", {"limit": 5, "tll": 60}, {})
 MISSPELT: Case = ("POST", "", {"queue_name": "x", "partitons": 4}, {})
 MISSPELT_IN_A_BATCH: Case = ("POST", "q", {"messages": [{"body": "x", "tll": 60}]}, {})
 MISSPELT_HEADER = ("POST", "q", None, {"X_TLL": "60"})
 HEADER_OF_ANOTHER_OPERATION = ("POST", "q/claims", None, {"X_Delay": "60"})
-CASES = [CLAIMS_BY_BODY, MISSPELT, MISSPELT_IN_A_BATCH, MISSPELT_HEADER, HEADER_OF_ANOTHER_OPERATION]
-NAMES = ["claims by body", "misspelt", "misspelt in a batch", "misspelt header", "header of another operation"]
+CASES = [CLAIM, MISSPELT, MISSPELT_IN_A_BATCH, MISSPELT_HEADER, HEADER_OF_ANOTHER_OPERATION]
+NAMES = ["claim", "misspelt", "misspelt in a batch", "misspelt header", "header of another operation"]
 ID = "0123456789ab11e88000000000000001"
 MEANINGLESS: dict[str, tuple[Case, str]] = {
     "beside a batch": (("POST", "q", {"messages": [{"body": {"a": 1}}], "partition": 2}, {}), "partition"),
@@ -29,7 +29,7 @@ MEANINGLESS: dict[str, tuple[Case, str]] = {
     "receipts": (("POST", "q/claims/renew", {"receipts": [], "tll": 5}, {}), "tll"),
     "reason": (("POST", "q/claims/release", {"receipts": [], "reason": {"txt": "a"}}, {}), "txt"),
     "states": (("POST", "q/claims/state", {"states": {}, "state": {}}, {}), "state"),
-    "several queues": (("POST", "_claims", {"queues": ["q"], "limit": 5}, {}), "limit"),
+    "several queues": (("POST", "_claims", {"queues": ["q"], "limit": 5, "limt": 5}, {}), "limt"),
     "range of several": (("POST", "_read", {"queues": [{"queue_name": "q", "limt": 5}]}, {}), "limt"),
     "offsets": (("PUT", "q/offsets/g", {"partitions": {"1": {"offset": ID, "expect": ID}}}, {}), "expect"),
     "lag": (("POST", "q/lag", {"partitions": {"1": None}, "group": "g"}, {}), "group"),

@@ -14,7 +14,7 @@ from queuey.messages import Scope
 from queuey.service import schedules
 from queuey.service.schedules import states, timetables
 from queuey.storage import Store
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller

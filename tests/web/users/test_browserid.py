@@ -21,8 +21,8 @@ from queuey.errors import SettingsError
 from queuey.settings import UserIssuer
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.credentials import digest_of
 from queuey.web.credentials import users as makers
-from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.users import readers_of
 from queuey.web.parts import App
 from tests.replacing import replace_in

@@ -18,7 +18,7 @@ from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
 from queuey.web.authorization import Authorization
-from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials import digest_of
 from queuey.web.credentials.bearer import Bearer
 from queuey.web.parts import App
 from tests.web.caller import Caller

@@ -1,4 +1,7 @@
-"""Links on a client of kazoo: requests, and their answers in the event loop."""
+"""Links on a client of kazoo: requests, and their answers in the event loop, in the terms of the tree.
+
+Nothing above the driver sees kazoo's errors.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,28 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from kazoo import exceptions
 from kazoo.protocol.states import WatchedEvent
 
 from qdo.coordination.changes import apply_bundled
-from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, Rejection, State
+from qdo.coordination.tree import (
+    Applied,
+    Change,
+    Create,
+    Delete,
+    Link,
+    NodeData,
+    Outcome,
+    Rejection,
+    RejectionReason,
+    SetData,
+    State,
+)
 from qdo.coordination.zookeeper.driver.handler import PendingAnswer
-from qdo.coordination.zookeeper.driver.translation import judge, send, translate
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 
 
@@ -153,7 +168,7 @@ class ClientLink(Link):
             await batch.future
         finally:
             self._batches.discard(batch)
-        return list(_judge(batch.answers))
+        return _judged(batch.answers)
 
     def _require(self) -> None:
         if os.getpid() != self._process:
@@ -206,8 +221,8 @@ class ClientLink(Link):
             batch.fail(error)
 
 
-def _judge(answers: Iterable[Any]) -> Iterator[Any]:
-    """Yields the answers of requests.
+def _judged(answers: Iterable[Any]) -> list[Any]:
+    """Returns the answers of requests.
 
     Raises:
         CoordinationError: One of them was not answered.
@@ -215,7 +230,7 @@ def _judge(answers: Iterable[Any]) -> Iterator[Any]:
     judged = [judge(answer) for answer in answers]
     if errors := [each for each in judged if isinstance(each, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]
-    yield from judged
+    return judged
 
 
 def _facts(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
@@ -230,3 +245,81 @@ def _outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN4
         if isinstance(operation, Create) and operation.sequence:
             return Applied(versions, tuple([client.unchroot(result) for result in answer if isinstance(result, str)]))
     return Applied(versions)
+
+
+REFUSED: Mapping[type[Exception], RejectionReason] = {
+    exceptions.NoNodeError: RejectionReason.NO_NODE,
+    exceptions.NodeExistsError: RejectionReason.NODE_EXISTS,
+    exceptions.BadVersionError: RejectionReason.BAD_VERSION,
+    exceptions.NotEmptyError: RejectionReason.NOT_EMPTY,
+}
+"""Answers like others: the state of the nodes is not what was asked for."""
+FORBIDDEN = (
+    exceptions.NoAuthError,
+    exceptions.AuthFailedError,
+    exceptions.InvalidACLError,
+    exceptions.SessionClosedRequireSaslError,
+    exceptions.QuotaExceededError,
+    exceptions.EphemeralOnLocalSessionError,
+)
+ENDED = (exceptions.SessionExpiredError,)
+"""Also of a client that was closed. Whatever is answered so did not happen."""
+UNTOLD = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+"""Beside the operation that a transaction failed for, all others have one of these."""
+
+
+def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
+    """Sends operations that are done all or not at all; returns kazoo's answer to come."""
+    transaction = client.transaction()
+    for operation in change:
+        match operation:
+            case Create(path, data, ephemeral, sequence):
+                transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+            case SetData(path, data, version):
+                transaction.set_data(path, data, version)
+            case Delete(path):
+                transaction.delete(path)
+            case _:
+                transaction.check(operation.path, operation.version)
+    return transaction.commit_async()
+
+
+def judge(answer: Any) -> Any:  # noqa: ANN401 - of any request
+    """Returns what a request was answered, a refusal if nodes are not as they should be, or an error.
+
+    Nothing was found: None. Transactions are answered with a list; when they fail it has an error for each operation.
+    """
+    if isinstance(answer, exceptions.NoNodeError):
+        return None
+    if isinstance(answer, list) and any(isinstance(each, Exception) for each in answer):
+        return _refusal(answer)
+    return answer
+
+
+def _refusal(errors: Sequence[object]) -> Rejection | Exception:
+    for at, error in enumerate(errors):
+        if isinstance(error, Exception) and not isinstance(error, UNTOLD):
+            why = REFUSED.get(type(error))
+            return error if why is None else Rejection(why, at)
+    return CoordinationLost("a transaction failed and the server does not say why")
+
+
+def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
+    """Returns what is raised for errors that are no answers.
+
+    Args:
+        errors: At least one.
+        answered: How many requests sent along with them were answered, so that something may have been done.
+    """
+    for error in errors:
+        if isinstance(error, FORBIDDEN):
+            return CoordinationRefused(f"ZooKeeper does not allow this: {_name(error)}")
+    if not answered and all(isinstance(error, ENDED) for error in errors):
+        return SessionLost("the session has ended: what it held may be somebody else's by now")
+    if isinstance(errors[0], CoordinationError):
+        return errors[0]
+    return CoordinationLost(f"ZooKeeper cannot be reached, or did not tell the end: {_name(errors[0])}")
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".rstrip(" ()")

@@ -15,7 +15,7 @@ from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.clocks.timing_in_force import compare
 from queuey.storage.cassandra.driver import Driver, Rows, Statement, connected
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget

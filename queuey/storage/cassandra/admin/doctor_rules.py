@@ -10,11 +10,10 @@ from queuey.messages import Finding
 from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
 from queuey.storage.cassandra.clocks.clock_check import RED, REFUSE
-from queuey.storage.cassandra.clocks.tails import Measured
-from queuey.storage.cassandra.consistency_levels import usual
+from queuey.storage.cassandra.clocks.timing_in_force import Measured
+from queuey.storage.cassandra.consistency_levels import Copies, Meeting, meeting, quorum, usual
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
-from queuey.storage.cassandra.quorum_overlap import Copies, Meeting, meeting, quorum
 from queuey.storage.cassandra.timing import StoredTiming
 
 OLDEST = (4, 1)

@@ -215,7 +215,7 @@ class _Lock:
     """The right to change the schema, for as long as ``lock_ttl`` after it was taken or last renewed."""
 
     def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> None:
-        self.transactions = LightweightTransactions(driver, options, time.monotonic)
+        self.transactions = LightweightTransactions(driver, options, driver.calls.deadline.clock)
         self._tell = tell
         self._running = running
         self._owner = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.clocks.tails import Measured
-from queuey.storage.cassandra.clocks.timing_in_force import READ
+from queuey.storage.cassandra.clocks.timing_in_force import READ, Measured
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
@@ -109,4 +108,8 @@ def _centres(driver: Driver) -> int:
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
     text, expected = encode(new), None if old is None else encode(old)
-    return LightweightTransactions(driver, options, time.monotonic).wait(_WRITE, (text, expected), text).is_done
+    return (
+        LightweightTransactions(driver, options, driver.calls.deadline.clock)
+        .wait(_WRITE, (text, expected), text)
+        .is_done
+    )

@@ -1,1 +1,1 @@
-"""Applications, queues, offsets and the ledger: rows that are changed by lightweight transactions."""
+"""Rows of queues, in Cassandra and in memory; the index of their names; and what is to be deleted."""

@@ -24,17 +24,16 @@ import msgspec
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import Queue
-from queuey.storage import queue_rows
+from queuey.storage import catalogue_rows
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, Recent
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.recent import Recent
 
 _OWN = ("home_class", "longest_ttl", "longest_row")
-_FIELDS = ("uid", "qid", *_OWN, *queue_rows.CHOSEN, "created", "version")
+_FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.CHOSEN, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
 LONGEST_NAME = 10_000
@@ -75,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
-    fields = queue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
+    fields = catalogue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
     own = {column: fields.pop(column) for column in _OWN}
     return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
 

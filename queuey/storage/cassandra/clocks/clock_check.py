@@ -1,9 +1,10 @@
 """Decides by the answers of coordinators whether the clock agrees with the cluster's.
 
-Each answer of a coordinator gives an interval in which the difference of its clock and ours lies (see
-:mod:`.intervals`). The answers of one coordinator are intersected, and the medians of all that have answered within GAP
-say how far our clock is off, and how exactly that is known. Two processes that serve are never more than S apart, so
-each of them keeps within S/2. States::
+Each answer of a coordinator gives an :class:`Interval` in which the difference of its clock and ours lies. It widens
+with age and narrows with every answer. A difference is our time since boot less the time that a coordinator tells, so
+that neither of our clocks needs to be set for it. The answers of one coordinator are intersected, and the medians of
+all that have answered within GAP say how far our clock is off, and how exactly that is known. Two processes that serve
+are never more than S apart, so each of them keeps within S/2. States::
 
     unknown ──(offset + error within S/2)──► sound ◄──(offset + error within S/2)── refusing
      │ ▲                                     │   └──(the clock is off)────────────────▲ ▲
@@ -35,7 +36,7 @@ does not tell whose clock is wrong. Until a better round, which the next request
 acknowledged; ``wrong_until`` stays.
 
 An acknowledgement needs a check that began after the answer to the write had come. This is a light check: all answers
-that have come share one question to two coordinators (see :mod:`.light_checks`). The high end of what was known of a
+that have come share one question to two coordinators (:mod:`.clock_watch`). The high end of what was known of a
 coordinator before the last round, less the low end of its answer, is the longest standstill since. It is good if the
 clock was within S/2 in that round, and still is after such a standstill. Otherwise all coordinators are asked.
 
@@ -51,10 +52,10 @@ import logging
 import math
 import statistics
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.intervals import DRIFT, Interval, median_of
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,68 @@ WITNESSES = 2
 """Number of coordinators that a light check asks at once, if as many are known."""
 GAP = 10.0
 """Max seconds without a check after which one comes first, and for which a coordinator's answer counts."""
+
+
+RESOLUTION = 1_000_000
+"""Max nanoseconds that a coordinator's time may be wrong by: it counts milliseconds."""
+DRIFT = 1000
+"""Min ratio of a time to the change of two clocks' difference in it."""
+
+
+class Interval(NamedTuple):
+    """Where a difference of two clocks lies; all values are nanoseconds.
+
+    Attributes:
+        low, high: Its bounds.
+        at: The time since boot at which that held.
+    """
+
+    low: int
+    high: int
+    at: int
+
+    def at_time(self, now: int) -> Interval:
+        """Returns where it lies at another time: wider by the drift."""
+        more = -(-abs(now - self.at) // DRIFT)
+        return Interval(self.low - more, self.high + more, now)
+
+    def meets(self, other: Interval) -> bool:
+        """Returns whether both may hold, if no clock was set and no machine stood still between them."""
+        more = -(-abs(other.at - self.at) // DRIFT)
+        return self.low - more <= other.high and other.low <= self.high + more
+
+    def and_also(self, other: Interval) -> Interval:
+        now = max(self.at, other.at)
+        mine, theirs = self.at_time(now), other.at_time(now)
+        return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
+
+    def standstill_since(self, known: Interval) -> int:
+        """Returns the longest standstill of our machine, from when ``known`` held to this answer."""
+        return known.at_time(self.at).high - self.low
+
+    @property
+    def middle(self) -> int:
+        return (self.low + self.high) // 2
+
+    @property
+    def error(self) -> int:
+        return (self.high - self.low + 1) // 2
+
+
+def measured(sent: int, received: int, theirs: int) -> Interval:
+    """Returns what an answer says."""
+    return Interval(sent - theirs - RESOLUTION, received - theirs + RESOLUTION, sent)
+
+
+def median_of(intervals: Iterable[Interval], now: int) -> Interval:
+    """Returns the medians of the lows and of the highs, of an even number those that are further apart.
+
+    When one node of three does not answer and another's clock is off, the mean of two would let a clock pass that is
+    off by as much.
+    """
+    found = [interval.at_time(now) for interval in intervals]
+    lows, highs = sorted(one.low for one in found), sorted(one.high for one in found)
+    return Interval(lows[(len(found) - 1) // 2], highs[len(found) // 2], now)
 
 
 class ClockCheck:

@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 
 MOST = 128
 """Max requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
-_EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
-"""Names of the driver's thread that receives all answers; it would wait for one of them in vain."""
 
 _FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
 
@@ -139,10 +137,6 @@ class Driver:
         """Has the client go by the present cluster, in the loop's thread."""
         if self._client is not None:
             self._client.follow(self._cluster)
-
-    def wait(self, acquire: Callable[..., bool]) -> None:
-        """Waits within the time of the call, as :meth:`Deadline.wait`."""
-        self._deadline.wait(acquire)
 
     def ready(self, timeout: float) -> bool:
         return self._ready.wait(timeout)
@@ -504,8 +498,6 @@ class Driver:
     def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
         prepared = self._prepared.get(statement)
         if prepared is None:
-            if threading.current_thread().name in _EVENT_LOOPS:
-                raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
                 raise _NotPreparedError
             # One at a time, or a burst at the start would prepare the same statement many times over.

@@ -64,13 +64,17 @@ class StoreLoop:
     Args:
         enter: Called in the thread of each loop before anything else is. What it returns is called there when the loop
             ceases to be the store's.
+        clock: Seconds, for timers.
     """
 
     def __init__(
         self,
         enter: Callable[[asyncio.AbstractEventLoop], Callable[[], object]] = lambda _: nothing,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._enter = enter
+        self._clock = clock
         self._leave: dict[asyncio.AbstractEventLoop, Callable[[], object]] = {}
         """What ends the part of each loop that was entered."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,12 +140,12 @@ class StoreLoop:
         The loop may change meanwhile.
         """
         number = next(self._numbers)
-        self._timers[number] = time.monotonic() + seconds, call
+        self._timers[number] = self._clock() + seconds, call
         self._set_timer(number)
 
     def _set_timer(self, number: int) -> None:
         due, _ = self._timers[number]
-        asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._ring, number)
+        asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._ring, number)
 
     def _ring(self, number: int) -> None:
         if self.is_here and number in self._timers:
@@ -330,9 +334,14 @@ class Calls:
         """
         if self.loop.is_here:
             work.close()
-            raise RuntimeError("the loop's thread would wait for itself")
-        result: T = self.deadline.result(partial(self.begin, work), late)
+        result: T = self.wait(partial(self.begin, work), late)
         return result
+
+    def wait(self, begin: Callable[[Any], Callable[[], Outcome]], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
+        """Starts something and waits for its result, not in the loop's thread; see :meth:`Deadline.result`."""
+        if self.loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
+        return self.deadline.result(begin, late)
 
     def run_long(self, work: Coroutine[Start, Any, T]) -> T:
         """Does as :meth:`run`, without a limit of time."""

@@ -1,4 +1,8 @@
-"""The nodes, how many copies they keep, and how connections to them are made and secured."""
+"""The nodes, how many copies they keep, and how the driver is to connect to them, to route and to repeat.
+
+The driver's own retry policy sends any statement again when a connection breaks, lightweight transactions included.
+Ours never sends a statement again that is not idempotent, and others once, to another node.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,22 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster
-from cassandra.policies import ConstantReconnectionPolicy, HostStateListener
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    ConstantSpeculativeExecutionPolicy,
+    DCAwareRoundRobinPolicy,
+    HostStateListener,
+    LoadBalancingPolicy,
+    NoSpeculativeExecutionPolicy,
+    RetryPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import tuple_factory
 
-from queuey.storage.cassandra.driver import policies
-from queuey.storage.cassandra.driver.buffered_connection import BufferedConnection
 from queuey.storage.cassandra.driver.cql.protocol import PROTOCOL
+from queuey.storage.cassandra.driver.fast_request import MOST_WAITING
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
 
@@ -24,6 +38,86 @@ log = logging.getLogger(__name__)
 RETRY_EVERY = 1.0
 """Interval between attempts to connect, in seconds."""
 CONNECT_TIMEOUT = 3.0
+
+
+class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
+    """A connection that sends a request as one piece and receives in larger ones."""
+
+    in_buffer_size = 1 << 16
+    out_buffer_size = 1 << 22
+    _takes_all = True
+
+    @property
+    def _socket_writable(self) -> bool:
+        """Requests may wait, up to a limit.
+
+        The driver refuses all while the socket accepts no bytes, which is so for a moment after each long body.
+        """
+        return self._takes_all or self._waiting() < MOST_WAITING
+
+    @_socket_writable.setter
+    def _socket_writable(self, value: bool) -> None:
+        self._takes_all = value
+
+    def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
+        """Notes when all is sent, which the driver only does if it refused requests."""
+        sent = super().handle_write(*event)
+        if not self._takes_all and not self._waiting():
+            self._takes_all = True
+        return sent
+
+    def _waiting(self) -> int:
+        with self._deque_lock:
+            return sum(map(len, self.deque))
+
+
+Decision = tuple[int, None]
+
+
+class OnlyIdempotent(RetryPolicy):  # type: ignore[misc] # the driver ships no types
+    """Sends an idempotent request once more, to another node, when its coordinator broke off or had no time."""
+
+    def on_read_timeout(self, query: Any, *_args: Any, retry_num: int, **_named: Any) -> Decision:  # noqa: ANN401
+        """A read may be sent again; a conditional write, whose own read may time out, may not."""
+        return _once_more(query, retry_num)
+
+    def on_write_timeout(self, *_args: Any, **_named: Any) -> Decision:  # noqa: ANN401
+        """The coordinator waited for as long as we want to wait."""
+        return self.RETHROW, None
+
+    def on_unavailable(self, *_args: Any, **_named: Any) -> Decision:  # noqa: ANN401
+        """Another coordinator knows of no other replicas."""
+        return self.RETHROW, None
+
+    def on_request_error(self, query: Any, consistency: int, error: Any, retry_num: int) -> Decision:  # noqa: ANN401, ARG002
+        """The connection broke, or the node is overloaded or starting."""
+        return _once_more(query, retry_num)
+
+
+def _once_more(query: Any, retry_num: int) -> Decision:  # noqa: ANN401 - the driver's statement
+    if retry_num == 0 and query.is_idempotent:
+        return RetryPolicy.RETRY_NEXT_HOST, None
+    return RetryPolicy.RETHROW, None
+
+
+def _routing(options: CassandraOptions) -> LoadBalancingPolicy:
+    near = RoundRobinPolicy() if options.local_dc is None else DCAwareRoundRobinPolicy(options.local_dc)
+    return TokenAwarePolicy(near)
+
+
+def _profile(options: CassandraOptions) -> ExecutionProfile:
+    speculative = (
+        ConstantSpeculativeExecutionPolicy(options.speculative, 1)
+        if options.speculative > 0
+        else NoSpeculativeExecutionPolicy()
+    )
+    return ExecutionProfile(
+        load_balancing_policy=_routing(options),
+        retry_policy=OnlyIdempotent(),
+        row_factory=tuple_factory,
+        request_timeout=options.timeout,
+        speculative_execution_policy=speculative,
+    )
 
 
 class Host(NamedTuple):
@@ -95,7 +189,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
         ssl_context=tls(options),
         # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        execution_profiles={EXEC_PROFILE_DEFAULT: policies.profile(options)},
+        execution_profiles={EXEC_PROFILE_DEFAULT: _profile(options)},
         connect_timeout=CONNECT_TIMEOUT,
         control_connection_timeout=CONNECT_TIMEOUT,
         reconnection_policy=ConstantReconnectionPolicy(RETRY_EVERY, max_attempts=None),

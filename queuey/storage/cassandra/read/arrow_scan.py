@@ -28,8 +28,8 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import FLIP, LOW_MIN, Position
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.driver import Driver, Rows, TooManyDead
-from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
+from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe, Span
 from queuey.storage.columns import BYTES, PLACES, SCHEMA, TEXT, rows_as_bytes
 
 FIRST_ROWS = 64
@@ -288,7 +288,7 @@ class Stream:
         self._pace = pace
         self.begin = self._at = max(lower, source.lowest)
         self._upper = min(upper, (source.time_bucket.end, LOW_MIN))
-        self._span: int | None = None
+        self._span = Span()
         self._asked = False
         self._answers: SimpleQueue[tuple[Probe, Rows | StoreUnavailable]] = SimpleQueue()
         self._columns = NOTHING[reading.bodies]
@@ -308,25 +308,21 @@ class Stream:
         if self._asked or self._at >= self._upper:
             return
         upper = self._upper
-        if self._span is not None:
-            upper = min(upper, (self._at[0] + self._span, LOW_MIN))
+        if self._span.ticks:
+            upper = min(upper, (self._at[0] + self._span.ticks, LOW_MIN))
         probe = Probe(self._place, self._at, upper, self._pace.rows, descending=False)
         self._asked = True
 
         def done(found: Rows | None, error: StoreUnavailable | None) -> None:
             self._answers.put((probe, error if error is not None else found or []))
 
-        query = message_codec.encoded_bulk(
-            (*self._reading.key, probe.time_bucket.bucket),
-            probe.time_bucket.ttl_class,
-            probe.lower,
-            ids.preceding(probe.upper),
-            probe.limit,
-            self._reading.consistency,
-            _whole,
-            bodies=self._reading.bodies,
+        where = *self._reading.key, self._place.bucket
+        statements = message_codec.BULK_UP if self._reading.bodies else message_codec.BULK_IDS_UP
+        values = message_codec.encoded_range(
+            message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
         )
-        self._reading.driver.send(query, done)
+        sent = statements[self._place.ttl_class], message_codec.RANGED, [values], message_codec.routing_of(*where)
+        self._reading.driver.send(Encoded(*sent, self._reading.consistency, lambda body: [body]), done)
 
     def fill(self) -> None:
         while self.end < self._upper and not len(self._columns):
@@ -336,9 +332,7 @@ class Stream:
     def _take(self, probe: Probe, answer: Rows | StoreUnavailable) -> None:
         self._asked = False
         if isinstance(answer, TooManyDead):
-            self._span = (probe.upper[0] - probe.lower[0]) // 4
-            if not self._span:
-                raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
+            self._span.narrow([probe])
             return
         if isinstance(answer, StoreUnavailable):
             if isinstance(answer, StoreClosed) or not self._pace.eases(probe):
@@ -349,8 +343,7 @@ class Stream:
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.packed(answer, columns)
         page = page_of(body, columns)
         self._pace.note(page)
-        if self._span is not None:
-            self._span *= 2
+        self._span.widen()
         if len(page.starts) < probe.limit:
             self._at = probe.upper
             if not len(page.starts) and self._reading.note is not None:
@@ -366,10 +359,6 @@ class Stream:
         count = self._columns.below(position)
         found, self._columns = self._columns.slice(0, count), self._columns.slice(count, len(self._columns))
         return found
-
-
-def _whole(body: bytes) -> Rows:
-    return [body]
 
 
 def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Columns, Position]]:

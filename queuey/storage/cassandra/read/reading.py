@@ -16,7 +16,9 @@ themselves, and one body for each slice; more only where a round asks every buck
 from __future__ import annotations
 
 import math
+import threading
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
@@ -73,6 +75,47 @@ class Extent(NamedTuple):
     complete: bool
 
 
+Key = tuple[int, int]
+"""qid and partition."""
+
+
+class EmptyRanges:
+    """Ranges of buckets in which nothing was found, and nothing ever will be: of each bucket the latest.
+
+    Buckets for new ids only gain rows at or above the horizon (see :mod:`..bucketing`), and dead rows stay dead. So a
+    range below it that a reader found empty need not be read again: of a busy queue that is mostly the wide bucket
+    beside its narrow ones, half of all queries. That holds only where a read meets all acknowledged writes; elsewhere
+    nothing is noted (:meth:`..consistency_levels.ConsistencyLevels.empty_below`).
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ranges: OrderedDict[tuple[int, int, Bucket], tuple[Position, Position]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def note(self, key: Key, probe: Probe, below: Position) -> None:
+        """Remembers a probe that found no row; above ``below`` something may still come."""
+        low, high = probe.lower, min(probe.upper, below)
+        if not probe.time_bucket.new_ids_only or low >= high:
+            return
+        name = (*key, probe.time_bucket)
+        with self._lock:
+            known = self._ranges.pop(name, None)
+            if known is not None and known[0] <= high and low <= known[1]:
+                low, high = min(low, known[0]), max(high, known[1])
+            self._ranges[name] = low, high
+            while len(self._ranges) > self._size:
+                self._ranges.popitem(last=False)
+
+    def shorten(self, key: Key, source: BucketSource, lower: Position) -> BucketSource:
+        """Returns a source without what is known to be empty from ``lower`` on."""
+        known = self._ranges.get((*key, source.time_bucket))
+        start = max(lower, source.lowest)
+        if known is not None and known[0] <= start < known[1]:
+            return BucketSource(source.time_bucket, known[1])
+        return source
+
+
 Note = Callable[[tuple[int, int], Probe], None]
 """Called with a reader's key and a probe that found no row at all."""
 Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
@@ -112,7 +155,7 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
     if several := len(sources) > 1:
         sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
     filling, narrow = _PageBuilder(requested, first, most), 1
-    span = _Span()
+    span = Span()
     while position > bound if down else position < bound:
         stop = filling.window(sources, position, bound, narrow) if several else bound
         probes = filling.probes(sources, position, stop)
@@ -241,7 +284,7 @@ class _PageBuilder:
         return len(self.messages) >= wanted.limit
 
 
-class _Span:
+class Span:
     """How much time a round may cover: all there is, until it turns out that there are too many dead rows in it."""
 
     ticks: int | None = None

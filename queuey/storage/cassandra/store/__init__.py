@@ -1,1 +1,1 @@
-"""The contracts of the store, each in a class, on readers, writers and the catalogue."""
+"""The contracts of the store, each in a class on top of :class:`.connected.ConnectedStore`."""

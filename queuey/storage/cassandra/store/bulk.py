@@ -20,8 +20,9 @@ from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
-from queuey.storage.cassandra.store import named_values
+from queuey.storage.cassandra.store import names
 from queuey.storage.cassandra.store.counting import CassandraCounting
+from queuey.storage.cassandra.store.messages import RequestedSlice
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -42,10 +43,9 @@ class CassandraBulk(CassandraCounting):
     @blocking()
     async def horizon(self, queue: Queue) -> int:
         # Needs no request while the queue's row is recent enough to be used unread.
-        await self._watch.require()
+        start = await self._started(queue, [Slice(1)])
         await self._rows.current(queue)
-        [horizon] = self._horizons(self._delays(queue, [Slice(1)]), self._clock.now())
-        return horizon
+        return start.horizons[0]
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         # The horizon is that of the beginning.
@@ -75,27 +75,22 @@ class CassandraBulk(CassandraCounting):
         """
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
-        self._run(self._watch.require())
-        level = self._levels.of(queue)
-        now, boot = self._clock.both()
-        delays = self._delays(queue, [part])
-        since = self._since(queue, [part], delays, boot)
-        row = self._run(self._rows.current(queue, since=since))
-        [horizon] = self._horizons(delays, now)
-        upper = max(part.lower, min(part.upper, (horizon, LOW_MIN)))
+        start = self._run(self._started(queue, [part]))
+        row = self._run(self._rows.current(queue, since=start.since))
+        upper = max(part.lower, min(part.upper, (start.horizons[0], LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             yield arrow_scan.NOTHING[bodies], upper
             return
         key = (row.queue.qid, part.partition)
-        note = partial(self._note_empty, queue, now)
+        note = partial(self._note_empty, queue, start.now)
+        level = self._levels.of(queue)
         most = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
         reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, most, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
         at = part.lower
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
-            lookups = self._lookups(row, [(left, upper)], level, since)
-            [known] = self._run(lookups)
+            [known] = self._run(self._lookups(row, [RequestedSlice(0, left, upper)], start.since))
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.current(queue))
@@ -113,9 +108,9 @@ class CassandraBulk(CassandraCounting):
             NamedMessage(int(found.ticks[row]), int(found.low[row]), part.partition, 0, b"", None, name or "")
             for row, (name, _) in named.items()
         ]
-        find = named_values.find(self._parts, queue, named_values.marked(messages))
+        find = names.find_values(self._parts, queue, names.marked_in(messages))
         values = self._run(find)
-        left = named_values.shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
+        left = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in left}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
         return arrow_scan.unnamed(found, named, rows)

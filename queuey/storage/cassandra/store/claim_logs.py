@@ -10,15 +10,10 @@ from __future__ import annotations
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.store.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs, Read
 
@@ -30,7 +25,7 @@ _ADVANCE_AND_NAME = Statement(
 _ENTER = Statement("INSERT INTO claims (qid, partition, number, body) VALUES (?, ?, ?, ?)", idempotent=False)
 _BEGIN = Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, -1)", idempotent=False)
 _TRUNCATE = Statement(f"DELETE FROM claims {_WHERE} AND number >= 0 AND number < ?", idempotent=False)
-_HEAD = Statement(f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1")
+_HEAD = Statement(f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1", frequent=True)
 _ENTRIES = Statement(f"SELECT last_number, number, body FROM claims {_WHERE} AND number >= ? LIMIT {PAGE}")
 _SNAPSHOT = Statement(f"SELECT body FROM claim_snapshots {_WHERE} AND number = ?")
 _WRITE = Statement("INSERT INTO claim_snapshots (qid, partition, number, body) VALUES (?, ?, ?, ?)")
@@ -47,14 +42,7 @@ _ATTEMPTS = 5
 """Max snapshots that were replaced between two steps of one read, after which it is given up."""
 
 
-class CassandraClaimLogs(ClaimLogs):
-    _driver: Driver
-    _options: CassandraOptions
-    _clock: Clock
-    _rows: QueueCache
-    _levels: ConsistencyLevels
-    _watch: ClockWatch
-
+class CassandraClaimLogs(ConnectedStore, ClaimLogs):
     def begin_append_entry(
         self,
         queue: Queue,
@@ -125,24 +113,15 @@ class CassandraClaimLogs(ClaimLogs):
     def claims_refusal(self, queue: Queue) -> str | None:
         return self._levels.claims_refusal(queue)
 
-
-class ClaimLogRemoval:
-    """Removes the logs of purged and deleted queues, and their covers."""
-
-    def __init__(self, driver: Driver, options: CassandraOptions, transactions: LightweightTransactions) -> None:
-        self._driver = driver
-        self._options = options
-        self._transactions = transactions
-
-    async def remove(self, qid: int, partitions: int) -> None:
-        """Removes the logs of all partitions. Idempotent."""
+    async def remove_logs(self, qid: int, partitions: int) -> None:
+        """Removes the logs and covers of all partitions of a purged or deleted queue. Idempotent."""
         keys = [(qid, partition) for partition in range(1, partitions + 1)]
         heads = await self._driver.ask_all([Request(_HEAD, key, self._options.catalogue_read) for key in keys])
         for key, head in zip(keys, heads, strict=True):
             if head:
-                await self._remove(key, head[0][0])
+                await self._remove_log(key, head[0][0])
 
-    async def _remove(self, key: tuple[int, int], last: int | None) -> None:
+    async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
         # The log is last: as long as it is there, all of this is done again after an interruption.
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
             await self._driver.ask(Request(statement, key, self._options.catalogue_write))

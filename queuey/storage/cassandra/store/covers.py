@@ -14,10 +14,9 @@ from typing import TypeVar
 from queuey.ids import EPOCH_TICKS
 from queuey.messages import MAX_TTL, Queue
 from queuey.storage import items as items_of
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.contracts.covers import Covers
 
 SHARDS = 16
@@ -48,14 +47,10 @@ _number_at = struct.Struct(">q").unpack_from
 T = TypeVar("T")
 
 
-class CassandraCovers(Covers):
+class CassandraCovers(ConnectedStore, Covers):
     """The contract of covers on Cassandra. Levels at which claims are allowed read what was written."""
 
     ids_follow_clocks = True
-
-    _driver: Driver
-    _rows: QueueCache
-    _levels: ConsistencyLevels
 
     @blocking()
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
@@ -14,25 +14,19 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import MARGIN, BucketIndex, BucketLookup
+from queuey.storage.cassandra.bucket_index import MARGIN, BucketLookup
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
-from queuey.storage.cassandra.clocks.clock import Clock, ticks
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.id_generator import IdGenerator, Stamps
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.clocks.clock import ticks
+from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.driver import Encoded, InDoubt, Request
 from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
-from queuey.storage.cassandra.store import named_values
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
-from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.cassandra.write.row_changes import StoreParts
+from queuey.storage.cassandra.store import names
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
+from queuey.storage.deadlines import Done
 from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
@@ -47,31 +41,33 @@ LOOKED_AT = 64
 _Locations = Sequence[tuple[int, Position]]
 
 
-class _KnownSlice(NamedTuple):
-    """A slice, its horizon, the upper bound of what is read, and the recorded buckets that may hold it."""
+class ReadStart(NamedTuple):
+    """What a read chooses first, by one look at the clock.
 
+    Attributes:
+        now: The time (ticks).
+        boot: The boot time of the same moment.
+        since: Boot time since which the row and the lookups must have been read that the read goes by.
+        horizons: The horizon of each slice (ticks).
+        uppers: The upper bound of what is read of each slice.
+    """
+
+    now: int
+    boot: float
+    since: float
+    horizons: Sequence[int]
+    uppers: Sequence[Position]
+
+
+class RequestedSlice(NamedTuple):
+    """A slice that may hold something, its number among all of its read, and the upper bound of what is read."""
+
+    number: int
     part: Slice
-    horizon: int
     upper: Position
-    known: BucketLookup
 
 
-class CassandraMessages(Scanning):
-    _driver: Driver
-    _options: CassandraOptions
-    _timing: TimingInForce
-    _clock: Clock
-    _generator: IdGenerator
-    _stamps: Stamps
-    _rows: QueueCache
-    _bucket_index: BucketIndex
-    _empty_ranges: EmptyRanges
-    _watch: ClockWatch
-    _writer: ReservingWriter
-    _arrivals: PolledArrivals
-    _levels: ConsistencyLevels
-    _parts: StoreParts
-
+class CassandraMessages(ConnectedStore, Scanning):
     # Writing
 
     def begin_append(
@@ -88,6 +84,9 @@ class CassandraMessages(Scanning):
             done(positions, error)
 
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
+
+    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        return self._driver.calls.wait(begin, "Cassandra did not finish the write in time")
 
     def write_within(self, queue: Queue) -> float:
         level = self._levels.of(queue)
@@ -206,61 +205,85 @@ class CassandraMessages(Scanning):
 
     @blocking("Cassandra did not answer the read in time")
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        return await self._read_slices(queue, slices)
-
-    async def _read_slices(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
         # the slices' ``max_bytes`` (see :mod:`..read.reading`).
-        await self._watch.require()
-        # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
-        now, boot = self._clock.both()
-        if not self._timing.fresh(boot):
-            raise self._timing.refusal()
-        delays = self._delays(queue, slices)
-        return await self._pages(queue, slices, now, delays, self._since(queue, slices, delays, boot))
+        return await self._pages(queue, slices, await self._started(queue, slices))
 
-    async def _pages(
-        self, queue: Queue, slices: Sequence[Slice], now: int, delays: Sequence[float], since: float
-    ) -> list[Page]:
-        """Reads slices by a row and buckets that were read at boot time ``since`` or later."""
-        level = self._levels.of(queue)
-        row = await self._rows.current(queue, since=since)
+    async def _started(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
+        """Starts a read, and makes sure of the clock for that."""
+        start = self._start(queue, slices)
+        if start is None:
+            await self._watch.require()
+            start = self._start(queue, slices)
+        if start is None:
+            raise self._watch.refusal()
+        return start
+
+    def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
+        """Starts a read. Returns None if the clock is not known to be right.
+
+        Every read begins with this. What it finds must include all that was acknowledged below its horizons, so its row
+        and its lookups must not be older than they are: first the clock, then the row, then the lookups.
+
+        ``polls``: slices without delay may miss the newest messages, as the data in memory may be old.
+        """
+        now, boot = self._clock.both()
+        if not self._watch.sound(boot):
+            return None
+        delays = self._delays(queue, slices)
+        exact = [
+            delay for part, delay in zip(slices, delays, strict=True) if not part.early and (part.delayed or not polls)
+        ]
+        near = min(exact) if exact else math.inf if polls else self._levels.delay(queue)
+        stored = self._timing.stored
+        age = max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
         horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
-        there = [
-            number
-            for number, part in enumerate(slices)
-            if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
-        ]
-        found = await self._lookups(row, [(slices[number], uppers[number]) for number in there], level, since)
-        wanted = [
-            _KnownSlice(slices[number], horizons[number], uppers[number], known)
-            for number, known in zip(there, found, strict=True)
-        ]
-        pages: dict[int, Page] = dict(zip(there, await self._read(row, slices, wanted, now), strict=True))
-        for number, part in enumerate(slices):
-            if number not in pages:
-                last = None if part.descending else max(part.lower, uppers[number])
-                pages[number] = Page([], horizons[number], last, more=False)
-        return [pages[number] for number in range(len(slices))]
+        return ReadStart(now, boot, boot - age, horizons, uppers)
 
-    async def _read(self, row: Row, slices: Sequence[Slice], wanted: Sequence[_KnownSlice], now: int) -> list[Page]:
-        """Reads slices side by side, and returns their pages.
+    async def _pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
+        row = await self._rows.current(queue, since=start.since)
+        requested = self._requested(row, slices, start)
+        return await self._read(row, slices, start, requested, await self._lookups(row, requested, start.since))
+
+    def _requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
+        partitions = row.queue.partitions
+        return [
+            RequestedSlice(number, part, upper)
+            for number, (part, upper) in enumerate(zip(slices, start.uppers, strict=True))
+            if 0 < part.partition <= partitions and part.lower < upper and part.limit > 0
+        ]
+
+    async def _read(
+        self,
+        row: Row,
+        slices: Sequence[Slice],
+        start: ReadStart,
+        requested: Sequence[RequestedSlice],
+        lookups: Sequence[BucketLookup],
+    ) -> list[Page]:
+        """Reads slices side by side, and returns the pages of all.
 
         Args:
             row: The queue's.
             slices: All that the caller asked for: together they have the bytes of one answer.
-            wanted: Those of them that may hold something.
-            now: Ticks.
+            start: What was chosen for them.
+            requested: Those of them that may hold something.
+            lookups: The recorded buckets of these.
         """
+        now = start.now
         queue, level = row.queue, self._levels.of(row.queue)
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
         room, remaining = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
             remaining = max_bytes
-        extents = [self._extent(row, one.known, one.part, one.upper, now) for one in wanted]
-        readers = [self._reader(row, one.part, extent, now, room) for one, extent in zip(wanted, extents, strict=True)]
-        keys = [(queue.qid, one.part.partition) for one in wanted]
+        extents = [
+            self._extent(row, known, one.part, one.upper, now) for one, known in zip(requested, lookups, strict=True)
+        ]
+        readers = [
+            self._reader(row, one.part, extent, now, room) for one, extent in zip(requested, extents, strict=True)
+        ]
+        keys = [(queue.qid, one.part.partition) for one in requested]
         found = await reading.run(
             self._driver,
             readers,
@@ -272,67 +295,54 @@ class CassandraMessages(Scanning):
         )
         if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < remaining:
             remaining = math.inf
-        for number, one in enumerate(wanted):
+        for number, (one, known) in enumerate(zip(requested, lookups, strict=True)):
             if remaining <= 0:
                 found[number] = GIVEN_UP
             if (gathered := found[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, one.known, one.part, gathered, now)
+                self._note_low_watermark(row, known, one.part, gathered, now)
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
-        checked = [gathered.messages for gathered, one in zip(found, wanted, strict=True) if not one.part.ahead]
-        if marked := named_values.marked(chain.from_iterable(checked)):
-            values = await named_values.find(self._parts, queue, marked, early=all(part.early for part in slices))
-            for number, one in enumerate(wanted):
+        checked = [gathered.messages for gathered, one in zip(found, requested, strict=True) if not one.part.ahead]
+        if marked := names.marked_in(chain.from_iterable(checked)):
+            values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
+            for number, one in enumerate(requested):
                 if not one.part.ahead and found[number] is not GIVEN_UP:
-                    found[number] = named_values.shown(found[number], values, waits=_waits(one.part))
-        return [
-            one.part.put_off(one.horizon)
+                    found[number] = names.values_shown(found[number], values, waits=_waits(one.part))
+        pages = {
+            one.number: one.part.put_off(start.horizons[one.number])
             if gathered is GIVEN_UP
-            else reading.page_of(one.part, extent, gathered, one.horizon)
-            for one, extent, gathered in zip(wanted, extents, found, strict=True)
+            else reading.page_of(one.part, extent, gathered, start.horizons[one.number])
+            for one, extent, gathered in zip(requested, extents, found, strict=True)
+        }
+        return [
+            pages.get(number) or _empty_page(part, start.horizons[number], start.uppers[number])
+            for number, part in enumerate(slices)
         ]
 
     waits_for_network = True
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         # Begins what :meth:`read` would do if row and buckets are in memory.
-        now, boot = self._clock.both()
-        if not self._watch.sound(boot):
+        start = self._start(queue, [part])
+        row = None if start is None else self._rows.held(queue, since=start.since)
+        if start is None or row is None:
             return False
-        delays = self._delays(queue, [part])
-        since = self._since(queue, [part], delays, boot)
-        row = self._rows.held(queue, since=since)
-        if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
+        requested = self._requested(row, [part], start)
+        lookups = [known for known in self._cached(row, requested, start.since) if known is not None]
+        if len(lookups) < len(requested):
             return False
-        [horizon] = self._horizons(delays, now)
-        upper = self._upper(part, horizon)
-        key = (row.queue.qid, part.partition)
-        known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
-        if known is None or part.lower >= upper:
-            return False
-        reads = self._read(row, [part], [_KnownSlice(part, horizon, upper, known)], now)
+        reads = self._read(row, [part], start, requested, lookups)
         self._driver.calls.begin(reads, lambda pages, error: done(pages and pages[0], error))
         return True
 
     def begin_look(
         self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
     ) -> None:
-        """Reads without blocking. It may miss the newest: without delay, the data in memory may be old."""
-        now, boot = self._clock.both()
-        if not self._watch.sound(boot):
+        start = self._start(queue, slices, polls=True)
+        if start is None:
             done(None, self._watch.refusal())
-            return
-        delays, delayed = self._delays(queue, slices), [part for part in slices if part.delayed]
-        since = boot - self._timing.kept.row_age
-        if delayed:
-            since = self._since(queue, delayed, self._delays(queue, delayed), boot)
-        self._driver.calls.begin(self._pages(queue, slices, now, delays, since), done)
-
-    def _since(self, queue: Queue, slices: Sequence[Slice], delays: Sequence[float], boot: float) -> float:
-        """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        delays = [delay for part, delay in zip(slices, delays, strict=True) if not part.early]
-        near, stored = min(delays) if delays else self._levels.delay(queue), self._timing.stored
-        return boot - max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
+        else:
+            self._driver.calls.begin(self._pages(queue, slices, start), done)
 
     def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
         """Returns the horizons of slices, given how far each stays behind the clock."""
@@ -353,7 +363,6 @@ class CassandraMessages(Scanning):
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        """Returns the horizon (ticks) of a read that begins now; never blocks."""
         [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
@@ -363,27 +372,34 @@ class CassandraMessages(Scanning):
         if below is not None:
             self._empty_ranges.note(key, probe, below)
 
-    async def _lookups(
-        self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float
-    ) -> list[BucketLookup]:
-        """Returns the recorded buckets of slices, from memory if that is recent enough."""
-        qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
-        found: list[BucketLookup | None] = [
+    def _cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
+        """Returns the recorded buckets of slices that are in memory, if they are recent enough."""
+        qid = row.queue.qid
+        return [
             self._bucket_index.cached(
                 qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
             )
-            for part, upper in wanted
+            for _, part, upper in requested
         ]
-        for descending in (False, True):
-            missing = [n for n, (part, _) in enumerate(wanted) if found[n] is None and part.descending == descending]
-            asked = [
-                (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
-            ]
-            lookups = await self._bucket_index.lookup(
-                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending
-            )
-            for number, known in zip(missing, lookups, strict=True):
-                found[number] = known
+
+    async def _lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
+        """Returns the recorded buckets of slices, from memory if they are recent enough."""
+        found = self._cached(row, requested, since)
+        if None in found:
+            reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
+            for descending in (False, True):
+                missing = [
+                    n for n, one in enumerate(requested) if found[n] is None and one.part.descending == descending
+                ]
+                asked = [
+                    (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
+                    for _, part, upper in (requested[n] for n in missing)
+                ]
+                lookups = await self._bucket_index.lookup(
+                    asked, consistency=reads, low_watermarks=low_watermarks, descending=descending
+                )
+                for number, known in zip(missing, lookups, strict=True):
+                    found[number] = known
         return [known for known in found if known is not None]
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
@@ -490,6 +506,10 @@ class CassandraMessages(Scanning):
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
         return self._arrivals.hear(moment, partitions)
+
+
+def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
+    return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
 
 
 def _waits(part: Slice) -> bool:

@@ -1,48 +1,85 @@
-"""Named messages in Cassandra: :mod:`..write.names` decides, :mod:`..write.row_changes` carries it out."""
+"""Messages in Cassandra that are found by a name or an idempotency key.
+
+:mod:`..write.names` and :mod:`..write.post_keys` decide, :mod:`..write.row_changes` carries it out.
+
+A process that stops while it replaces the value of a name leaves both in the queue. So messages that are written as
+values have a mark, and a reader by time looks at the rows of their names: it shows those that are the values. Whatever
+another process has left half done there is finished or undone first, as by a call for the name. Below the horizon it
+can always be: that lies D behind the clock, and D > W.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Named, NewMessage, Queue
+from queuey.errors import Outcome
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import Location, Message, Named, NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
+from queuey.storage.cassandra.message_codec import NamedMessage
+from queuey.storage.cassandra.read.reading import Gathered
+from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
-from queuey.storage.cassandra.write.post_keys import PostedIds
+from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
 from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable, StoreParts
+from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 from queuey.storage.contracts.names import Names
 
-_STATEMENTS = RowStatements("names", "name")
-PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
+_KEYS = RowStatements("idempotency_keys", "key")
+_NAMES = RowStatements("names", "name")
+PREPARED = (_KEYS.find, _KEYS.change, _NAMES.find, _NAMES.change)
 """Statements that are prepared ahead."""
 
 MARGIN = 60
-"""Number of seconds for which a row outlives its values."""
+"""Number of seconds for which a name's row outlives its values."""
+AT_ONCE = 64
+"""Max rows of names that one read asks for side by side."""
 
 _TIMEOUT_MESSAGE = "Cassandra did not change the name in time"
-_Kept = tuple[PostedIds, PostedIds, bytes, int]
+
+Marked = dict[str, set[Location]]
+"""Messages that were written as values of names."""
+Verdicts = dict[str, Found]
+"""States of names."""
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Kept).decode
+_decode_ids = msgspec.msgpack.Decoder(PostedIds).decode
+_decode_values = msgspec.msgpack.Decoder(tuple[PostedIds, PostedIds, bytes, int]).decode
 
 
-class CassandraNames(Names):
-    _driver: Driver
-    _clock: Clock
-    _parts: StoreParts
-    _arrivals: PolledArrivals
-    _rows: QueueCache
+class CassandraKeyedPosts(ConnectedStore, KeyedPosts):
+    def begin_append_once(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        key: PostKey,
+        done: Done,
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        items_of.checked(queue, items)
+        return self._driver.calls.begin(self._append_once(queue, items, key, after), done)
 
+    async def _append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, after: Position | None
+    ) -> PostResult:
+        table = RowTable(_KEYS, lambda row: _encode(row.ids), _key_row, lambda _row, _now: key.seconds)
+        change = RowChange(self._parts, queue, (table, key.text), items=items, after=after)
+        result = await change.run(lambda steps: carry_out(steps, key, new_number))
+        if not result.replayed:
+            self._arrivals.appended(queue, items)
+        return result
+
+
+class CassandraNames(ConnectedStore, Names):
     @blocking(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
         await self._rows.current(queue)
@@ -86,17 +123,70 @@ def named_of(found: Found) -> Named:
     return Named(location, content, found.replaced, found.busy, found.row)
 
 
-def _encoded(row: NameRow) -> bytes:
-    return _encode((row.ids, row.kept, row.kept_content, row.expires))
+def _key_row(state: Any, content: bytes, messages: bytes, version: int) -> KeyRow:  # noqa: ANN401 - one of the states
+    return KeyRow(state, content, _decode_ids(messages), version)
 
 
-def _decoded(state: Any, content: bytes, messages: bytes, version: int) -> NameRow:  # noqa: ANN401 - one of the states
-    ids, kept, kept_content, expires = _decode(messages)
+def _name_row(state: Any, content: bytes, messages: bytes, version: int) -> NameRow:  # noqa: ANN401 - as above
+    ids, kept, kept_content, expires = _decode_values(messages)
     return NameRow(state, content, ids, version, kept=kept, kept_content=kept_content, expires=expires)
+
+
+def _values_of(row: NameRow) -> bytes:
+    return _encode((row.ids, row.kept, row.kept_content, row.expires))
 
 
 def _seconds(row: NameRow, now: int) -> int:
     return max(0, row.expires - now) // TICKS_PER_SECOND + MARGIN
 
 
-TABLE = RowTable(_STATEMENTS, _encoded, _decoded, _seconds)
+TABLE = RowTable(_NAMES, _values_of, _name_row, _seconds)
+
+
+async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
+    """Reads the rows of the names of messages.
+
+    A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
+    the message was the value and all was done, the name is looked at as by a call for it.
+
+    ``early``: the row will do; a value that is being written is none yet, and nothing is undone.
+    """
+    found: Verdicts = {}
+    all_names, driver, consistency = list(marked), parts.driver, parts.options.catalogue_read
+    for at in range(0, len(all_names), AT_ONCE):
+        some = all_names[at : at + AT_ONCE]
+        answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in some])
+        for name, rows in zip(some, answers, strict=True):
+            row = TABLE.row(rows)
+            verdict = Found(row if isinstance(row, NameRow) else None)
+            settled = row is not None and row.state == "done" and not verdict.replaced
+            if not early and (not settled or marked[name] != {verdict.value[0]}):
+                change = RowChange(parts, queue, (TABLE, name))
+                with parts.driver.calls.deadline.unnoticed():
+                    verdict = await change.run(partial(names.find_shown, name=name, new_version=new_number))
+            found[name] = verdict
+    return found
+
+
+def marked_in(messages: Iterable[Message]) -> Marked:
+    found: Marked = {}
+    for message in messages:
+        if type(message) is NamedMessage:  # Each message of each page pays for this: isinstance costs more.
+            found.setdefault(message.name, set()).add(_location(message))
+    return found
+
+
+def values_shown(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered:
+    """Leaves out what is not the value of its name. What may become it yet ends the page, if that ``waits`` for it."""
+    messages: list[Message] = []
+    for message in gathered.messages:
+        shows = not isinstance(message, NamedMessage) or found[message.name].shows(_location(message))
+        if shows is None and waits:
+            return Gathered(messages, message.position, more=False)
+        if shows:
+            messages.append(message)
+    return gathered._replace(messages=messages)
+
+
+def _location(message: Message) -> Location:
+    return message.partition, message.position

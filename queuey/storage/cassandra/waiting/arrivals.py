@@ -33,9 +33,8 @@ from queuey.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage import watching
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, Recent
 from queuey.storage.cassandra.driver.store_loop import Calls
-from queuey.storage.cassandra.recent import Recent
 from queuey.storage.cassandra.waiting.recent_writes import KEPT, WINDOW, RecentWrites, keys_of
 from queuey.storage.watching import Watch, Watches
 

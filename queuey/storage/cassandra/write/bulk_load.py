@@ -1,6 +1,7 @@
 """Bulk loads: many messages with given ids, in batches of one Cassandra partition each, some on the way at a time.
 
-Messages come as columns and stay so up to the bytes of their statements.
+Messages come as columns and stay so up to the bytes of their statements: no object is made of a value. NumPy and Arrow
+are needed for that, so only pipelines import this module.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from queuey.errors import StoreUnavailable
-from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.ids import EPOCH_TICKS, FLIP, TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.id_generator import TICKS_PER_MICROSECOND, Stamps
+from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock, Stamps
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows
-from queuey.storage.cassandra.write.insert_columns import encoded_inserts
-from queuey.storage.columns import Integers, MessageColumns
+from queuey.storage.columns import Integers, MessageColumns, bytes_of, rows_as_bytes
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
@@ -36,6 +37,66 @@ BATCH_BYTES = 128 << 10
 FLYING = 8
 """Max batches on the way; one with a long body counts as several, by its length. The driver refuses requests for a
 connection while one that does not fit in the socket's buffer is on its way."""
+
+
+_NO_META = b"\0"
+"""A loaded message without metadata: nothing must be left of a message that was there."""
+_NOTHING = pa.scalar(b"", pa.binary())
+
+# Each value behind its length, in the order of ``message_codec.INSERT``.
+_HEAD = np.dtype(
+    [
+        *(("qid_size", ">i4"), ("qid", ">i8"), ("partition_size", ">i4"), ("partition", ">i4")),
+        *(("bucket_size", ">i4"), ("bucket", ">i8")),
+        *(("id_size", ">i4"), ("first", ">u4"), ("middle", ">u2"), ("last", ">u2"), ("low", ">u8")),
+        ("body_size", ">i4"),
+    ]
+)
+_MIDDLE = np.dtype([("expires_size", ">i4"), ("expires", ">i8"), ("meta_size", ">i4")])
+_TAIL = np.dtype([("stamp_size", ">i4"), ("stamp", ">i8"), ("ttl_size", ">i4"), ("ttl", ">i4")])
+_END = np.dtype([*_MIDDLE.descr, ("meta", "u1"), *_TAIL.descr])
+"""Both, where no row has metadata."""
+
+
+def encoded_inserts(
+    qid: int, partitions: Integers, buckets: Integers, batch: pa.RecordBatch, stamps: Integers, ttls: Integers
+) -> list[bytes]:
+    """Returns the encoded values of ``message_codec.INSERT`` for each row (see ``driver.requests.Encoded``)."""
+    ticks, low, expires = (batch.column(place).to_numpy() for place in range(3))
+    body, meta = batch.column(3), batch.column(4)
+    head = np.empty(len(batch), _HEAD)
+    time = ticks.view(np.uint64)
+    _fill(
+        head,
+        qid_size=8,
+        qid=qid,
+        partition_size=4,
+        partition=partitions,
+        bucket_size=8,
+        bucket=buckets,
+        id_size=16,
+        first=time & np.uint64(0xFFFFFFFF),
+        middle=time >> np.uint64(32) & np.uint64(0xFFFF),
+        last=time >> np.uint64(48) | np.uint64(0x1000),
+        low=low.view(np.uint64) ^ np.uint64(FLIP),
+        body_size=pc.binary_length(body).to_numpy(),
+    )
+    if meta.null_count == len(meta):
+        end = np.empty(len(batch), _END)
+        _fill(end, expires_size=8, expires=expires, meta_size=1, meta=0)
+        _fill(end, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
+        ends = [rows_as_bytes(end)]
+    else:
+        middle, tail, meta = np.empty(len(batch), _MIDDLE), np.empty(len(batch), _TAIL), meta.fill_null(_NO_META)
+        _fill(middle, expires_size=8, expires=expires, meta_size=pc.binary_length(meta).to_numpy())
+        _fill(tail, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
+        ends = [rows_as_bytes(middle), meta, rows_as_bytes(tail)]
+    return bytes_of(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NOTHING))
+
+
+def _fill(table: NDArray[np.void], **values: Any) -> None:  # noqa: ANN401 - a number, or one for each row
+    for name, value in values.items():
+        table[name] = value
 
 
 class Placed(NamedTuple):
@@ -125,7 +186,7 @@ class Loader:
         for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
             for start, stop, weight in _batches(sizes[first:end]):
                 for _ in range(weight):
-                    self._driver.wait(room.acquire)
+                    self._driver.calls.deadline.wait(room.acquire)
                 if errors:
                     room.release(weight)
                     break
@@ -138,7 +199,7 @@ class Loader:
                 )
                 self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):
-            self._driver.wait(room.acquire)
+            self._driver.calls.deadline.wait(room.acquire)
         if errors:
             raise errors[0]
         return len(messages)

@@ -196,9 +196,9 @@ class RowChange:
         left = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
         return max(0.0, left / TICKS_PER_SECOND)
 
-    def _read_row(self) -> Request:
+    def _read_row(self) -> Encoded:
         """Reads what stands there, as a transaction: what others have in doubt is decided before."""
-        return Request(self._table.statements.find, self._key, self._parts.levels.row_serial())
+        return self._table.statements.look(*self._key, self._parts.levels.row_serial())
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.id_generator import undo_timestamp
+from queuey.storage.cassandra.clocks.clock import Clock, undo_timestamp
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.write.write_batches import FLUSH_ROWS, Written

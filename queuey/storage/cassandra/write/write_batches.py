@@ -18,7 +18,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
-from queuey.storage.cassandra.clocks.id_generator import stamp_of
+from queuey.storage.cassandra.clocks.clock import stamp_of
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import UNSET, InDoubt
 

@@ -34,11 +34,9 @@ from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, covering
-from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.clocks.clock import Clock, Delayed, IdGenerator
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from queuey.storage.cassandra.clocks.id_generator import Delayed, IdGenerator
-from queuey.storage.cassandra.clocks.tails import Tails
-from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
+from queuey.storage.cassandra.clocks.timing_in_force import Tails, TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.options import CassandraOptions

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,8 @@ from queuey import ids
 from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.catalogue.ledger import KEPT
 from queuey.storage.sqlite.database import LOG_BYTES, Database
+from queuey.storage.sqlite.progress import LEDGER_KEPT
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.troubles import Trouble
 
@@ -40,20 +40,25 @@ _DELETE = (
     "RETURNING 1"
 )
 _OLD_ENTRIES = "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
+_PARTITIONS = "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
 _OF_QUEUE = "SELECT 1 FROM {} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 1"
-_REMOVE_LOG = (
-    "DELETE FROM {0} WHERE (queue_partition, number) IN "
-    "(SELECT queue_partition, number FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 100)"
+_REMOVE_OF_QUEUE = (
+    "DELETE FROM {0} WHERE (queue_partition, {1}) IN "
+    "(SELECT queue_partition, {1} FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT {2})"
 )
+_OF_CLAIMS = (("claims", "number", 100), ("claim_snapshots", "number", 100), ("covers", "digest", 500))
+"""Tables of claim logs: the column that distinguishes the rows of a partition, and max rows of a step."""
 _KEYED = (("idempotency_keys", "key"), ("names", "name"))
 """Tables whose rows expire, and the column that distinguishes those of a queue."""
 _OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
 _KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
 _FORGET_KEYS = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
-_REMOVE_COVERS = (
-    "DELETE FROM covers WHERE (queue_partition, digest) IN "
-    "(SELECT queue_partition, digest FROM covers WHERE queue_partition >= ? AND queue_partition < ? LIMIT 500)"
+_FORGET_WINDOW = (
+    "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
+    "longest_ttl) = (?, ?, ?, ?, ?, ?)"
 )
+"""Removes a window unless it has changed since it was read: its new messages may still be there."""
+_FORGET_ENTRIES = "DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)"
 _SHORT, _LONG = 0.004, 0.012
 """Min and max seconds of a step."""
 _MOST_ROWS = 20_000
@@ -144,32 +149,26 @@ class Sweep:
             for window in ended:
                 qp, until, _, first, last, _ = window
                 yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
-                yield self._perform(partial(_forget_window, window))
+                yield self._change(_FORGET_WINDOW, [window])
         while pending_deletes := self._rows("SELECT qid FROM pending_deletes LIMIT 100"):
             for (qid,) in pending_deletes:
-                for (qp,) in self._rows(
-                    "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND "
-                    "queue_partition < ?",
-                    qid << 8,
-                    (qid + 1) << 8,
-                ):
+                of_queue = qid << 8, (qid + 1) << 8
+                for (qp,) in self._rows(_PARTITIONS, *of_queue):
                     yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
-                for table in ("claims", "claim_snapshots"):
-                    while self._rows(_OF_QUEUE.format(table), qid << 8, (qid + 1) << 8):
-                        yield self._perform(partial(_remove_log, table, qid))
-                while self._rows(_OF_QUEUE.format("covers"), qid << 8, (qid + 1) << 8):
-                    yield self._perform(partial(_remove_covers, qid))
+                for table in _OF_CLAIMS:
+                    while self._rows(_OF_QUEUE.format(table[0]), *of_queue):
+                        yield self._change(_REMOVE_OF_QUEUE.format(*table), [of_queue])
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_finish_pending_delete, qid))
-        while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
-            yield self._perform(partial(_forget_entries, old))
+        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_KEPT):
+            yield self._change(_FORGET_ENTRIES, old)
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
         """Removes idempotency keys or names that a query finds, until it finds none."""
         for table in _KEYED:
             while found := self._rows(query.format(*table), value):
-                yield self._perform(partial(_forget_keys, _FORGET_KEYS.format(*table), found))
+                yield self._change(_FORGET_KEYS.format(*table), found)
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
         """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
@@ -196,6 +195,15 @@ class Sweep:
         self.removed += self._db.writer.perform(timed)
         return took
 
+    def _change(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
+        """Runs a step that removes rows other than messages, unless they have changed since they were read."""
+
+        def work(transaction: Transaction) -> int:
+            transaction.connection.executemany(statement, rows)
+            return 0
+
+        return self._perform(work)
+
     def _rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
         with self._db.readers.reading() as connection:
             return connection.execute(sql, parameters).fetchall()
@@ -203,38 +211,6 @@ class Sweep:
 
 def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
-
-
-def _forget_window(window: tuple[int, ...], transaction: Transaction) -> int:
-    """Removes a window unless it has changed since it was read: its new messages may still be there."""
-    transaction.connection.execute(
-        "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
-        "longest_ttl) = (?, ?, ?, ?, ?, ?)",
-        window,
-    )
-    return 0
-
-
-def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transaction) -> int:
-    """Removes entries of the ledger unless they have changed since they were read."""
-    transaction.connection.executemany("DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)", entries)
-    return 0
-
-
-def _forget_keys(statement: str, keys: list[tuple[int, str, int]], transaction: Transaction) -> int:
-    """Removes idempotency keys or names unless they have been used again since they were read."""
-    transaction.connection.executemany(statement, keys)
-    return 0
-
-
-def _remove_log(table: str, qid: int, transaction: Transaction) -> int:
-    transaction.connection.execute(_REMOVE_LOG.format(table), (qid << 8, (qid + 1) << 8))
-    return 0
-
-
-def _remove_covers(qid: int, transaction: Transaction) -> int:
-    transaction.connection.execute(_REMOVE_COVERS, (qid << 8, (qid + 1) << 8))
-    return 0
 
 
 def _finish_pending_delete(qid: int, transaction: Transaction) -> int:

@@ -13,12 +13,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey import ids
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, KeyReused
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import NewMessage, PostKey, Queue
+from queuey.messages import Location, NewMessage, PostKey, PostResult, Queue
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 
+_FIND_KEY = "SELECT content, locations FROM idempotency_keys WHERE qid = ? AND key = ? AND expires > ?"
+_KEEP_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locations, expires) VALUES (?, ?, ?, ?, ?)"
+
+_encode_locations = msgspec.msgpack.Encoder().encode
+_decode_locations = msgspec.msgpack.Decoder(list[Location]).decode
 _NARROWEST = 24
 """Min width of windows: 2**24 ticks (1.7 s)."""
 
@@ -216,6 +221,27 @@ class Transaction:
         if len(parameters) >= _COLUMNS * _CHUNK:
             self.flush(whole_chunks=True)
         return positions
+
+    def append_once(self, append: Append, key: PostKey) -> PostResult:
+        """Stores messages and their key, unless that shows that they were stored before.
+
+        Raises:
+            KeyReused: The key is that of another post; nothing was done.
+            QueueChanged, InvalidRequest: As :meth:`append`; nothing was done.
+        """
+        self.verify(append.queue)
+        connection, qid = self.connection, append.queue.qid
+        found: Any = connection.execute(_FIND_KEY, (qid, key.text, self.now)).fetchone()
+        if found is not None:
+            content, locations = found
+            if content != key.content:
+                raise KeyReused(key.text)
+            return PostResult(_decode_locations(locations), replayed=True)
+        positions = self.append(append)
+        stored = [(item.partition, position) for item, position in zip(append.items, positions, strict=True)]
+        expires = self.now + key.seconds * TICKS_PER_SECOND
+        connection.execute(_KEEP_KEY, (qid, key.text, key.content, _encode_locations(stored), expires))
+        return PostResult(stored, replayed=False)
 
     def _free_ticks(self, first: int, count: int) -> Iterator[int]:
         """Returns at least ``count`` ascending ticks from ``first`` on, none of which a client's own id has.

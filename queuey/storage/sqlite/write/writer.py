@@ -31,9 +31,7 @@ from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.messages import body_bytes
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.connection import Connection, DatabaseError
-from queuey.storage.sqlite.options import SqliteOptions
-from queuey.storage.sqlite.write.post_keys import append_once
+from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
 from queuey.storage.sqlite.write.transaction import Append, Clock, Transaction
 from queuey.storage.troubles import Trouble
 
@@ -303,7 +301,7 @@ def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Except
     work = operation.work
     try:
         if isinstance(work, Append):
-            return (transaction.append(work) if work.key is None else append_once(transaction, work, work.key)), None
+            return (transaction.append(work) if work.key is None else transaction.append_once(work, work.key)), None
         return transaction.isolated(work), None
     except QueueyError as error:
         return None, error.with_traceback(None)  # Its frames have the operation, which has the error.

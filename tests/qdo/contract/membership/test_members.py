@@ -10,8 +10,7 @@ import pytest
 
 from qdo.coordination import Member, Session, Sight, TargetAssignment
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.backends import Service, from_outside, once
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import Heard, eventually

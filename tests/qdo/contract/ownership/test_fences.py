@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
-from qdo.coordination.encoding import encode_offset
+from qdo.coordination.records import encode_offset
 from qdo.coordination.tree import ANY, Change, Check, Link, SetData
 from qdo.errors import SessionLost
 from tests.qdo.contract.backends import Service

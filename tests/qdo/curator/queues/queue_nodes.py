@@ -15,7 +15,7 @@ from kazoo.retry import KazooRetry
 
 from qdo.curator import TEXT, QueueBuilder
 from qdo.errors import CoordinationLost, QdoError
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
 from tests.harness.proxy import Proxy
 
 PATIENCE = 60.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qdo.curator.items import encode
+from qdo.curator.nodes import encode
 from qdo.errors import BadItem, ConsumerFailed, QdoError
-from qdo.worker.settings import Retry
+from qdo.settings import Retry
 from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Heard, Nodes, until
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qdo.curator import DistributedQueue
-from qdo.curator.items import encode
+from qdo.curator.nodes import encode
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
 from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, expire, until
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kazoo.security import make_acl
 
-from qdo.curator.consuming import consumption
-from qdo.curator.consuming.backlog import now_ms
-from qdo.curator.items import decode, encode
+from qdo.curator import consumption
+from qdo.curator.backlog import now_ms
 from qdo.curator.leader import LeaderElection
+from qdo.curator.nodes import decode, encode
 from qdo.errors import InvalidArgument, QueueStopped
 from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Heard, Nodes, expire, until
 from tests.replacing import replace_in

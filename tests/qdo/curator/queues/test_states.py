@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qdo.curator.items import encode
+from qdo.curator.nodes import encode
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError, QueueStopped, SessionLost
 from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, end_session, errors_into, expire, start, until

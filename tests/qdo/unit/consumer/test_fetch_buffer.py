@@ -1,15 +1,15 @@
-"""Who is next to be handed out, how much each gets, and what counts as handed out."""
+"""The fetched messages, what they weigh, and the order in which they are handed out."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch.fetch_buffer import Batch, FetchBuffer, share
+from qdo.consumer.fetch_buffer import Batch, FetchBuffer, share, weigh
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition
-from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message_id, messages
+from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, messages
 
 
 def opened(partition: Partition) -> OwnedPartition:
@@ -153,3 +153,12 @@ def test_the_sums_are_those_of_the_partitions() -> None:
     assert buffer.count == sum(row.count for row in rows)
     assert buffer.size == sum(row.size for row in rows)
     assert dict(handed(buffer, 100)) == {ONE.number: 2, THREE.number: 5}
+
+
+def test_bodies_of_all_kinds_are_weighed() -> None:
+    """Text, bytes and JSON count by their length; a number too large for packing is no obstacle."""
+    light = weigh([message(1, body="x" * 10)])
+    assert weigh([message(1, body="x" * 1010)]) - light in range(1000, 1010)
+    assert weigh([message(1, body=b"x" * 100_000)]) >= 100_000
+    assert weigh([message(1, body={"list": ["x" * 100] * 10})]) >= 1000
+    assert weigh([message(1, body=10**500)]) >= 500

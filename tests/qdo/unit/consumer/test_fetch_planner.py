@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch.fetcher import (
+from qdo.consumer.fetcher import (
     GATHER,
     QUEUES,
     READS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdo.curator.consuming.backlog import MOST_BLOCKED, RECHECK, SHARE, Backlog
-from qdo.curator.names import DELAY, PRIORITY, QUEUE, Child, Names
+from qdo.curator.backlog import MOST_BLOCKED, RECHECK, SHARE, Backlog
+from qdo.curator.nodes import DELAY, PRIORITY, QUEUE, Child, Names
 
 NOW = 1_800_000_000_000
 """ms since 1970."""

@@ -10,8 +10,8 @@ import pytest
 
 import qdo.curator
 from qdo.curator import BYTES, TEXT, QueueBuilder, Serializer, SimpleDistributedQueue, options
-from qdo.curator.items import AROUND, encode, largest
 from qdo.curator.leader import LeaderElection
+from qdo.curator.nodes import AROUND, encode, largest
 from qdo.errors import BadItem, InvalidArgument
 
 

@@ -11,8 +11,7 @@ import pytest
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import Member
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.unit.group.faulty import SimulatedGroup
 from tests.qdo.unit.group.owners import PATIENCE, Catalogue, Diary, until
 

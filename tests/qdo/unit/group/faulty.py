@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from qdo.assignment import plan
 from qdo.coordination import Coordinator, Listen, Member, Session, TargetAssignment, coordinator
-from qdo.coordination.encoding import decode_offset
 from qdo.coordination.paths import GroupPaths
+from qdo.coordination.records import decode_offset
 from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.simulated import SimulatedService

@@ -10,8 +10,7 @@ from collections.abc import Set as AbstractSet
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import Sight
 from qdo.errors import CoordinationRefused
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 
 PATIENCE = 60.0
 """Seconds after which a test gives up."""

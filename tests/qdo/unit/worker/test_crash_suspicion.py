@@ -13,14 +13,14 @@ from msgspec import structs
 
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
-from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
-from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.offset_committer import OffsetCommitter
-from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.settings import Retry, WorkerSettings
+from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.handlers import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import Retry, WorkerSettings
+from qdo.worker.offset_committer import OffsetCommitter
+from qdo.worker.partition_work import CrashSuspicion
+from qdo.worker.runs import MessageRun
 from qdo.worker.sources import Handling
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from qdo import HandlerError, InvalidArgument, Jobs
-from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.settings import WorkerSettings
 from qdo.worker.executors.in_process import InThisProcess, MixedExecutor
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import check_handler, handler_of
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.handlers import Hooks, check_handler, handler_of
+from qdo.worker.runs import MessageRun
 from qdo.worker.worker import _runner
 from queuey.client import InvalidArgument as InvalidHandle
 from queuey.client import Message

@@ -13,15 +13,14 @@ import pytest
 
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition, Queue
-from qdo.worker import exit_codes
-from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.settings import WorkerSettings
+from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import Crashed
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import Delivery, ExitCode, Failure, RunResult
+from qdo.worker.handlers import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.runs import MessageRun
 from qdo.worker.sources import Handling, end_if_handlers_hang
 from queuey.client import Message
 
@@ -260,7 +259,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     assert middle._works[Partition(QUEUE, 3)].partition_queue.count == 1
     codes: list[int] = []
     end_if_handlers_hang(middle._handling._replace(stop=codes.append))
-    assert codes == [exit_codes.FAILED]
+    assert codes == [ExitCode.FAILED]
     middle.discard([Partition(QUEUE, 3)])
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from qdo import delivery
 from qdo.coordination import CommittedOffset
 from qdo.partitions import Partition
-from qdo.worker.dispatch import slow_handlers
+from qdo.worker import runs
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages
 from tests.replacing import replace_in
@@ -132,7 +132,7 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await gate.wait()
 
-    with replace_in(slow_handlers, slow_handlers._STOPPING_SECONDS, 0.0), contextlib.ExitStack() as ended:
+    with replace_in(runs, runs._STOPPING_SECONDS, 0.0), contextlib.ExitStack() as ended:
         for gate in gates.values():
             ended.callback(gate.set)  # A handler that swallows its cancellation would outlast a test that fails.
         worker = await handling(handle, None, None, SlowProgress(), by="header:key", stalled_after=0.2)

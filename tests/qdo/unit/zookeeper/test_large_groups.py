@@ -13,8 +13,7 @@ from qdo.coordination import Coordinator, Member, TargetAssignment
 from qdo.coordination.session import Session
 from qdo.coordination.tree import NODE_LIMIT, Change, Outcome, Rejection, RejectionReason
 from qdo.errors import CoordinationLost
-from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
+from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.simulated import SimulatedService
 from tests.sim.groups.tree import LoopClock, Tree
 

@@ -66,6 +66,15 @@ async def climb_async(gate: str, end: str = "") -> None:
     await asyncio.to_thread(climb, gate, end)
 
 
+@jobs.task(retries=1)
+def resume() -> None:
+    """Fails the first time, after it has said how far it has come; then it notes what it is told of that."""
+    note(f"began at {delivery().state}")
+    if delivery().attempt == 1:
+        set_state({"step": 2})
+        raise ValueError("no rope")
+
+
 @slow_jobs.task(retries=0)
 def chatter() -> None:
     """Says for ever how far it has come."""

@@ -16,11 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Queue
-from qdo.worker import exit_codes
+from qdo.settings import Retry, WorkerSettings
 from qdo.worker.claim_source import Claims
-from qdo.worker.failure import StopWorker
+from qdo.worker.failure import ExitCode, StopWorker
 from qdo.worker.handlers import delivery
-from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncTiming, Message, QueueNotFound, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
@@ -80,7 +79,7 @@ async def test_two_workers_share_the_messages(workers: Workers, book: Book, kind
     await until(lambda: len(workers.seen) + len(book.lines("done")) == 300)
     for worker in both:
         worker.stop()
-    assert await asyncio.gather(*tasks) == [exit_codes.ENDED] * 2
+    assert await asyncio.gather(*tasks) == [ExitCode.ENDED] * 2
     assert await done(workers, queue)
     assert len({*workers.seen, *(line[1] for line in book.lines("done"))}) == 300
 
@@ -108,7 +107,7 @@ async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -
     await until(lambda: len(set(workers.seen)) == 60)
     await until_done(workers, queue)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
 
 
 async def test_a_handler_that_blocks_the_loop_for_longer_than_its_claim(
@@ -127,7 +126,7 @@ async def test_a_handler_that_blocks_the_loop_for_longer_than_its_claim(
     await until(lambda: len(workers.seen) >= 2)
     await until_done(workers, queue)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert sorted(workers.seen) == sorted(set(workers.seen))
     assert worker.metrics._counts["overdue"][queue.name] >= 2
     lines = [record.getMessage() for record in caplog.records if "before the handler had handled it" in record.message]
@@ -147,7 +146,7 @@ async def test_a_queue_that_is_deleted(workers: Workers, caplog: pytest.LogCaptu
         await workers.system.send(queue, 1, first=count)
         await until_done(workers, queue)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert len(workers.seen) == 3
     warnings = [record.getMessage() for record in caplog.records if record.name == "queuey.client"]
     assert [text.split(":")[0] for text in warnings] == [f"No messages are claimed from queue {gone.name}"]
@@ -167,12 +166,12 @@ async def test_errors_that_no_retry_can_help(workers: Workers, what: Any) -> Non
     worker = make(workers, handle, queue, **settings)
     task = workers.start(worker)
     if what == "stop":
-        assert await task == exit_codes.MESSAGE_FAILED
+        assert await task == ExitCode.MESSAGE_FAILED
         assert (await workers.system.client.job_queue(queue.name).size()).size == 1
         return
     await until_done(workers, queue)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert len(workers.seen) == 1
     if what == "dead-letter":
         assert len(await dead_letters(workers, queue)) == 1
@@ -209,7 +208,7 @@ async def test_a_stop_finishes_what_was_begun(workers: Workers) -> None:
     worker.stop()
     await asyncio.sleep(0.1)
     go_on.set()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert len(workers.seen) == 21
     counts = await workers.system.client.job_queue(queue.name).counts()
     assert counts.claimed == 0
@@ -230,7 +229,7 @@ async def test_what_is_not_finished_in_time_comes_again(workers: Workers) -> Non
     task = workers.start(worker)
     await begun.wait()
     worker.stop()
-    assert await task == exit_codes.UNFINISHED
+    assert await task == ExitCode.UNFINISHED
     await workers.serve_until(make(workers, workers.note, queue), 1)
 
 
@@ -256,7 +255,7 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
     await until(lambda: workers.seen == ["1:2"])
     await until_done(workers, queue)
     worker.stop()
-    assert await task == (exit_codes.UNFINISHED if kind == "thread" else exit_codes.ENDED)
+    assert await task == (ExitCode.UNFINISHED if kind == "thread" else ExitCode.ENDED)
     go_on.set()
     [letter] = await dead_letters(workers, queue)
     found = read_dead_letter(letter, f"{queue.name}.dead")
@@ -275,7 +274,7 @@ async def test_a_worker_whose_threads_all_hang_ends(workers: Workers) -> None:
         go_on.wait(60)
 
     worker = make(workers, block, queue, threads=2, stalled_after=0.3, drain=1.0)
-    assert await asyncio.wait_for(workers.start(worker), 60) == exit_codes.FAILED
+    assert await asyncio.wait_for(workers.start(worker), 60) == ExitCode.FAILED
     assert len(begun) <= 3  # The first that hung had another beside it.
     assert (await workers.system.client.job_queue(queue.name).backlog()).waiting >= 2
     go_on.set()
@@ -295,7 +294,7 @@ async def test_long_work_keeps_its_claim(workers: Workers) -> None:
     await until_done(workers, queue)
     for worker in (first, second):
         worker.stop()
-    assert await asyncio.gather(*tasks) == [exit_codes.ENDED] * 2
+    assert await asyncio.gather(*tasks) == [ExitCode.ENDED] * 2
     assert workers.seen == ["1:1"]
 
 
@@ -307,7 +306,7 @@ async def test_a_handler_stops_its_worker(workers: Workers) -> None:
     def handle(message: Message, context: object) -> None:
         raise StopWorker
 
-    assert await workers.start(make(workers, handle, queue)) == exit_codes.ENDED
+    assert await workers.start(make(workers, handle, queue)) == ExitCode.ENDED
     assert (await workers.system.client.job_queue(queue.name).size()).size == 1
 
 
@@ -328,7 +327,7 @@ async def test_a_service_that_is_away(
     await workers.system.send(queue, 1)
     await until(lambda: len(workers.seen) == 1)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert await done(workers, queue)
 
 
@@ -397,7 +396,7 @@ async def test_rights(group: GroupWithKeys) -> None:
     task = asyncio.create_task(able.serve())
     await until(lambda: bool(able._source._queues))  # type: ignore[attr-defined] # it claims
     able.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
 
 
 @pytest.mark.parametrize(

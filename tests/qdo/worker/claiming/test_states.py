@@ -12,10 +12,10 @@ import pytest
 
 from qdo import Claims, Delivery, InvalidArgument, Partition, Worker, WorkerSettings, set_state
 from qdo.partitions import Queue
-from qdo.worker import exit_codes
-from qdo.worker.dispatch.partition_work import MessageRun
-from qdo.worker.executors import child, child_protocol
-from qdo.worker.executors.child_protocol import ChildTask
+from qdo.worker.executors import child
+from qdo.worker.executors.processes import HANDLED, STATE, ChildTask, frame
+from qdo.worker.failure import ExitCode
+from qdo.worker.runs import MessageRun
 from queuey.client import AsyncJobQueue, Message
 from tests.qdo.worker.claiming.test_claims import until_done
 from tests.qdo.worker.conftest import Workers
@@ -51,12 +51,30 @@ async def test_a_state_is_seen_while_it_runs(
     gate.touch()
     await until_done(workers, queue)
     worker.stop()
-    assert await running == exit_codes.ENDED
+    assert await running == ExitCode.ENDED
     reasons = (await client.explain(queue.name, sent)).reasons
     [failed] = [reason.text for reason in reasons if reason.code == "attempt"]
     [last] = [reason.text for reason in reasons if reason.code == "state"]
     assert failed.endswith("ValueError: no rope")
     assert last.endswith('{"step":"last"}')
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+async def test_the_next_attempt_has_the_last_state(
+    workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """So it can go on where the one before stopped, in whichever process."""
+    queue = await workers.system.queue()
+    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
+    await workers.system.client.send(queue.name, json={"task": "resume"})
+    claims = Claims(workers.system.connect(), [queue.name])
+    settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
+    worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
+    running = workers.start(worker)
+    await until_done(workers, queue)
+    worker.stop()
+    assert await running == ExitCode.ENDED
+    assert [" ".join(line) for line in book.lines()] == ["began at None", "began at {'step': 2}"]
 
 
 async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +88,7 @@ async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monke
     running = workers.start(worker)
     await until_done(workers, queue)
     worker.stop()
-    assert await running == exit_codes.ENDED
+    assert await running == ExitCode.ENDED
     reasons = (await workers.system.client.explain(queue.name, sent)).reasons
     assert any("killed" in reason.text for reason in reasons if reason.code == "attempt")
 
@@ -92,7 +110,7 @@ def test_a_process_says_nothing_of_a_run_that_has_ended() -> None:
         Context().run(child.run_task, runner, handle, None, run, place, 0.0, reporter)
         left[0].run(set_state, "late")
         said = there.recv(4096)
-    assert said == child_protocol.STATE + child_protocol.frame(b'"now"') + child_protocol.HANDLED
+    assert said == STATE + frame(b'"now"') + HANDLED
 
 
 def test_what_is_passed_on() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettings
 from qdo.jobs.tasks import Invocation
-from qdo.worker import exit_codes
+from qdo.worker.failure import ExitCode
 from queuey.client import Backoff, Client
 from queuey.client.deadletters import read_dead_letter
 from tests.qdo.worker.claiming.test_claims import SOON, dead_letters, until_done
@@ -69,7 +69,7 @@ async def test_arguments_come_as_they_were_sent(workers: Workers, jobs: Jobs) ->
     task = workers.start(worker := worker_of(workers, jobs))
     await until(lambda: len(seen) == 5)
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert ("a", Size(1, 2), (3, 4), now, {"ratio": 0.5}) in seen
     assert [value for value in seen if not isinstance(value, tuple)] == [{"deep": [1, None]}, 0, 1, 2]
     plain("b", Size(3, 4), at=now)
@@ -227,7 +227,7 @@ async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
     queue = workers.system.named(jobs.queues[0])
     await until_done(workers, queue)
     worker.stop()
-    assert await serving == exit_codes.ENDED
+    assert await serving == ExitCode.ENDED
     assert len(tried) == 3
     [letter] = await dead_letters(workers, queue)
     found = read_dead_letter(letter, f"{queue.name}.dead")
@@ -251,7 +251,7 @@ async def test_time_limits(workers: Workers, jobs: Jobs) -> None:
     await asyncio.wait_for(ended.wait(), 20)
     await until_done(workers, workers.system.named(jobs.queues[0]))
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     alone = Jobs("q")
     alone.task(timeout=1)(lambda: None)
     with pytest.raises(InvalidArgument, match="use processes"):
@@ -275,7 +275,7 @@ async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -
     task = workers.start(worker := worker_of(workers, jobs))
     await until_done(workers, workers.system.named(jobs.queues[0]))
     worker.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert threads != ["MainThread"]
 
 
@@ -434,14 +434,14 @@ async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.Monke
     task = workers.start(first := worker("jobs"))
     await until_done(workers, queue)
     first.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert sorted(map(tuple, book.lines())) == [("done", "a"), ("done", "a"), ("tried", "b", "1"), ("tried", "b", "2")]
     await client.send(queue.name, json={"task": "sleep", "args": [60.0]})
     await client.send(queue.name, json={"task": "sleep", "args": [0.0]})
     task = workers.start(second := worker("slow_jobs"))
     await until_done(workers, queue)
     second.stop()
-    assert await task == exit_codes.ENDED
+    assert await task == ExitCode.ENDED
     assert [line for line in book.lines() if line[0] == "done"][2:] == [["done", "0.0"]]
     letters = await dead_letters(workers, queue, 2)
     causes = [found.cause.error for one in letters if (found := read_dead_letter(one, "x")) is not None]

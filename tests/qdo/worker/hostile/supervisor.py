@@ -11,7 +11,7 @@ import os
 import sys
 
 from qdo.__main__ import main
-from qdo.worker import exit_codes
+from qdo.worker.failure import ExitCode
 from tests.qdo.worker.hostile.handlers import note
 
 IMPORTED = ("qdo.cli.work", "qdo.worker.worker", "qdo.coordination.local", "qdo.coordination.zookeeper")
@@ -29,7 +29,7 @@ def supervise(most: int, arguments: list[str]) -> None:
         note(f"started {process}")
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         note(f"ended {code}")
-        if code in {exit_codes.ENDED, exit_codes.UNFINISHED}:
+        if code in {ExitCode.ENDED, ExitCode.UNFINISHED}:
             return
 
 

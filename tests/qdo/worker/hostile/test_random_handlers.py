@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from qdo.worker import exit_codes
+from qdo.worker.failure import ExitCode
 from queuey.client import Outgoing
 from tests.qdo.contract.backends import LONG_ENOUGH
 from tests.qdo.worker.conftest import Workers
@@ -146,7 +146,7 @@ class Play:
         for body, times in begun.items():
             in_a_life = ATTEMPTS if body in letters else 1
             assert times <= len(supervised.said("started")) * in_a_life + held * ATTEMPTS, (begun, supervised.log)
-        assert code == exit_codes.ENDED or (held and code == exit_codes.UNFINISHED), supervised.log
+        assert code == ExitCode.ENDED or (held and code == ExitCode.UNFINISHED), supervised.log
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, RESULT, VOID
 from tests.sim.cassandra.protocol import frames
@@ -203,7 +203,7 @@ class Wire(asyncio.Transport):
         if fate == "late":
             self._world.at(rng.choice((1.0, 4.0, 9.0)) * cluster.pace.scale, partial(self._send, data))
         elif fate == "half" and self._is_open:
-            self._to_client.send(self._way(), data[: rng.randrange(1, len(data))])
+            self._to_client.send(self._way(), data[: self._inside(data)])
         if fate in {"half", "broken"}:
             self._break()
 
@@ -215,7 +215,7 @@ class Wire(asyncio.Transport):
             return
         rng = self._world.rng
         if rng.random() < CUT:
-            at = rng.randrange(1, len(data))
+            at = self._inside(data)
             self._to_client.send(self._way(), data[:at])
             data = data[at:]
         self._to_client.send(self._way(), data)
@@ -225,6 +225,10 @@ class Wire(asyncio.Transport):
     def _way(self) -> float:
         """Returns the seconds that something takes to the other side."""
         return self._distance * self._world.some(self._cluster.weather.slow)
+
+    def _inside(self, data: bytes) -> int:
+        """Returns a place within data; a seed stands for the same history however long the data is."""
+        return 1 + int(self._world.rng.random() * (len(data) - 1))
 
     def _away(self) -> float:
         """Returns the seconds until the node is there."""

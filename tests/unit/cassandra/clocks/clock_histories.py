@@ -17,8 +17,7 @@ from functools import partial
 
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck
-from queuey.storage.cassandra.clocks.intervals import Interval, measured
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measured
 
 S = 1.0
 HONEST = 0.001

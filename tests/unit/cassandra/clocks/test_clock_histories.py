@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from queuey.storage.cassandra.clocks import clock_check
-from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck
-from queuey.storage.cassandra.clocks.intervals import Interval
+from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck, Interval
 from tests.replacing import replace, replace_in
 from tests.unit.cassandra.clocks.clock_histories import draw, play, violations
 

@@ -12,8 +12,7 @@ import pytest
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
-from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch
-from queuey.storage.cassandra.clocks.light_checks import decode
+from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch, decode_time
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Encoded, Request
 from queuey.storage.cassandra.options import CassandraOptions
@@ -166,7 +165,7 @@ def test_the_time_is_read_from_the_bytes_of_the_answer() -> None:
     """An answer without a description of its columns: kind, flags, two numbers, and a UUID behind its length."""
     now = ids.EPOCH_TICKS + 7
     first, middle, last = now & 0xFFFFFFFF, now >> 32 & 0xFFFF, now >> 48 | 0x1000
-    assert decode(struct.pack(">iiiiiIHH8x", 2, 4, 1, 1, 16, first, middle, last)) == [(now,)]
+    assert decode_time(struct.pack(">iiiiiIHH8x", 2, 4, 1, 1, 16, first, middle, last)) == [(now,)]
 
 
 def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.clocks.id_generator import Delayed, IdGenerator, Stamps, stamp_of, undo_timestamp
+from queuey.storage.cassandra.clocks.clock import Delayed, IdGenerator, Stamps, stamp_of, undo_timestamp
 from tests.unit.cassandra.clocks.clocks import Machine
 
 SECOND = TICKS_PER_SECOND

@@ -6,8 +6,8 @@ import pytest
 
 from queuey.ids import FIRST, LOW_MIN
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.read import counting
 from queuey.storage.cassandra.read.reading import Extent
+from queuey.storage.cassandra.store import counting
 from tests.unit.cassandra.read.partitions import NOW, START, Partition, holding
 
 SIZE = bucketing.width(1, 3)
@@ -22,7 +22,7 @@ def test_many_narrow_buckets_are_estimated() -> None:
             partition.add(one, (one.start + number, 0), "x")
     extent = Extent([*map(partition.source, NARROW)], FIRST, counting.END, complete=True)
     driver = holding(partition)
-    work = counting.tally(driver, (7, 1), (extent, extent), "QUORUM", now=NOW, rough=False)
+    work = counting.Estimate(driver, (7, 1), "QUORUM", NOW).count(extent, extent)
     found = driver.ended(work)
     assert (found.size, found.exact) == (4000, False)
 

@@ -10,8 +10,7 @@ from queuey import ids
 from queuey.ids import LOW_MIN, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
-from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.reading import BucketSource, Probe
+from queuey.storage.cassandra.read.reading import BucketSource, EmptyRanges, Probe
 
 START = ids.seconds_to_ticks(1_750_000_000)
 PLACE = bucketing.bucket_of(START, 1, HOME_WIDTH)

@@ -1,6 +1,6 @@
 """Everybody in the Cassandra store who changes a row by compare-and-set, and a node that is ill while they do.
 
-The store runs in simulated time (:mod:`tests.sim.cassandra.threads`), so an answer that does not come takes none.
+The store runs in simulated time (:mod:`tests.sim.cassandra.loops`), so an answer that does not come takes none.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import migrations, stored_timing
-from queuey.storage.cassandra.catalogue import applications, ledger, offsets, queue_cache, queues, records
+from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.driver import Done, Encoded, InDoubt, Request, Statement
-from queuey.storage.cassandra.store import claim_logs, keyed_posts, names
+from queuey.storage.cassandra.store import (
+    applications,
+    claim_logs,
+    ledger,
+    names,
+    offsets,
+    queues,
+    records,
+)
 from queuey.storage.cassandra.timing import SOON, settled
 from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.cassandra.cql import command
 from tests.sim.cassandra.messages import Site
-from tests.sim.world import World
+from tests.sim.world import World, begin
 
 T = TypeVar("T")
 Fate = Literal["well", "unsent", "lost", "rival", "none"]
@@ -60,13 +68,7 @@ class Scene:
         """Does something in a thread of the store; returns its result."""
         ends: list[Any] = []
 
-        def run() -> None:
-            try:
-                ends[:] = [work(), None]
-            except QueueyError as error:
-                ends[:] = [None, error]
-
-        self.site.begin(run)
+        begin(self.site.core, self.site.core.in_thread(work), lambda *end: ends.extend(end))
         until = self.world.now + LONGEST_CALL
         while not ends and self.world.now < until:
             self.world.run(self.world.now + 0.1)
@@ -247,13 +249,13 @@ def append_entry(scene: Scene) -> Callable[[], Any]:
     store = scene.store
 
     def append() -> str:
-        begin = partial(store.begin_append_entry, scene.queue, 1, LogEntry(1, b"entry"))
+        append_one = partial(store.begin_append_entry, scene.queue, 1, LogEntry(1, b"entry"))
 
         def start(done: Any) -> Any:  # noqa: ANN401
-            begin(done)
+            append_one(done)
             return lambda: "unknown"
 
-        return f"applied {store._deadline.result(start, 'late')}"
+        return f"applied {store._driver.calls.wait(start, 'late')}"
 
     return append
 
@@ -262,8 +264,7 @@ def remove_log(scene: Scene) -> Callable[[], Any]:
     """Removes the claim log of a queue."""
     scene.call(append_entry(scene))
     store = scene.store
-    removal = claim_logs.ClaimLogRemoval(store._driver, store._options, store._transactions)
-    return lambda: store._driver.calls.run(removal.remove(scene.queue.qid, 1))
+    return lambda: store._driver.calls.run(store.remove_logs(scene.queue.qid, 1))
 
 
 def post(scene: Scene) -> Callable[[], Any]:
@@ -319,7 +320,7 @@ def record_migration(scene: Scene) -> Callable[[], Any]:
     return lambda: [lock(scene).transactions.wait(migrations._RECORD, (7, "name", "sum", 1.0))]
 
 
-KEYED, NAMED = keyed_posts._STATEMENTS.change, names._STATEMENTS.change
+KEYED, NAMED = names._KEYS.change, names._NAMES.change
 NEXT_ENTRY = Statement(claim_logs._ADVANCE.cql, idempotent=False)
 
 CALLERS = {

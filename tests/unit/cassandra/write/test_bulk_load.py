@@ -52,7 +52,7 @@ class Silent:
     """A driver that answers the first requests only."""
 
     def __init__(self, answered: int, deadline: Deadline) -> None:
-        self.wait = deadline.wait
+        self.calls = SimpleNamespace(deadline=deadline)
         self._answered = answered
         self.sent = 0
 

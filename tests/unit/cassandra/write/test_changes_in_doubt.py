@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise, repeat
 
 import pytest
 
 from queuey.storage.cassandra.lightweight_transactions import FIRST_MAX_PAUSE, MAX_PAUSE, MIN_PAUSE
 from queuey.storage.cassandra.options import CassandraOptions
-from tests.sim.cassandra.threads import simulated_threads
 from tests.unit.cassandra.write.changes import CALLERS, Caller, Fate, Scene
 
 LATE = 0.02
 """Seconds by which a simulated thread may be late."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _threads() -> Iterator[None]:
-    with simulated_threads():
-        yield
 
 
 @pytest.fixture(params=sorted(CALLERS))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queuey.ids import Position
 from queuey.messages import Message, Meta
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.write.insert_columns import encoded_inserts
+from queuey.storage.cassandra.write.bulk_load import encoded_inserts
 from queuey.storage.columns import columns_of
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +11,11 @@ import pytest
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage.cassandra.clocks.light_checks import NOW
+from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.cassandra.messages import Site
-from tests.sim.cassandra.threads import simulated_threads
 from tests.sim.world import World
 
 PARTITIONS = 4
@@ -48,12 +47,13 @@ class Posting:
         self.ended: list[Any] = []
         queues: list[Queue] = []
 
-        def create() -> None:
-            self.site.store.create_application("a")
-            queue, _ = self.site.store.create_queue("a", "q", QueueSpec(ttl=3600, partitions=PARTITIONS))
+        async def create() -> None:
+            store = self.site.store
+            await self.site.call(store.create_application, "a")
+            queue, _ = await self.site.call(store.create_queue, "a", "q", QueueSpec(ttl=3600, partitions=PARTITIONS))
             queues.append(queue)
 
-        self.site.begin(create)
+        self.site.begin(create())
         self.world.run(self.world.now + 5.0)
         [self.queue] = queues
         self.post(range(1, PARTITIONS + 1))
@@ -73,10 +73,9 @@ class Posting:
 
 
 @pytest.fixture
-def posting() -> Iterator[Posting]:
+def posting() -> Posting:
     """A process whose queue and buckets are in memory."""
-    with simulated_threads():
-        yield Posting()
+    return Posting()
 
 
 def test_a_post_has_one_check(posting: Posting) -> None:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.messages import Meta
-from queuey.service.drafts import Draft
 from queuey.service.due_work import order_of_steps
+from queuey.service.messages import Draft
 from queuey.service.schedules import states
 from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, Ticks
 from queuey.service.schedules.timetables import Timetable, instants

@@ -1,1 +1,0 @@
-"""Prefetching: requests to the service, and the messages held until they are polled."""

@@ -1,1 +1,0 @@
-"""Taking messages from a queue: what comes next, the protocol, and the threads that speak it."""

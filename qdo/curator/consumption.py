@@ -1,0 +1,340 @@
+"""How messages are taken from a queue, in the event loop, and handed to the program, in threads of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import math
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from qdo.coordination.tree import Link, State
+from qdo.curator.backlog import Backlog, now_ms
+from qdo.curator.bridge import TRY_AGAIN, ensure, run, soon
+from qdo.curator.lifecycle import Lifecycle
+from qdo.curator.nodes import Child
+from qdo.curator.options import QueueOptions
+from qdo.curator.taking import LockingTaker, Taker, Untaken
+from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
+from qdo.tasks import happens
+
+T = TypeVar("T")
+
+MOST_PARKED = 1000
+"""Max failed messages in a pause; at the limit no further message is taken."""
+MOST_COUNTED = 10_000
+"""Max messages put back whose failures are remembered."""
+LONGEST_WAIT = 60.0
+"""Max seconds until the clock is read again: it may have been set."""
+
+log = logging.getLogger("qdo.curator")
+
+
+class Parked(NamedTuple):
+    """A failed message that stays locked for a while."""
+
+    until: float
+    child: Child
+    failures: int
+
+
+class Taken(NamedTuple):
+    """A node in hand."""
+
+    child: Child
+    data: bytes
+
+
+class Handled(NamedTuple):
+    """A node whose messages were handed over, and the error of the one that is to be handled again."""
+
+    child: Child
+    failure: BaseException | None
+
+
+class Consumption:
+    """Takes and handles messages, each thread one after another.
+
+    The threads run the program's functions alone. Everything else is done in the event loop, which each of them asks
+    for the next node.
+
+    Args:
+        lifecycle: Of the queue.
+        link: To its session.
+        options: Of the queue; it has a consumer.
+        backlog: Empty, for the queue's recipe.
+        token: A name that no other consumer has.
+        report: Called with every error, in one of the threads.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        link: Link,
+        options: QueueOptions[Any],
+        backlog: Backlog,
+        token: str,
+        report: Callable[[QdoError], None],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._link = link
+        self._path = options.path
+        self._options = options
+        self._backlog = backlog
+        self._taker = (
+            Taker(link, options.path)
+            if options.lock_path is None
+            else LockingTaker(link, options.path, options.lock_path, token, options.node_limit)
+        )
+        self._report = report
+        assert options.consumer is not None  # noqa: S101 - asked by the caller
+        self._consume = options.consumer
+        self._parked: list[Parked] = []
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._listing = False
+        self._running = {
+            threading.Thread(target=self._work, name=f"qdo-curator-{number}", daemon=True)
+            for number in range(options.threads)
+        }
+        self._closers: set[threading.Thread] = set()
+
+    def start(self) -> None:
+        for thread in self._running:
+            thread.start()
+
+    def look_again(self, _: object = None) -> None:
+        """Messages may be taken now, or no more; called by any thread."""
+        soon(self._lifecycle.changed.notify)
+
+    def changed(self, paths: Iterable[str]) -> None:
+        """The queue has changed, or locks are gone, also when their holders died."""
+        for path in paths:
+            if path == self._path:
+                self._backlog.changed()
+            else:
+                self._backlog.unblock(path.rpartition("/")[2])
+        self._lifecycle.changed.notify()
+
+    def heard(self, state: State) -> None:
+        """The connection has changed; with one that breaks all watches are gone."""
+        if state == "suspended":
+            self._backlog.unwatched()
+
+    async def join(self, caller: threading.Thread, seconds: float) -> bool:
+        """Waits for messages in hand after the queue was closed; returns False if there are still some.
+
+        Consumers that wait here themselves do not wait for each other.
+        """
+        own = caller in self._running
+        if own:
+            self._closers.add(caller)
+            self._lifecycle.changed.notify()
+        return await self._ended(self._closers if own else set(), seconds)
+
+    async def begin(self) -> None:
+        """Prepares; raises CoordinationError."""
+        await self._taker.begin()
+
+    async def end(self) -> None:
+        """Waits for the end of all threads, and leaves nothing in ZooKeeper."""
+        await self._ended(set(), None)
+        await self._taker.leave()
+
+    async def _ended(self, but: set[threading.Thread], seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._running <= but:
+                    await self._lifecycle.changed.next.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # What a thread does.
+
+    def _work(self) -> None:
+        handled: Handled | None = None
+        try:
+            while True:
+                try:
+                    concluding, handled = handled, None
+                    taken = run(self._go_on(concluding))
+                    if taken is None:
+                        return
+                    handled = self._handle(taken)
+                except SessionLost as error:
+                    soon(partial(self._lifecycle.happened, "lost"))
+                    self._report(error)
+                except QdoError as error:
+                    self._report(error)
+                    time.sleep(TRY_AGAIN)
+        finally:
+            soon(partial(self._thread_ended, threading.current_thread()))
+
+    def _handle(self, taken: Taken) -> Handled | None:
+        child = taken.child
+        try:
+            messages = self._options.serializer.read(taken.data)
+        except BadItem as error:
+            run(self._refuse(child))
+            raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
+        if not self._taker.recoverable and run(self._trying(child, self._taker.secure(child))) is Untaken.GONE:
+            return None
+        return Handled(child, self._handed_over(child, messages))
+
+    def _handed_over(self, child: Child, messages: list[Any]) -> BaseException | None:
+        failure: BaseException | None = None
+        for message in messages:
+            try:
+                self._consume(message)
+            except BaseException as error:  # noqa: BLE001 - a thread that ends would keep the lock
+                failed = ConsumerFailed(
+                    f"a message of {self._path}/{child.name} failed: {type(error).__name__}: {error}"
+                )
+                failed.__cause__ = error
+                self._report(failed)
+                if self._taker.recoverable and self._options.error_mode == "requeue":
+                    failure = error
+                    break
+        return failure
+
+    # What is done in the loop.
+
+    def _thread_ended(self, thread: threading.Thread) -> None:
+        self._running.discard(thread)
+        self._lifecycle.changed.notify()
+
+    async def _go_on(self, handled: Handled | None) -> Taken | None:
+        """Concludes a node, then waits for another and makes it this consumer's; None: the queue has ended."""
+        if handled is not None:
+            await self._conclude(handled.child, handled.failure)
+        while True:
+            change = self._lifecycle.changed.next
+            state = self._lifecycle.state
+            now, epoch = time.monotonic(), now_ms()
+            if self._parked and (state == "closed" or (state == "started" and self._parked[0].until <= now)):
+                await self._put_back(heapq.heappop(self._parked))
+            elif state not in {"started", "suspended"}:
+                return None
+            elif state == "suspended" or self._link.state == "suspended":
+                await happens(change, LONGEST_WAIT)
+            elif self._allowed() and self._listing_due(now, epoch) <= 0:
+                await self._list()
+            elif (child := self._next(epoch)) is not None:
+                if (data := await self._taken(child)) is not None:
+                    return Taken(child, data)
+            else:
+                await happens(change, self._pause(now, epoch))
+
+    def _allowed(self) -> bool:
+        """Messages may be taken now; :meth:`look_again` has to be called when that changes."""
+        return self._options.election is None or self._options.election.leading
+
+    def _next(self, epoch: int) -> Child | None:
+        return self._backlog.take(epoch) if self._allowed() and len(self._parked) < MOST_PARKED else None
+
+    def _listing_due(self, now: float, epoch: int) -> float:
+        """Returns the seconds until the queue is to be listed."""
+        due = None if self._listing else self._backlog.listing_due(now, epoch)
+        return math.inf if due is None else due
+
+    def _pause(self, now: float, epoch: int) -> float:
+        """Returns the seconds until there may be something to do."""
+        due = [LONGEST_WAIT]
+        if self._parked:
+            due.append(self._parked[0].until - now)
+        if self._allowed():
+            due.append(self._listing_due(now, epoch))
+            if len(self._parked) < MOST_PARKED and (first := self._backlog.due(epoch)) is not None:
+                due.append(first)
+        return max(0.0, min(due))
+
+    async def _list(self) -> None:
+        began = time.monotonic()
+        self._listing = True
+        self._backlog.listing()
+        names: list[str] | None = None
+        try:
+            (names,) = await self._link.children([self._path], watch=True)
+            if names is None:
+                await ensure(self._link, [self._path])
+        finally:
+            self._listing = False
+            if names is None:
+                self._backlog.changed()
+            self._lifecycle.changed.notify()
+        if names is not None and (foreign := self._backlog.listed(names, began, time.monotonic())):
+            log.warning(
+                "%d nodes in %s are no messages and stay there, such as %r", len(foreign), self._path, min(foreign)
+            )
+
+    async def _taken(self, child: Child) -> bytes | None:
+        """Takes a node; returns its data, None if it is not this consumer's."""
+        data = await self._trying(child, self._taker.take(child))
+        if data is Untaken.BLOCKED:
+            data = await self._trying(child, self._wait_for(child))
+        return None if isinstance(data, Untaken) else data
+
+    async def _trying(self, child: Child, step: Awaitable[T]) -> T | Untaken:
+        """Returns the result of a step; if it fails or the node is gone, the backlog gets it back or drops it."""
+        try:
+            data = await step
+        except CoordinationLost:
+            self._backlog.put_back(child)
+            raise
+        except QdoError:
+            self._backlog.set_aside(child)
+            raise
+        if data is Untaken.GONE:
+            self._backlog.drop(child)
+        return data
+
+    async def _wait_for(self, child: Child) -> bytes | Untaken:
+        """Watches a node that another consumer holds; returns its data if this consumer holds it after all."""
+        assert isinstance(self._taker, LockingTaker)  # noqa: S101 - no other blocks
+        if not self._backlog.block(child, time.monotonic()):
+            return Untaken.BLOCKED
+        own = await self._taker.holder(child)
+        if own is None:
+            self._backlog.unblock(child.name)
+            self._lifecycle.changed.notify()
+        if not own or not self._backlog.hold(child):
+            return Untaken.BLOCKED
+        return await self._taker.resume(child)
+
+    async def _refuse(self, child: Child) -> None:
+        try:
+            await self._taker.release(child)
+        finally:
+            self._backlog.set_aside(child)
+
+    async def _conclude(self, child: Child, failure: BaseException | None) -> None:
+        failures = self._failures.pop(child.name, 0) + (failure is not None)
+        if failure is not None:
+            kinds = {kind.__name__ for kind in type(failure).__mro__}
+            pause = self._options.retry.after(failures, kinds, random.random())  # noqa: S311 - no secret
+            if pause is not None:
+                heapq.heappush(self._parked, Parked(time.monotonic() + pause, child, failures))
+                self._lifecycle.changed.notify()
+                return
+        try:
+            await self._taker.finish(child)
+        finally:
+            self._backlog.drop(child)
+
+    async def _put_back(self, parked: Parked) -> None:
+        assert isinstance(self._taker, LockingTaker)  # noqa: S101 - messages of others are not parked
+        try:
+            name = await self._taker.put_back(parked.child)
+        finally:
+            self._backlog.drop(parked.child)
+        self._failures[name or parked.child.name] = parked.failures
+        while len(self._failures) > MOST_COUNTED:
+            self._failures.popitem(last=False)
+        if name is None:
+            self._backlog.changed()

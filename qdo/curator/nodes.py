@@ -1,0 +1,290 @@
+"""The nodes of a queue: their names, as each of Curator's recipes writes them, and their data.
+
+=========================  ====================================================  ====================================
+recipe                     name                                                  order
+=========================  ====================================================  ====================================
+DistributedQueue           ``queue-`` + sequence                                 sequence
+DistributedPriorityQueue   ``queue-`` + ``1`` or ``0`` + priority + sequence     priority, the smallest first; sequence
+DistributedDelayQueue      ``queue-|`` + epoch + ``|`` + sequence                epoch; sequence
+DistributedIdQueue         ``queue-|`` + id + ``|`` + sequence                   sequence
+SimpleDistributedQueue     ``qn-`` + sequence                                    sequence
+=========================  ====================================================  ====================================
+
+* The sequence is ZooKeeper's count of the nodes that were ever created under the queue's node, in ten digits.
+  ZooKeeper keeps it in 32 bits with a sign. After 2147483647 it names some nodes ``-2147483648`` and so on, eleven
+  characters, and may use a number twice. Here negative sequences come after all others, as they are younger.
+* A priority is a number of 32 bits with a sign, in eight upper-case hex digits as two's complement; ``0`` stands before
+  those below zero and ``1`` before the others, so that the names of smaller priorities sort first.
+* An epoch is the instant from which a message may be taken, in ms since 1970, in at least eight upper-case hex digits.
+* In ids ``/`` and ``|`` are replaced by ``_``.
+* Curator forgets the priority or the epoch of a message whose handling failed and names it as in a plain queue. So a
+  priority queue may hold names without priority, which come before all others, and a delay queue names without epoch,
+  which are due at once.
+* Any other name is none of the queue's: it stays as it is.
+
+A node of a SimpleDistributedQueue holds one message as it is. The other four write one or more in an envelope:
+
+=========  =======  ===========================================================
+offset     size     what
+=========  =======  ===========================================================
+0          4        version of the format: 0x00010001, big-endian
+4          1        0x01: a message follows; 0x02: the end
+5          4        length of the message in bytes, a signed big-endian number
+9          length   the message
+…                   the last three again for each further message, then 0x02
+=========  =======  ===========================================================
+
+A node may hold no message. What follows the end is not looked at, as Curator does not look at it either.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from qdo.errors import BadItem, InvalidArgument
+
+LEAST_PRIORITY = -(2**31)
+MOST_PRIORITY = 2**31 - 1
+MOST_EPOCH = 2**63 - 1
+FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+"""Characters that ZooKeeper allows in no name, those beyond 16 bits among them."""
+LONGEST_ID = 1024
+"""Max characters of an id; Curator has no limit, ZooKeeper one for the whole request."""
+
+_BITS = 2**32
+
+
+def _is(kind: type, value: object) -> bool:
+    """Checks a type for callers that are checked by no tool."""
+    return isinstance(value, kind)
+
+
+class Child(NamedTuple):
+    """One node of a queue.
+
+    Attributes:
+        name: Of the node, without its parents.
+        prefix: The name without the sequence. A message that is put back under it keeps priority, epoch and id.
+        sequence: The node's number under its parent, from -2147483648 to 2147483647.
+        priority: Of a priority queue's node; None: the name has none.
+        epoch: Of a delay queue's node, in ms since 1970; 0 for all others and where the name has none.
+        id: Of an id queue's node, with ``_`` for ``/`` and ``|``; None: the name has none.
+    """
+
+    name: str
+    prefix: str
+    sequence: int
+    priority: int | None = None
+    epoch: int = 0
+    id: str | None = None
+
+    def rank(self) -> tuple[int, int, int]:
+        """Sorts nodes of one queue in the order in which they are taken, also after the sequence became negative."""
+        priority = LEAST_PRIORITY - 1 if self.priority is None else self.priority
+        return priority, self.epoch, self.sequence % _BITS
+
+
+class Names:
+    """The nodes of one recipe: the names, and the messages in each.
+
+    Args:
+        recipe: The recipe's name.
+        item: What the names of its nodes begin with.
+        further: Pattern of what stands between that and the sequence; some names have nothing there.
+    """
+
+    def __init__(self, recipe: str, item: str = "queue-", further: str = "") -> None:
+        self.recipe = recipe
+        self._item = item
+        self._pattern = re.compile(f"{item}(?:{further})?(?P<sequence>[0-9]{{10}}|-[0-9]{{9,10}})")
+
+    def parse(self, name: str) -> Child | None:
+        """Returns the parts of a name; None: it is none of the recipe's.
+
+        Example:
+            >>> PRIORITY.parse("queue-1000000050000000007").priority
+            5
+            >>> QUEUE.parse("config") is None
+            True
+        """
+        match = self._pattern.fullmatch(name)
+        if match is None:
+            return None
+        parts = match.groupdict()
+        priority = int(parts["priority"], 16) if parts.get("priority") else None
+        if priority is not None and priority > MOST_PRIORITY:
+            priority -= _BITS
+        epoch = int(parts["epoch"], 16) if parts.get("epoch") else 0
+        prefix = name[: match.start("sequence")]
+        return Child(
+            name, prefix, int(parts["sequence"]), priority, epoch if epoch <= MOST_EPOCH else 0, parts.get("id")
+        )
+
+    def in_order(self, names: Iterable[str]) -> list[Child]:
+        """Returns the nodes in the order in which they are taken; names that are none of the recipe's are left out.
+
+        Example:
+            >>> found = PRIORITY.in_order(["queue-1000000010000000000", "queue-0FFFFFFFF0000000001"])
+            >>> [child.priority for child in found]
+            [-1, 1]
+        """
+        return sorted((child for name in names if (child := self.parse(name)) is not None), key=Child.rank)
+
+    def messages(self, data: bytes) -> list[bytes]:
+        """Returns the messages of a node; see :func:`decode`."""
+        return decode(data)
+
+    def data(self, message: bytes) -> bytes:
+        """Returns the data of a node with one message."""
+        return encode([message])
+
+
+class PlainNames(Names):
+    def prefix(self) -> str:
+        return self._item
+
+
+class SimpleNames(PlainNames):
+    def messages(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def data(self, message: bytes) -> bytes:
+        return message
+
+
+class PriorityNames(Names):
+    def prefix(self, priority: int) -> str:
+        """Raises InvalidArgument if the priority does not fit into 32 bits.
+
+        Example:
+            >>> PRIORITY.prefix(-1)
+            'queue-0FFFFFFFF'
+        """
+        if not _is(int, priority) or not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise InvalidArgument(
+                f"a priority is a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}, not {priority}"
+            )
+        return f"{self._item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
+
+
+class DelayNames(Names):
+    def prefix(self, epoch: int) -> str:
+        """Raises InvalidArgument if the epoch is not above 0, or does not fit into 64 bits.
+
+        Example:
+            >>> DELAY.prefix(1795329600001)
+            'queue-|1A201FBAA01|'
+        """
+        if not _is(int, epoch) or not 0 < epoch <= MOST_EPOCH:
+            raise InvalidArgument(f"an instant is a whole number of ms since 1970 from 1 to {MOST_EPOCH}, not {epoch}")
+        return f"{self._item}|{epoch:08X}|"
+
+
+class IdNames(Names):
+    def prefix(self, identifier: str) -> str:
+        """Raises InvalidArgument: see :meth:`fixed`.
+
+        Example:
+            >>> IDS.prefix("orders/17")
+            'queue-|orders_17|'
+        """
+        return f"{self._item}|{self.fixed(identifier)}|"
+
+    def fixed(self, identifier: str) -> str:
+        """Returns an id with ``_`` for ``/`` and ``|``.
+
+        Raises:
+            InvalidArgument: It is empty, too long, or has characters that ZooKeeper allows in no name.
+        """
+        if not _is(str, identifier) or not 0 < len(identifier) <= LONGEST_ID:
+            raise InvalidArgument(f"an id is a text of 1 to {LONGEST_ID} characters, not {str(identifier)[:50]!r}")
+        if match := FORBIDDEN.search(identifier):
+            raise InvalidArgument(f"ZooKeeper takes no {match[0]!r} in a name; choose another id than {identifier!r}")
+        return identifier.replace("/", "_").replace("|", "_")
+
+
+QUEUE: Final = PlainNames("DistributedQueue")
+PRIORITY: Final = PriorityNames("DistributedPriorityQueue", further="[01](?P<priority>[0-9A-F]{8})")
+DELAY: Final = DelayNames("DistributedDelayQueue", further=r"\|(?P<epoch>[0-9A-Fa-f]{1,16})\|")
+IDS: Final = IdNames("DistributedIdQueue", further=r"\|(?P<id>[^|]*)\|")
+SIMPLE: Final = SimpleNames("SimpleDistributedQueue", "qn-")
+RECIPES: Final[dict[str, Names]] = {
+    "queue": QUEUE,
+    "priority": PRIORITY,
+    "delay": DELAY,
+    "id": IDS,
+    "simple": SIMPLE,
+}
+"""The recipes by the names that commands have for them."""
+
+
+VERSION = 0x00010001
+MESSAGE = 0x01
+END = 0x02
+OVERHEAD = 5
+"""Number of bytes of a node beside its messages and their heads."""
+HEAD = 5
+"""Number of bytes before each message: the opcode and the length."""
+AROUND = 1024
+"""Max bytes of a request beside paths and data."""
+
+_VERSION = struct.Struct(">i")
+_HEAD = struct.Struct(">Bi")
+
+
+def encode(messages: Iterable[bytes]) -> bytes:
+    """Returns the bytes of a node with these messages.
+
+    Example:
+        >>> encode([b"m0"]).hex(" ")
+        '00 01 00 01 01 00 00 00 02 6d 30 02'
+    """
+    parts = [_VERSION.pack(VERSION)]
+    for message in messages:
+        parts += _HEAD.pack(MESSAGE, len(message)), message
+    return b"".join((*parts, bytes([END])))
+
+
+def decode(data: bytes) -> list[bytes]:
+    """Returns the messages of a node.
+
+    Raises:
+        BadItem: These are not bytes that Curator's queues write. The error keeps them and says where they differ.
+
+    Example:
+        >>> decode(encode([b"one", b""]))
+        [b'one', b'']
+    """
+    if len(data) < _VERSION.size:
+        raise BadItem(f"{len(data)} bytes are too few for the format's version, which has {_VERSION.size}", data)
+    (version,) = _VERSION.unpack_from(data)
+    if version != VERSION:
+        raise BadItem(f"version 0x{version & 0xFFFFFFFF:08X} at byte 0 is not 0x{VERSION:08X}", data)
+    messages: list[bytes] = []
+    at = _VERSION.size
+    while (opcode := data[at : at + 1]) != bytes([END]):
+        if not opcode:
+            raise BadItem(f"the data ends at byte {at} without the opcode 0x{END:02X}", data)
+        if opcode[0] != MESSAGE:
+            raise BadItem(f"opcode 0x{opcode[0]:02X} at byte {at} is neither 0x{MESSAGE:02X} nor 0x{END:02X}", data)
+        if len(data) < at + HEAD:
+            raise BadItem(f"the data ends in the length of the message at byte {at}", data)
+        _, length = _HEAD.unpack_from(data, at)
+        begin, at = at + HEAD, at + HEAD + length
+        if length < 0:
+            raise BadItem(f"the message at byte {begin} has a length of {length}", data)
+        if len(data) < at:
+            raise BadItem(f"the message at byte {begin} has {len(data) - begin} of its {length} bytes", data)
+        messages.append(data[begin:at])
+    return messages
+
+
+def largest(limit: int, path: str, prefix: str) -> int:
+    """Returns the max bytes of a node that can be put, and put back by its consumers.
+
+    ``limit``: max bytes of a request at the servers, ``jute.maxbuffer``.
+    """
+    return limit - AROUND - 8 * len(f"{path}/{prefix}".encode())

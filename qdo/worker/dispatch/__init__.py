@@ -1,1 +1,0 @@
-"""Which messages are handled next, and how far each partition is handled."""

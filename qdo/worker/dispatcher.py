@@ -1,0 +1,489 @@
+"""The messages in flight: gives them to handlers, and deals with the results."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from time import time
+from typing import Literal
+
+import msgspec
+
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.coordination import HandlingNote
+from qdo.errors import QdoError
+from qdo.partitions import Partition
+from qdo.settings import key_by
+from qdo.worker.failure import (
+    DeadLetterIt,
+    Delivery,
+    Failure,
+    RetryLater,
+    RunResult,
+    SkipMessage,
+    StopTheWorker,
+    WorkerLost,
+    report,
+)
+from qdo.worker.offset_committer import OffsetCommitter
+from qdo.worker.partition_queue import FailedMessage, KeyedQueue, OrderedQueue
+from qdo.worker.partition_work import CrashSuspicion, PartitionWork
+from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
+from qdo.worker.sources import Handling
+from queuey.client import Message, RetryPolicy, deadletters
+from queuey.client.deadletters import Cause
+
+logger = logging.getLogger("qdo.worker")
+
+_HELD_RUNS = 5
+"""Max batches that are held in all; beyond that only single messages are fetched, for partitions without any."""
+_PAUSES = RetryPolicy(base=0.5, cap=30.0)
+"""Pauses after something could not be stored."""
+_NOTING_SECONDS = 2.0
+"""Timeout to record that no message is being handled, before a partition is released, in seconds."""
+
+
+class Dispatcher:
+    """Runs the messages that it is fed, in turn between partitions, as far as there are free handlers."""
+
+    def __init__(self, consumer: AsyncConsumer, progress: OffsetCommitter, handling: Handling) -> None:
+        self.busy: set[Partition] = set()
+        """Partitions that are to get no more messages now; see :meth:`_update_busy`."""
+        settings = handling.settings
+        self._runner = handling.runner
+        self._progress = progress
+        self._settings = settings
+        self._handling = handling
+        self._metrics = handling.metrics
+        self._consumer = consumer
+        self._changed = handling.changed
+        self._end = handling.end
+        self._key = key_by(settings.by) if settings.by is not None else None
+        self._batch_size = BatchSize(settings.slice, settings.batch)
+        self._works: dict[Partition, PartitionWork] = {}
+        """Each also when its results do not count any more, until its partition may take messages again."""
+        self._leaked: dict[PartitionWork, None] = {}
+        """Work whose handlers do not end, of partitions that take messages again."""
+        self._hung: dict[Partition, HandlingNote] = {}
+        """Attempts that did not end, until their partition has messages here again."""
+        self._runnable: deque[PartitionWork] = deque()
+        self._exclusive: PartitionWork | None = None
+        """Its running message is at its last attempt: no other message may run beside it."""
+        self._running = 0
+        self._held = 0
+        self._halted = False
+
+    @property
+    def room(self) -> int:
+        """Number of messages worth fetching now; 0: all handlers have enough to do."""
+        free = self._runner.slots - self._running
+        if free <= 0 or self._halted or self._runnable:
+            return 0
+        return max(free, min(self._batch_size.messages * free, _HELD_RUNS * self._settings.batch - self._held))
+
+    def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
+        work = self._works.get(partition)
+        if work is None:
+            offset, settings = self._consumer.found(partition), self._settings
+            if (hung := self._hung.pop(partition, None)) is not None and not _includes(offset.note, hung):
+                offset = msgspec.structs.replace(offset, note=hung)
+            suspicion = CrashSuspicion(offset, messages[0], settings.commit_messages, settings.retry.attempts)
+            work = PartitionWork(partition, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
+            self._works[partition] = work
+        if self._key is not None and work.suspicion is None and not work.partition_queue.count:
+            work.partition_queue = KeyedQueue(self._key, self._settings.parallel, self._settings.window)
+        work.partition_queue.add(messages)
+        self._held += len(messages)
+        self._queue(work)
+
+    def dispatch(self) -> None:
+        """Begins as many runs as there are places for, as long as ownership is certain."""
+        while self._runnable and self._running < self._runner.slots and not self._halted and self._consumer.connected:
+            if self._exclusive is not None:
+                return
+            work = self._runnable[0]
+            if work.alone:
+                if any(each.runs for each in self._counting()):
+                    return  # nothing else begins before it can be the only one
+                self._exclusive = work
+            self._runnable.popleft()
+            work.queued = False
+            run = work.take(self._batch_size.messages)
+            if run is not None:
+                self._begin(work, run)
+                self._queue(work)
+
+    def halt(self) -> None:
+        """Begins nothing more; runs end after their present message."""
+        self._halted = True
+        for work in self._works.values():
+            work.halt()
+
+    def resume(self) -> None:
+        self._halted = False
+        self.dispatch()
+        self._changed()
+
+    def note_progress(self) -> None:
+        """Records the progress of active runs, so that handled messages need not wait for the end of their run.
+
+        For messages with keys, it is unknown while their run goes on. Handlers that do not return are logged after a
+        minute, and again each time that this has doubled.
+        """
+        now = asyncio.get_running_loop().time()
+        runs = self._runs
+        ages = [age_of(run, work.partition, now) for work, run in runs]
+        self._metrics.oldest = max(ages, default=0.0)
+        for (work, run), age in zip(runs, ages, strict=True):
+            if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
+                self._stalled(work, run, age)
+        if self._key is not None:
+            return
+        for work, run in runs:
+            if run.handled and not work.discarded:
+                self._note(work, run.messages[run.handled - 1].id, 0)
+
+    def stop(self) -> None:
+        """Begins no fetched messages, except in gaps; :meth:`close` follows for each partition."""
+        self._shut(self._counting())
+
+    def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
+        """Stops a handler that takes too long, or gives its partition to another worker.
+
+        It is a failed attempt in any case. If the partition is being released, or was lost, other messages may begin
+        instead, also those of this partition if it comes back.
+        """
+        stopped = is_stopped(self._runner, run, age, self._settings.stalled_after)
+        if work.discarded or not stopped:
+            self._count_hung(work, run)
+        if stopped:
+            return
+        run.leaked = True
+        if work.state == "open":
+            work.close()
+            work.handing_over = asyncio.get_running_loop().create_task(self._hand_over(work))
+            return
+        self._readmit_lost(work)
+        self.dispatch()
+        self._changed()
+
+    def _count_hung(self, work: PartitionWork, run: MessageRun) -> None:
+        message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
+        attempt = HandlingNote(message.id, run.attempt, last=True)
+        if self._hung.get(work.partition) == attempt:
+            return
+        self._hung[work.partition] = attempt
+        failure = too_long(self._settings.stalled_after)
+        text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
+        report(logging.ERROR, place, message, failure, text)
+        self._handling.failed(place, message, failure)
+
+    async def _hand_over(self, work: PartitionWork) -> None:
+        attempt = self._hung[work.partition]
+        self._settle_active_runs(work)
+        try:
+            await self._progress.begin(work.partition, attempt)
+        except QdoError as error:
+            logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
+        if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
+            self._remove([work])
+            self._consumer.rejoin()
+
+    async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
+        """Finishes the messages in flight of some partitions, or of all (None), until a deadline of the loop's clock.
+
+        Returns False if some were not finished: their results do not count.
+        """
+        works = self._counting(partitions)
+        self._shut(works)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(*(self._finish(work, deadline) for work in works))
+        for work in works:
+            if not work.quiet and not work.discarded:
+                self._settle_active_runs(work)
+        unfinished = [str(work.partition) for work in works if work.unfinished and not work.discarded]
+        if unfinished:
+            text = "messages were not finished in time, so some will be handled again: %s"
+            logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
+        await self._remove_own_attempts(works)
+        self._remove(works)
+        self._readmit(partitions)
+        return not unfinished
+
+    async def until_ended(self, deadline: float) -> None:
+        """Waits, until a deadline of the loop's clock, for runs whose results do not count; logs those that go on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                for work in (*self._works.values(), *self._leaked):
+                    await work.until_quiet()
+        for work, run in self._runs:
+            for message in run.messages[run.handled :][:1]:
+                logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
+
+    def discard(self, partitions: Collection[Partition]) -> bool:
+        """Ignores the results of some partitions from now on; returns True if messages of them were in flight."""
+        works = self._counting(partitions)
+        in_hand = any(work.unfinished for work in works)
+        self._remove(works)
+        self._readmit(partitions)
+        return in_hand
+
+    def _readmit(self, partitions: Collection[Partition] | None) -> None:
+        """Accepts messages again of partitions that were handed over, as of others that were lost."""
+        for work in list(self._works.values()):
+            if work.state == "handed over" and (partitions is None or work.partition in partitions):
+                work.state = "lost"
+                self._readmit_lost(work)
+
+    def _readmit_lost(self, work: PartitionWork) -> None:
+        """Accepts messages again of a partition that was lost if nothing runs but handlers that cannot be stopped."""
+        if work.state == "lost" and self._works.get(work.partition) is work and all(run.leaked for run in work.runs):
+            self._forget(work)
+            if not work.quiet:
+                self._leaked[work] = None
+
+    def _shut(self, works: Iterable[PartitionWork]) -> None:
+        for work in works:
+            work.close()
+            self._update_busy(work.partition)
+
+    async def _finish(self, work: PartitionWork, deadline: float) -> None:
+        """Waits for the messages in flight, then handles those in the gaps between done ones."""
+        await work.until_quiet()
+        before = work.partition_queue.count
+        more = not self._halted and work.fill(deadline)
+        self._held -= before - work.partition_queue.count  # dropped messages are held no more
+        if more:
+            self._queue(work)
+            self.dispatch()
+            await work.until_quiet()
+
+    def _settle_active_runs(self, work: PartitionWork) -> None:
+        """Records the progress of active runs; later results do not count."""
+        for run in work.runs:
+            if run.settled:
+                continue
+            before = work.partition_queue.count
+            work.partition_queue.settle(run, run.handled)
+            run.settled = True
+            self._grown(work, before)
+
+    def _remove(self, works: Collection[PartitionWork]) -> None:
+        """Ignores results of partitions from now on; those with messages in flight stay busy until these have ended."""
+        for work in works:
+            if work.discarded:
+                continue
+            self._held -= work.partition_queue.count
+            work.cancel()
+            self._free_exclusive_slot(work)
+            self._update_busy(work.partition)
+            self._readmit_lost(work)
+        if works:
+            # As long as any work is runnable no messages are fetched, and none begins without a session.
+            self._runnable = deque(work for work in self._runnable if not work.discarded)
+            # Other partitions may have waited for the messages in flight of these.
+            self.dispatch()
+            self._changed()
+
+    def _handlers_ended(self, work: PartitionWork) -> None:
+        """A lost partition accepts messages again now; one that was handed over, when it is assigned again."""
+        self._leaked.pop(work, None)
+        if work.state == "lost" and self._works.get(work.partition) is work:
+            self._forget(work)
+
+    def _forget(self, work: PartitionWork) -> None:
+        del self._works[work.partition]
+        self._update_busy(work.partition)
+        self._changed()
+
+    @property
+    def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
+        return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
+
+    def _counting(self, partitions: Collection[Partition] | None = None) -> list[PartitionWork]:
+        works = self._works.values()
+        return [each for each in works if not each.discarded and (partitions is None or each.partition in partitions)]
+
+    def _update_busy(self, partition: Partition) -> None:
+        work = self._works.get(partition)
+        if work is None or work.wants_more:
+            self.busy.discard(partition)
+        else:
+            self.busy.add(partition)
+
+    def _queue(self, work: PartitionWork) -> None:
+        if work.open and not work.queued:
+            work.queued = True
+            self._runnable.append(work)
+        self._update_busy(work.partition)
+
+    def _begin(self, work: PartitionWork, run: MessageRun) -> None:
+        run.since = asyncio.get_running_loop().time()
+        self._running += 1
+        self._metrics.in_flight = self._running
+        future: asyncio.Future[RunResult]
+        if work.suspicion is None:
+            future = self._runner.start(run, Delivery(work.partition, run.attempt))
+        else:
+            future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run))
+        future.add_done_callback(partial(self._ended, work, run))
+
+    async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
+        """Runs messages of a watched partition, with a note of them for the next owner."""
+        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # it has had its last attempt
+            return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
+        note, ran = suspicion.begin(run.messages), RunResult(0)
+        try:
+            await self._progress.begin(work.partition, note)
+            if not (work.discarded or run.halt):
+                ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
+                run.begun = False
+                suspicion.handled(ran.handled)
+            if (note.last or suspicion.over) and not work.discarded:
+                if ran.handled:
+                    self._note(work, run.messages[ran.handled - 1].id, 0)
+                await self._progress.begin(work.partition, suspicion.ended())
+        except QdoError as error:
+            logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
+            # Mostly the partition is another member's by now, and this worker will hear of it.
+            await work.pause(_PAUSES.base)
+        if suspicion.over:
+            work.suspicion = None
+        return ran
+
+    def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        """A run has ended; an error in here reaches only the worker's log."""
+        try:
+            self._record_result(work, run, outcome(run, future, self._settings.stalled_after))
+        except Exception as error:  # noqa: BLE001 - ends the worker
+            self._handling.broken(error)
+
+    def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        self._running -= 1
+        self._metrics.in_flight = self._running
+        self._free_exclusive_slot(work)
+        self._metrics.ran(work.partition.queue.name, ran)
+        self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
+        self._settle(work, run, ran)
+        work.update_quiet()
+        self.dispatch()
+        self._changed()
+
+    def _free_exclusive_slot(self, work: PartitionWork) -> None:
+        if self._exclusive is work:
+            self._exclusive = None
+
+    async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
+        """Removes this owner's attempts from the notes: a hand-over is no fault of a message, unless it hangs."""
+        notes = {
+            work.partition: self._hung.get(work.partition)
+            or (None if work.suspicion is None else work.suspicion.ended())
+            for work in works
+            if not work.discarded and (work.suspicion is not None or work.partition in self._hung)
+        }
+        writes = [self._progress.begin(partition, record) for partition, record in notes.items()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NOTING_SECONDS):
+                for failed in await asyncio.gather(*writes, return_exceptions=True):
+                    if isinstance(failed, Exception):
+                        logger.warning("the running messages could not be recorded: %s", failed)
+
+    def _settle(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        failure = ran.failure
+        failed = failure is not None and ran.handled < len(run.messages)
+        before = work.partition_queue.count
+        held = work.settle(run, ran.handled, failed=failed)
+        if work.discarded:
+            self._readmit_lost(work)
+            return
+        self._grown(work, before)
+        if failure is not None and held is not None:
+            self._failed(work, held, failure)
+        elif failure is not None and failure.effect == "exit":
+            # Of no message: when all of them were handled and their process died then, they count, and another follows.
+            self._end(StopTheWorker("error"), failure)
+        self._queue(work)
+
+    def _grown(self, work: PartitionWork, before: int) -> None:
+        done = before - work.partition_queue.count
+        self._held -= done
+        if work.partition_queue.end is not None:
+            self._note(work, work.partition_queue.end, done)
+
+    def _note(self, work: PartitionWork, end: str, done: int) -> None:
+        if end != work.recorded:
+            work.recorded = end
+            self._progress.note(work.partition, end, done)
+
+    def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
+        place = Delivery(work.partition, held.attempt)
+        decision = self._handling.decided(self._settings, place, held.message, failure)
+        match decision:
+            case StopTheWorker():
+                work.leave(held)
+                self._end(decision, failure)
+            case RetryLater(seconds):
+                self._handling.retrying(place, held.message, failure, seconds)
+                text = "attempt %d failed, the next in %.1f s: %s"
+                report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
+                self._retry_later(work, held, seconds)
+            case SkipMessage():
+                self._given_up(work, held, failure, "skipped")
+            case DeadLetterIt():
+                work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
+
+    def _retry_later(self, work: PartitionWork, held: FailedMessage, seconds: float) -> None:
+        def again() -> None:
+            work.timer_fired(timer)
+            work.partition_queue.again(held)
+            self._queue(work)
+            self.dispatch()
+            self._changed()
+
+        timer = asyncio.get_running_loop().call_later(seconds, again)
+        work.add_timer(timer, held)
+
+    async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
+        """Publishes a dead letter; tries again until it is stored or the partition is to be released."""
+        queue, place = work.partition.queue.name, Delivery(work.partition, held.attempt)
+        cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
+        dead_queue, ttl = self._settings.dead_queue, self._settings.dead_ttl
+        for failures in count(1):
+            try:
+                target = await deadletters.bury(
+                    self._consumer.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
+                self._metrics.note("dead_letter_failures")
+                pause = _PAUSES.pause(failures, 1.0)
+                text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
+                report(logging.ERROR, place, held.message, failure, text, error, pause)
+                if not await work.pause(pause):
+                    work.leave(held)
+                    return
+            else:
+                break
+        text = "given up after %d attempts, now in %s: %s"
+        report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
+        self._given_up(work, held, failure, "dead")
+        self._queue(work)
+        self.dispatch()
+        self._changed()
+
+    def _given_up(
+        self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
+    ) -> None:
+        self._handling.given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
+        before = work.partition_queue.count
+        work.partition_queue.finish(held)
+        self._grown(work, before)
+
+
+def _includes(recorded: HandlingNote | None, hung: HandlingNote) -> bool:
+    return recorded is not None and recorded.until == hung.until and recorded.lost >= hung.lost

@@ -1,0 +1,324 @@
+"""Commands on a whole store: ``queuey doctor``, ``migrate``, ``timing``, ``backup`` and ``restore``.
+
+``queuey doctor`` says whether a store can keep what it promises, as it is configured here. Exit code 0 if nothing
+failed (warnings are no failure), 1 otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from queuey import time_parsing
+from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, be_quiet, on_store
+from queuey.messages import Finding
+from queuey.settings import Settings
+from queuey.terminal import output, times
+from queuey.terminal.output import DryRun, Yes, bar
+from queuey.terminal.texts import plural
+
+if TYPE_CHECKING:
+    from queuey.storage.cassandra.admin.migrations import Report
+    from queuey.storage.cassandra.admin.stored_timing import Standing
+    from queuey.storage.cassandra.driver import Driver
+    from queuey.storage.cassandra.options import CassandraOptions
+    from queuey.storage.cassandra.timing import Timing
+    from queuey.storage.sqlite.backup import Contents, Tell
+
+Replication = Annotated[
+    str | None,
+    typer.Option(
+        "--replication",
+        help="Copies of a new keyspace: dc1=3,dc2=3 for each data centre, or 3 (SimpleStrategy).",
+        metavar="COPIES",
+        show_default="must be given if the keyspace is not there",
+    ),
+]
+CONNECT_WITHIN = 20.0
+_MIB = 1 << 20
+_TO_CASSANDRA = (
+    "is for SQLite stores. A Cassandra store is backed up on each node by nodetool: "
+    "docs/operations-cassandra.md, section Backup and restore. "
+    "queuey pipeline archive and replay copy the messages of queues, whatever the store."
+)
+
+
+@on_store
+def doctor(store_at: ConfiguredStore) -> None:
+    """Check the store's health, configuration and durability."""
+    from queuey.storage import opening
+
+    be_quiet()
+    findings = opening.examiner(store_at.settings)()
+    # After a failed finding, opening the store would only repeat it.
+    if all(finding.state != "fail" for finding in findings):
+        findings.append(_try(store_at.settings))
+    failed = any(finding.state == "fail" for finding in findings)
+    found = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
+    output.show(found, _described(findings))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _try(settings: Settings) -> Finding:
+    from queuey.errors import QueueyError
+    from queuey.storage import opening
+    from queuey.time_parsing import clock_warning
+
+    try:
+        store = opening.open_store(settings, jobs=False)
+        try:
+            opening.patiently(store.ping, READY_TIMEOUT)
+            warning = clock_warning(store.ids_ahead())
+        finally:
+            store.close()
+    except QueueyError as error:
+        return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
+    return Finding("store", "warn" if warning else "ok", "can be written and read", warning or "")
+
+
+def _described(findings: list[Finding]) -> Iterator[str]:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        yield f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}"
+        if finding.advice:
+            yield f"{'':<{width + 8}}{finding.advice}"
+
+
+@on_store
+def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False) -> None:
+    """Prepare the keyspace of a Cassandra store, or bring it up to date. May be run at any time, by several at once."""
+    from queuey.storage import opening
+
+    settings = store_at.settings
+    if not opening.is_cassandra(settings):
+        text = "a SQLite store brings itself up to date when it is opened; name a Cassandra one by --store"
+        raise output.Failed(text, output.WRONG_USAGE)
+    target = opening.cassandra_target(settings)
+    from queuey.storage.cassandra.admin import migrations
+
+    be_quiet()
+    options = opening.cassandra_options(settings)
+    report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
+    names = [migration.name for migration in report.migrations]
+    done = f"{plural(len(names), 'change')} made" if names else "nothing had to be changed"
+    found = {"keyspace": report.keyspace, "replication": report.replication, "migrations": names, "dry_run": dry_run}
+    output.show(found, _plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
+
+
+def _plan(report: Report) -> Iterator[str]:
+    from queuey.storage.cassandra.admin import migrations
+
+    if report.replication is not None:
+        yield f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}"
+    for migration in report.migrations:
+        yield f"-- {migration.name}"
+        for statement in migration.statements:
+            yield from f"{statement};".splitlines()
+    if not report.migrations:
+        yield f"-- keyspace {report.keyspace} is up to date"
+
+
+@on_store
+def timing(
+    store_at: ConfiguredStore,
+    write_deadline: Annotated[float | None, times.duration("W: time within which a write is acknowledged.")] = None,
+    undo: Annotated[float | None, times.duration("U: time that undoing a failed write takes.")] = None,
+    clock_difference: Annotated[float | None, times.duration("S: time by which clocks differ at most.")] = None,
+    delay: Annotated[
+        float | None,
+        times.duration("D: time that reads stay behind.", show_default="the least that the others allow"),
+    ] = None,
+    row_age: Annotated[
+        float | None,
+        times.duration(
+            "C: time for which a queue's row is used unread, and after which its changes answer.",
+            show_default="the longest that the others allow, 1 at most",
+        ),
+    ] = None,
+    level: Annotated[
+        Literal["strong", "very_strong"] | None,
+        typer.Option(help="Change the times of this consistency level only.", show_default="both"),
+    ] = None,
+    soon: Annotated[bool, typer.Option("--soon", help="For a new keyspace: W 0.4, U 0.35, S 0.25, D 1 s.")] = False,
+    patient: Annotated[bool, typer.Option("--patient", help="For several data centres: W 3, U 1, S 1, D 5 s.")] = False,
+) -> None:
+    """Show or set the timing parameters of a Cassandra store."""
+    from queuey.storage.cassandra.admin import stored_timing
+
+    be_quiet()
+    given = {
+        "deadline": write_deadline,
+        "undo": undo,
+        "clock_difference": clock_difference,
+        "delay": delay,
+        "row_age": row_age,
+    }
+    named = {name: value for name, value in given.items() if value is not None}
+    with _connected(store_at.settings) as (driver, options):
+        standing = stored_timing.standing(driver, options)
+        if named or soon or patient:
+            wanted = _wanted(standing, named, level, soon=soon, patient=patient)
+            stored_timing.change(driver, options, wanted, output.note)
+            standing = stored_timing.standing(driver, options)
+    stored = standing.stored
+    found = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
+    output.show(found | {"data_centres": standing.centres}, _described_timing(standing))
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
+    from queuey.errors import SettingsError
+    from queuey.storage import opening
+
+    if not opening.is_cassandra(settings):
+        raise SettingsError("On SQLite messages are seen at once; name a Cassandra store by --store.")
+    target = opening.cassandra_target(settings)
+    from queuey.storage.cassandra.driver import connected
+
+    options = opening.cassandra_options(settings)
+    with connected(target, options, CONNECT_WITHIN) as driver:
+        yield driver, options
+
+
+def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool) -> Timing:
+    from queuey.errors import SettingsError
+    from queuey.storage.cassandra.timing import PATIENT, SOON, changed
+
+    stored = standing.stored
+    if level is not None and level not in stored.kept.levels:
+        raise SettingsError(f"--level {level} is not known: it is one of {', '.join(stored.kept.levels)}.")
+    if soon or patient:
+        if named or level or (soon and patient):
+            raise SettingsError("--soon and --patient name all times; give one of them alone.")
+        return SOON if soon else PATIENT
+    if not stored.settled and not {"deadline", "undo", "clock_difference"} <= named.keys():
+        raise SettingsError(
+            "A change of the times is under way, or was stopped. To finish it, or to make another, name all of "
+            "--write-deadline, --undo and --clock-difference, or give --soon or --patient."
+        )
+    levels = [level] if level else list(stored.kept.levels)
+    return changed(stored.kept, levels, named)
+
+
+def _described_timing(standing: Standing) -> Iterator[str]:
+    from queuey.storage.cassandra.admin import doctor_rules
+    from queuey.storage.cassandra.admin.stored_timing import shown
+
+    stored = standing.stored
+    if stored.settled:
+        yield shown(stored.kept)
+    else:
+        yield f"kept:    {shown(stored.kept)}"
+        yield f"assumed: {shown(stored.assumed)}"
+    finding = doctor_rules.timing(stored, standing.measured)
+    yield finding.text
+    if finding.advice:
+        yield finding.advice
+
+
+@on_store
+def backup(
+    store_at: ConfiguredStore,
+    file: Annotated[Path, typer.Argument(help="The file to write, if possible on another disk.", show_default=False)],
+    yes: Yes = False,
+) -> None:
+    """Copy a whole SQLite store into one file, while the service runs.
+
+    The file appears when it is complete and checked, with its checksum beside it: FILE.sha256. It has all that was
+    acknowledged before the command began.
+    """
+    from queuey.storage import opening
+    from queuey.storage.sqlite.backup import back_up
+
+    settings = store_at.settings
+    _require_sqlite(store_at, "queuey backup")
+    if not opening.is_made(settings):
+        raise output.Failed(f"there is no store at {settings.data}; name its directory by --data")
+    if file.is_dir() or not file.absolute().parent.is_dir() or (file.exists() and not file.is_file()):
+        raise typer.BadParameter(f"{str(file)!r} is not a file in a directory that is there", param_hint="FILE")
+    if _is_of_store(file, settings.data):
+        raise typer.BadParameter(f"{str(file)!r} is the store itself; name another file", param_hint="FILE")
+    replace = file.exists()
+    if replace:
+        output.confirm(f"Replace {file}?", yes=yes)
+    with _progress() as tell:
+        contents = back_up(settings.data, file, opening.sqlite_options(settings, jobs=False), tell, replace=replace)
+    _show(contents, {"backup": str(file), "store": str(settings.data)}, f"{file} is a backup")
+
+
+@on_store
+def restore(
+    store_at: ConfiguredStore,
+    file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
+    yes: Yes = False,
+) -> None:
+    """Make a backup the SQLite store of --data. The service must be stopped.
+
+    All changes after the backup are lost. The store before it, if there is one, is replaced. If FILE.sha256 is there,
+    the backup must have that checksum.
+    """
+    from queuey.storage import opening
+    from queuey.storage.sqlite import backup as backups
+
+    settings = store_at.settings
+    _require_sqlite(store_at, "queuey restore")
+    if not file.is_file():
+        raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
+    if _is_of_store(file, settings.data):
+        raise typer.BadParameter(f"{str(file)!r} is the store itself; name a backup", param_hint="FILE")
+    replace = opening.is_made(settings)
+    if replace:
+        output.confirm(f"Replace the store at {settings.data} with all it has?", yes=yes)
+    options = opening.sqlite_options(settings, jobs=False)
+    with _progress() as tell:
+        contents = backups.restore(file, settings.data, options, tell, replace=replace)
+    about = {"backup": str(file), "store": str(settings.data), "replaced": replace}
+    _show(contents, about, f"The store at {settings.data} is that of {file}")
+    output.note(
+        "What came after the backup is gone. Revoke again the keys that were revoked since. Workers that claimed "
+        "messages before have to be started again."
+    )
+
+
+def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
+    from queuey.storage import opening
+
+    if opening.is_cassandra(store_at.settings):
+        raise output.Failed(f"{command} {_TO_CASSANDRA}", output.WRONG_USAGE)
+
+
+def _is_of_store(file: Path, data: Path) -> bool:
+    """Returns whether a file is the store's or one that SQLite keeps beside it."""
+    from queuey.storage.sqlite.connection import FILE
+
+    found = file.resolve()
+    return found.parent == data.resolve() and found.name.startswith(FILE)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    with bar() as move:
+
+        def tell(text: str, done: int, total: int | None) -> None:
+            move(f"{text} (MiB)", done // _MIB, None if total is None else -(-total // _MIB))
+
+        yield tell
+
+
+def _show(contents: Contents, about: dict[str, Any], text: str) -> None:
+    counts = [
+        plural(contents.applications, "application"),
+        plural(contents.keys, "key"),
+        plural(contents.queues, "queue"),
+        plural(contents.messages, "message"),
+    ]
+    until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
+    checked = "checked" if contents.sha256 else "checked, but no checksum is beside it"
+    text += f": {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}."
+    output.show(about | msgspec.to_builtins(contents), text)

@@ -1,0 +1,196 @@
+"""Reads of a client: page by page, live by long polls, and by streams."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Unpack
+
+from msgspec import structs
+
+from queuey.client.calls import message_calls
+from queuey.client.calls.call import Point, Seconds
+from queuey.client.calls.live_reads import EarlyMessages, Streaming, checked_wait, live_query, newest
+from queuey.client.calls.message_calls import Query, ReadOptions, resumed
+from queuey.client.errors import ClientError, NotAuthenticated
+from queuey.client.http.attempts import Notice, Patience
+from queuey.client.results import Message, Page, QueueRead, StreamedMessage
+
+if TYPE_CHECKING:
+    from queuey.client._async.sender import AsyncSender
+
+SHORTEST_POLL = 0.5
+"""Min seconds between two reads, for a server that does not hold a request open."""
+
+
+class AsyncReading:
+    """Reads by time of :class:`~queuey.client.AsyncClient`."""
+
+    _sender: AsyncSender
+
+    async def read(self, queue: str, *, wait: Seconds = 0.0, **options: Unpack[ReadOptions]) -> Page:
+        """Reads one page of messages by time, by default from all partitions.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            options: See :class:`Query`.
+        """
+        return await self._sender.run(message_calls.read(Query(queue=queue, **options), wait))
+
+    async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
+        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
+        query: Query | None = Query(queue=queue, **options)
+        while query is not None:
+            page = await self._sender.run(message_calls.read(query))
+            yield page
+            query = message_calls.onward(query, page)
+
+    async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
+        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
+        async for page in self.read_pages(queue, **options):
+            for message in page.messages:
+                yield message
+
+    async def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
+        """Reads one page of each of up to 100 queues in one call, in the order asked.
+
+        Args:
+            queries: Names, or :class:`Query` for more than a name.
+            wait: Seconds, up to 20, to wait for messages if none of them has any.
+        """
+        return await self._sender.run(message_calls.read_queues(queries, wait))
+
+    async def tail_pages(
+        self,
+        queue: str,
+        *,
+        wait: Seconds = 20.0,
+        patience: Seconds | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncIterator[Page]:
+        """Follows a queue and never ends; yields an empty page whenever ``wait`` has passed without messages.
+
+        Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, continues
+        after that page.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, that the server holds a request open.
+            patience: Max seconds of uninterrupted failure; None: no limit.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+            options: See :class:`~queuey.client.Query`. Without ``since`` only what becomes readable from now on;
+                ``since=0`` begins with the oldest.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
+        """
+        query, seconds_held = live_query(queue, options), checked_wait(wait)
+        sender, timing = self._sender, self._sender.timing
+        patient = Patience(sender.policy, patience, timing, notice)
+        early = EarlyMessages()
+        while True:
+            asked = timing.clock()
+            placed = query.since is not None or query.after is not None
+            try:
+                # Without a beginning the first read only finds the horizon: everything from there on is new.
+                page = await sender.run(message_calls.read(query, seconds_held) if placed else newest(query))
+            except ClientError as error:
+                await timing.sleep(patient.pause_after(error))
+                continue
+            patient.restored()
+            if not placed:
+                query = structs.replace(query, since=page.horizon)
+                continue
+            query = resumed(query, page)
+            if query.early:
+                messages = early.new_ones(page)
+                query = structs.replace(query, early=early.marks())
+                yield structs.replace(page, messages=messages)
+            else:
+                yield page
+            pause = min(SHORTEST_POLL, seconds_held) - (timing.clock() - asked)
+            if pause > 0 and not (page.messages or page.more):
+                await timing.sleep(pause)
+
+    async def tail(
+        self,
+        queue: str,
+        *,
+        wait: Seconds = 20.0,
+        patience: Seconds | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncIterator[Message]:
+        """Follows a queue, message by message; see :meth:`tail_pages`."""
+        async for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
+            for message in page.messages:
+                yield message
+
+    async def stream(
+        self,
+        queues: str | Iterable[str] | None = None,
+        *,
+        since: Point | None = None,
+        partitions: str | int | Iterable[int] = "*",
+        limit: int | None = None,
+        cursor: str | None = None,
+        early: bool = False,
+        patience: Seconds | None = None,
+        notice: Notice | None = None,
+    ) -> AsyncIterator[StreamedMessage]:
+        """Follows one queue, several, or (None) all that the credential may read; never ends.
+
+        One connection serves up to 1,000 queues. The stream continues after failures, restarts of the service and new
+        tokens: no message is left out, and none comes twice.
+
+        Args:
+            queues: The queues.
+            since: Where to begin; None: with the oldest messages; ``now``: with new ones.
+            partitions: Of the queues.
+            limit: Messages of a partition that the server reads together.
+            cursor: That of the last message of an earlier stream of the same queues.
+            early: Give messages as soon as they are stored, before the read delay is over: those are marked
+                ``early``, may vanish yet, and are not in order with the others. Each is given once.
+            patience: Max seconds of uninterrupted failure; None: no limit.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         async for streamed in client.stream(["orders"], since=0):
+            ...             print(streamed.queue, streamed.message.body)
+            ...             break
+            >>> asyncio.run(main())
+            orders one apple
+        """
+        sender = self._sender
+        patient = Patience(sender.policy, patience, sender.timing, notice)
+        state = Streaming(queues, since, partitions, limit, cursor, early=early)
+        renewed = False
+        while True:
+            attempts = sender.attempts(state.call())
+            header = await sender.authorization.header()
+            try:
+                async with sender.open(attempts, header) as parts:
+                    async for part in parts:
+                        patient.restored()
+                        renewed = False
+                        for streamed in state.read(part):
+                            yield streamed
+                        if state.expires and await sender.authorization.renew(header):
+                            break
+                pause = sender.timing.draw() * sender.policy.base
+            except ClientError as error:
+                if isinstance(error, NotAuthenticated) and not renewed:
+                    renewed = True
+                    if await sender.authorization.renew(header):
+                        continue
+                attempts.pause_after(error)  # It records which server has failed.
+                pause = patient.pause_after(error)
+            await sender.timing.sleep(pause)

@@ -1,0 +1,217 @@
+"""Live reads: the queries of a tail, and the requests of a stream.
+
+A stream is one request about several queues, whose answer consists of server-sent events (WHATWG HTML, 9.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from queuey.api.messages import ReadMessage
+from queuey.client.calls.call import (
+    JSON,
+    Call,
+    HttpAnswer,
+    Point,
+    Seconds,
+    decoder_of,
+    encode,
+    nothing,
+    number_text,
+    partitions_text,
+    point_text,
+    queue_segment,
+    read_error,
+    seconds,
+    string,
+)
+from queuey.client.calls.message_calls import Query, ReadOptions, plain_messages, read
+from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.results import Message, Page, StreamedMessage, order_of
+
+MOST_EARLY = 10_000
+"""Max messages of which it is remembered that they were given early; older ones may be given again."""
+LONGEST_LINE = 64 << 20
+"""Max bytes of a line of an event."""
+
+
+def live_query(queue: str, options: ReadOptions) -> Query:
+    """Returns the query to follow a queue with: by default its partitions are merged by time."""
+    options.setdefault("merge", True)
+    query = Query(queue=queue, **options)
+    if query.order != "ascending" or query.before is not None or query.until is not None:
+        raise InvalidArgument("a live read goes forwards and has no end: leave out order, before and until")
+    return query
+
+
+def newest(query: Query) -> Call[Page]:
+    return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
+
+
+def checked_wait(wait: Seconds) -> float:
+    """Raises InvalidArgument for a ``wait`` with which reading on would spin or be refused."""
+    wait = seconds(wait)
+    number_text("wait", wait)  # It is checked.
+    if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
+        raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
+    return wait
+
+
+class EarlyMessages:
+    """The messages that were given early and have not come in their place yet: each is given once."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int, str], tuple[int, int]] = {}
+
+    def is_new(self, queue: str, message: Message) -> bool:
+        """Returns whether the message was not given before, and remembers an early one."""
+        key = queue, message.partition, message.id
+        if not message.early:
+            return self._given.pop(key, None) is None
+        if key in self._given:
+            return False
+        if len(self._given) >= MOST_EARLY:
+            del self._given[next(iter(self._given))]
+        self._given[key] = order_of(message.id)
+        return True
+
+    def new_ones(self, page: Page) -> tuple[Message, ...]:
+        """Returns the messages of a page of one queue that were not given before."""
+        messages = tuple(message for message in page.messages if self.is_new("", message))
+        if not page.more:
+            self.forget_below(page.horizon)
+        return messages
+
+    def forget_below(self, position: str) -> None:
+        """Forgets messages below a position that was read up to: those that have not come by then have vanished."""
+        reached = order_of(position) if self._given else None
+        while self._given and reached:
+            first, at = next(iter(self._given.items()))
+            if at >= reached:
+                break
+            del self._given[first]
+
+    def marks(self) -> bool | str:
+        """Returns ``early`` of the next read of their queue: above the last of each partition."""
+        last: dict[int, tuple[tuple[int, int], str]] = {}
+        for (_, number, identifier), at in self._given.items():
+            last[number] = max(last.get(number, (at, identifier)), (at, identifier))
+        return ",".join(f"{number}:{identifier}" for number, (_, identifier) in last.items()) or True
+
+
+class _Data(ReadMessage, frozen=True, gc=False):
+    queue_name: str = ""
+
+
+class _Notice(msgspec.Struct, frozen=True):
+    """An event that is no message."""
+
+    status: int = 0
+
+
+class Streaming:
+    """The state of a stream. The arguments are those of :meth:`~queuey.client.Client.stream`.
+
+    Attributes:
+        cursor: The position of the last message.
+        expires: The credential ends soon.
+    """
+
+    def __init__(
+        self,
+        queues: str | Iterable[str] | None,
+        since: Point | None,
+        partitions: str | int | Iterable[int],
+        limit: int | None,
+        cursor: str | None,
+        *,
+        early: bool = False,
+    ) -> None:
+        names = [queues] if isinstance(queues, str) else None if queues is None else list(queues)
+        if names is not None and not names:
+            raise InvalidArgument("a stream of no queues has no messages")
+        for name in names or ():
+            queue_segment(name)  # Checks the name.
+        self._asked: dict[str, Any] = {"partitions": partitions_text(partitions)}
+        if names is not None:
+            self._asked["queues"] = names
+        if since is not None:
+            self._asked["since"] = since if since == "now" else point_text(since)
+        if limit is not None:
+            self._asked["limit"] = int(number_text("limit", limit))
+        if early:
+            self._asked["early"] = True
+        self._early = EarlyMessages()
+        self._is_of_all = names is None
+        self.cursor = "" if cursor is None else string("cursor", cursor)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rest = b""
+        self._kind, self._id, self._data = "", "", list[bytes]()
+        self.expires = False
+
+    def call(self) -> Call[None]:
+        """Returns the request for the messages after the cursor."""
+        self._begin()
+        headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
+        if self.cursor:
+            headers["last-event-id"] = self.cursor
+        return Call("POST", "_stream", nothing, headers=headers, content=encode(self._asked), repeatable=True)
+
+    def read(self, part: bytes) -> Iterator[StreamedMessage]:
+        """Reads a part of the answer; yields its messages. The cursor passes one when the next is asked for.
+
+        Raises:
+            ApiError: The server has ended the stream, or a named queue was deleted.
+            InvalidAnswer: It is no stream.
+        """
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            raise InvalidAnswer("an event of the stream has no end")
+        for line in lines:
+            if line:
+                self._read_line(line)
+                continue
+            kind, position, data = self._kind or "message", self._id, b"\n".join(self._data)
+            self._kind, self._id, self._data = "", "", []
+            if data and kind == "message":
+                wire = _decoded(data, _Data)
+                [message] = plain_messages([wire])
+                is_new = self._early.is_new(wire.queue_name, message)
+                if position:
+                    self._early.forget_below(position[:32])
+                if is_new:
+                    yield StreamedMessage(wire.queue_name, message, position)
+            elif data:
+                self._read_notice(kind, data)
+            self.cursor = position or self.cursor
+
+    def _read_line(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._kind = value.decode()
+        elif name == b"id":
+            self._id = value.decode()
+
+    def _read_notice(self, kind: str, data: bytes) -> None:
+        notice = _decoded(data, _Notice)
+        if kind == "expiring":
+            self.expires = True
+        elif kind == "bye" and notice.status:
+            raise read_error(HttpAnswer(notice.status, {}, data))
+        elif kind == "gone" and not self._is_of_all:
+            raise read_error(HttpAnswer(404, {}, data))
+
+
+def _decoded(data: bytes, shape: Any) -> Any:  # noqa: ANN401 - of that shape
+    try:
+        return decoder_of(shape).decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidAnswer(f"the stream has an event that cannot be read: {error}") from error

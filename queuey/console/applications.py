@@ -1,0 +1,266 @@
+"""Views of applications: their list, and of one its queues, failures, schedules, keys and audit log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.access import VERBS, Caller, allowed, application_of, owner_name
+from queuey.console import pages
+from queuey.console.acts import OF_SCHEDULES
+from queuey.console.queue import failures
+from queuey.console.sessions import Ask
+from queuey.deadletters import holds_dead
+from queuey.errors import InvalidRequest, NotAllowed
+from queuey.messages import Meta, Queue
+from queuey.service.browsing import by_reason
+from queuey.service.operating.audit import Entry
+from queuey.web.errors import NoSuchResource
+from queuey.web.responses import Response
+from queuey.web.v1.messages import format_place, parse_place
+
+FIELDS = frozenset({"prefix", "start", "depth", "queue"})
+SCHEDULES_FIELDS = frozenset({"start"})
+LOG_FIELDS = frozenset({"cursor", "queue"})
+PAGE_SIZE = 100
+"""Max names on a page."""
+MAX_PARTITIONS = 400
+"""Max partitions of a page's queues that are counted, together."""
+LOOKING_SECONDS = 1.0
+"""Timeout for counting queues and for searching dead letters, in seconds."""
+MAX_SEARCHED = 1000
+"""Max queues that one page of failures searches for dead letters."""
+MAX_SAMPLED = 20
+"""Max queues of dead letters that one page of failures reads."""
+MAX_REASONS = 100
+"""Max reasons on a page."""
+
+CONTENT = frozenset({"error", "shape", "message_key"})
+"""Details of entries that were in messages."""
+OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """Depth of a queue in the list.
+
+    Attributes:
+        oldest: When the oldest was sent, or is due, in seconds since 1970; None: there is none.
+    """
+
+    count: int
+    exact: bool
+    oldest: float | None
+
+
+def show_applications(ask: Ask) -> Response:
+    """Lists the applications that the caller may see."""
+    prefix, start = _asked(ask)
+    operates = any(grant.application is None for grant in ask.caller.grants)
+    if operates:
+        names, following = ask.service.queues.applications(start=start, limit=PAGE_SIZE)
+    else:
+        names, following = _own(ask.caller), None
+    return ask.render(
+        "applications.html",
+        "Applications",
+        names=[name for name in names if name.startswith(prefix)],
+        prefix=prefix,
+        following=_within(prefix, following),
+        operates=operates,
+    )
+
+
+def show_queues(ask: Ask) -> Response:
+    """Lists the queues of an application that the caller may see; without any, the caller's rights there."""
+    application = ask.application
+    if name := ask.given.get("queue"):
+        return pages.redirect(pages.link("a", application, name))
+    try:
+        patterns = ask.patterns("measure")
+    except NotAllowed as refusal:
+        # Queues open by their names.
+        grants, why = ask.caller.grants_within(application), refusal.args[0]
+        values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
+        return ask.render("queues_unlisted.html", "Queues of", application, **values)
+    prefix, start = _asked(ask)
+    found, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    queues = [queue for queue in found if queue.name.startswith(prefix)]
+    depths = _depths(ask, queues) if "depth" in ask.given else None
+    return ask.render(
+        "queues_counted.html" if depths is not None and pages.is_part(ask.request) else "queues.html",
+        "Queues of",
+        application,
+        queues=queues,
+        depths=depths,
+        uncounted=len(queues) - len(depths or ()),
+        counted=pages.link("a", application, prefix=prefix, start=start, depth="on"),
+        prefix=prefix,
+        following=_within(prefix, following),
+        patterns=patterns,
+        is_whole=not start and following is None,
+        administers=bool(ask.caller.patterns(application, "admin")),
+        reads=bool(ask.caller.patterns(application, "read")),
+    )
+
+
+def _depths(ask: Ask, queues: Sequence[Queue]) -> dict[str, Depth]:
+    """Counts messages of queues, in their order, as long as that is cheap."""
+    found: dict[str, Depth] = {}
+    left, until = MAX_PARTITIONS, time.monotonic() + LOOKING_SECONDS
+    for queue in queues:
+        if queue.partitions > left or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
+            continue
+        left -= queue.partitions
+        if partitions := ask.service.queues.partitions(queue, rough=True):
+            oldest = min((each.oldest for each in partitions if each.oldest is not None), default=None)
+            found[queue.name] = Depth(
+                sum(each.count for each in partitions),
+                all(each.exact for each in partitions),
+                None if oldest is None else ids.ticks_to_seconds(oldest[0]),
+            )
+    return found
+
+
+def show_failures(ask: Ask) -> Response:
+    """Groups the newest dead letters of an application by reason, over a page of queues at a time."""
+    application, start = ask.application, ask.given.get("start", "")
+    patterns = ask.patterns("read")
+    found, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
+    samples: dict[str, dict[str, Any]] = {}
+    until = time.monotonic() + LOOKING_SECONDS
+    for queue in found:
+        names = [name for name in _letters_of(queue) if name not in samples]
+        if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
+            following = queue.name
+            break
+        for name in names:
+            samples[name] = failures(ask, name)
+    reasons = by_reason(one["failures"] for one in samples.values() if one["failures"] is not None)
+    return ask.render(
+        "failures.html",
+        "Failures of",
+        application,
+        samples=list(samples.values()),
+        reasons=reasons[:MAX_REASONS],
+        left_out=len(reasons[MAX_REASONS:]),
+        start=start,
+        following=following,
+        patterns=patterns,
+    )
+
+
+def _letters_of(queue: Queue) -> list[str]:
+    """Returns the queues of dead letters that a queue in a list refers to."""
+    own = [queue.name] if holds_dead(queue.name) else []
+    return [*own, queue.dead_letter] if queue.dead_letter else own
+
+
+def _asked(ask: Ask) -> tuple[str, str]:
+    """Returns the prefix, and the name at which the page begins."""
+    prefix = ask.given.get("prefix", "")
+    return prefix, max(prefix, ask.given.get("start", ""))
+
+
+def _within(prefix: str, following: str | None) -> str | None:
+    """Returns the name at which the next page begins; None: this is the last page."""
+    return following if following is not None and following.startswith(prefix) else None
+
+
+def _own(caller: Caller) -> list[str]:
+    """Returns the applications that the caller's key belongs to, or whose user the caller is."""
+    owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
+    owned |= {application_of(name) for name in caller.names if " " in name}
+    return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
+
+
+def show_schedules(ask: Ask) -> Response:
+    """Lists the schedules of queues that the caller administers."""
+    may_see, start = ask.matching("admin"), ask.given.get("start", "")
+    found, following = ask.service.schedules.list(ask.application, may_see, start=start)
+    return ask.render(
+        "schedules.html",
+        "Schedules of",
+        ask.application,
+        schedules=found,
+        following=following,
+        patterns=ask.patterns("admin"),
+        may_add=bool(ask.caller.patterns(ask.application, "send")),
+    )
+
+
+def show_schedule(ask: Ask) -> Response:
+    """Shows a schedule, and the acts that the caller may do."""
+    schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
+    plan = schedule.plan
+    idle = "schedule-pause" if plan.paused else "schedule-resume"
+    return ask.render(
+        "schedule.html",
+        "Schedule",
+        schedule.name,
+        schedule=schedule,
+        acts=[act for act in OF_SCHEDULES if act.name != idle and act.may(ask, plan.queue)],
+        body=pages.shown_body(plan.message.draft.body),
+        meta=plan.message.meta or Meta(),
+    )
+
+
+def show_log(ask: Ask) -> Response:
+    """Lists entries about queues for which the caller has the right ``admin``, and the caller's own, newest first."""
+    ask.service.queues.require_application(ask.application)
+    patterns, who = ask.caller.patterns(ask.application, "admin"), ask.callers.holder(ask.request)
+    queue = ask.given.get("queue", "")
+
+    def is_shown(entry: Entry) -> bool:
+        return queue in {"", entry.queue} and _is_seen(ask, entry, who)
+
+    try:
+        page = ask.service.audit.page(ask.application, ask.given.get("cursor", ""), is_shown)
+    except ValueError as error:
+        raise InvalidRequest({"cursor": str(error)}) from None
+    return ask.render(
+        "audit.html",
+        "Audit log of",
+        queue or ask.application,
+        name=queue,
+        rows=[(format_place(*place), entry) for place, entry in page.entries],
+        following=page.cursor,
+        patterns=patterns,
+        outcomes=OUTCOMES,
+    )
+
+
+def show_entry(ask: Ask) -> Response:
+    """Shows an entry to callers who see it in the list."""
+    ask.service.queues.require_application(ask.application)
+    partition, position = parse_place(ask.match["place"])
+    entry = ask.service.audit.find(ask.application, (partition or 1, position))
+    who = ask.callers.holder(ask.request)
+    if entry is None or not _is_seen(ask, entry, who):
+        raise NoSuchResource("There is no such entry of the audit log that you may see.")
+    reads = entry.who == who or ask.may("read", entry.queue)
+    return ask.render(
+        "entry.html",
+        OUTCOMES[entry.outcome],
+        name=entry.queue,
+        entry=entry,
+        is_cut=not (reads or CONTENT.isdisjoint(entry.details)),
+        hidden={"go_on", "reason"} | (set() if reads else CONTENT),
+    )
+
+
+def _is_seen(ask: Ask, entry: Entry, who: str) -> bool:
+    """Returns whether a caller sees an entry: one about the application needs the right for all queues."""
+    if entry.queue:
+        return entry.who == who or ask.may("admin", entry.queue)
+    return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")
+
+
+def show_keys(ask: Ask) -> Response:
+    """Lists the keys that the caller could have made."""
+    ask.patterns("admin")
+    keys = ask.service.keys.list(ask.application, ask.caller)
+    return ask.render("keys.html", "Keys of", ask.application, keys=keys)

@@ -1,0 +1,189 @@
+"""Queries and bodies of requests, read as the original read them, and messages as it answers them."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from queuey.facades.emodb.errors import BadArgument, BadBody, BadParameter, WrongContentType
+from queuey.facades.emodb.names import ID_LENGTH, MessageIds
+from queuey.messages import Message, Meta
+from queuey.service import Draft, Limits
+from queuey.web.json_values import check_value
+from queuey.web.requests import Request, read_body, too_large
+from queuey.web.responses import encode
+from queuey.web.validators import JSON_ERRORS, BadField, show
+
+MAX_CLAIM = 3600
+"""Max time of a claim, in seconds."""
+MOST_POLLED = 1000
+DEFAULT_CLAIM = 30
+DEFAULT_LIMIT = 10
+_NUMBER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+
+MAX_MESSAGE = 30_720
+"""Max bytes of a message without white space between its parts."""
+MAX_QUEUES = 1000
+"""Max queues in a batch."""
+MAX_COMMAS = 1_000_000
+"""Max commas in a batch: bounds the memory of its messages, however short they are."""
+_JSON = Meta("application/json", json=True)
+_WHITE = b" \t\r\n"
+_decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_batches = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
+_decode_ids = msgspec.json.Decoder(list[str] | None).decode
+
+
+def read_ttl(query: dict[str, str]) -> int:
+    """Returns for how many seconds to claim.
+
+    Raises:
+        BadParameter: It is no number.
+        BadArgument: It is out of bounds.
+    """
+    ttl = _integer(query, "ttl", DEFAULT_CLAIM)
+    if ttl < 0:
+        raise BadArgument("ClaimTtl must be >=0")
+    if ttl > MAX_CLAIM:
+        raise BadArgument("ClaimTtl must be <=1 hour")
+    return ttl
+
+
+def read_limit(query: dict[str, str]) -> int:
+    """Returns how many messages to give at most. Raises as :func:`read_ttl`."""
+    limit = _integer(query, "limit", DEFAULT_LIMIT)
+    if limit > MOST_POLLED:
+        raise BadArgument(f"Limit must be <={MOST_POLLED}")
+    return _positive(limit)
+
+
+def read_count_limit(query: dict[str, str], most: int) -> int:
+    """Returns how many messages to count exactly, at most ``most``. Raises as :func:`read_ttl`."""
+    return min(most, _positive(_integer(query, "limit", most)))
+
+
+def check_partitioned(query: dict[str, str]) -> None:
+    """Reads ``partitioned``, which means nothing here: any process can do what is asked.
+
+    Raises:
+        BadParameter: It is neither true nor false.
+    """
+    value = query.get("partitioned", "false")
+    if value.lower() not in {"true", "false"}:
+        raise BadParameter(f'"{show(value)}" must be "true" or "false".')
+
+
+def _integer(query: dict[str, str], name: str, otherwise: int) -> int:
+    value = query.get(name)
+    if value is None:
+        return otherwise
+    if _NUMBER.fullmatch(value) is None:
+        raise BadParameter(f'"{show(value)}" is not a number.')
+    return int(value)
+
+
+def _positive(limit: int) -> int:
+    if limit < 1:
+        raise BadArgument("Limit must be >0")
+    return limit
+
+
+def _body(request: Request, limits: Limits) -> bytes:
+    """Returns the body, which has to say that it is JSON.
+
+    Raises:
+        WrongContentType: It says something else.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise WrongContentType
+    return read_body(request, limits.max_batch_bytes)
+
+
+def _decode(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - what the decoder is for
+    try:
+        return decode(body)
+    except JSON_ERRORS as error:
+        raise BadBody(f"Unable to process JSON: {error}") from None
+
+
+def read_message(request: Request, limits: Limits) -> Draft:
+    """Reads one message.
+
+    Raises:
+        BadBody: It is no JSON.
+        BadArgument: It is too long.
+    """
+    return _draft(_body(request, limits).strip(_WHITE), limits)
+
+
+def read_batch(request: Request, limits: Limits) -> list[Draft]:
+    return _drafts(_decode(_decode_batch, _batch(request, limits)), limits)
+
+
+def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
+    """Reads lists of messages by the names of their queues, as callers have them."""
+    found = _decode(_decode_batches, _batch(request, limits))
+    if len(found) > MAX_QUEUES:
+        raise BadArgument(f"{len(found)} queues in a batch, at most {MAX_QUEUES}. Send several batches.")
+    return {name: _drafts(some, limits) for name, some in found.items()}
+
+
+def _batch(request: Request, limits: Limits) -> bytes:
+    """Returns the body of a batch.
+
+    Raises:
+        TooLarge: Its messages are too many, about.
+    """
+    body = _body(request, limits)
+    if body.count(b",") > MAX_COMMAS:
+        raise too_large("body", MAX_COMMAS, unit="parts between commas")
+    return body
+
+
+def read_ids(request: Request, limits: Limits) -> list[str]:
+    body = _body(request, limits)
+    if body.count(b",") > len(body) // ID_LENGTH:
+        raise BadArgument("Invalid event ID.")  # too short to be one; a list of such would take far more than its text
+    found: list[str] | None = _decode(_decode_ids, body)
+    if found is None:
+        raise BadArgument("Missing message IDs: the body is null. Send a JSON array of IDs.")
+    return found
+
+
+def _drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]:
+    return [_draft(bytes(message), limits) for message in messages]
+
+
+def _draft(raw: bytes, limits: Limits) -> Draft:
+    try:
+        text = check_value(raw)
+    except BadField as error:
+        raise BadBody(f"Unable to process JSON: {error}") from None
+    if len(raw) > MAX_MESSAGE and (size := len(msgspec.json.format(raw, indent=-1))) > MAX_MESSAGE:
+        raise BadArgument(f"Message size ({size}) is greater than the maximum allowed ({MAX_MESSAGE}) message size")
+    if len(raw) > limits.max_body:
+        raise BadArgument(f"Message size with its white space ({len(raw)}) is greater than {limits.max_body}")
+    return Draft(text, meta=_JSON)
+
+
+def write_messages(messages: Sequence[Message], ids: MessageIds) -> list[bytes]:
+    """Returns messages as a JSON array, in pieces. Text that is no JSON becomes a string, and bytes one of base64."""
+    pieces = [b"["]
+    for number, message in enumerate(messages):
+        pieces.append(
+            b'%b{"id":"%b","payload":%b}' % (b"," if number else b"", ids.write(message).encode(), _payload(message))
+        )
+    return [*pieces, b"]"]
+
+
+def _payload(message: Message) -> bytes:
+    body = message.body
+    if isinstance(body, bytes):
+        return encode(b64encode(body).decode())
+    if message.meta is not None and message.meta.json:
+        return body.encode()
+    return encode(body)

@@ -1,0 +1,230 @@
+"""Removes what purged and deleted queues left.
+
+A purge or delete records a pending delete before it makes a queue's messages unreachable. Later, when no process can
+still write with the old row, garbage collection removes the messages, a whole Cassandra partition by one delete, then
+their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it may be done
+again, by several processes at once and after a crash in the middle: a qid is never used twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import FIRST, TICKS_PER_SECOND, Position
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.message_codec import uuid_of
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.deadlines import Call
+
+log = logging.getLogger(__name__)
+
+SHARDS = 16
+_PAGE = 100
+
+_DIG = Statement(
+    "INSERT INTO pending_deletes (shard, deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_OLDEST = Statement(
+    "SELECT deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name FROM pending_deletes "
+    "WHERE shard = ? AND deleted_at > ? AND deleted_at < ? LIMIT ?"
+)
+_LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
+_IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
+_BUCKETS = Statement("SELECT width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ?")
+_REMOVE = tuple(
+    Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ?") for name in bucketing.NAMES
+)
+_FORGET_BUCKETS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partition = ?")
+_MOST_FAILURES = 3
+_AT_ONCE = 100
+"""Max deletes under way at the same time; the nodes have other work to do."""
+_PIECE = 2000
+"""Number of buckets that one turn of the loop deals with."""
+
+
+class PendingDelete(msgspec.Struct, frozen=True):
+    """Messages to be removed, if their qid is not that of the queue any more.
+
+    Attributes:
+        buried: When, as an id's position.
+        uid: Of a queue that was to be deleted; its offsets go as well. None: a purge.
+        partitions, home_class, longest_ttl: Of the queue then; they say where its messages are.
+    """
+
+    buried: ids.Position
+    qid: int
+    uid: int | None
+    partitions: int
+    home_class: int
+    longest_ttl: int
+    application: str
+    name: str
+
+
+class PendingDeletes:
+    def __init__(self, driver: Driver, options: CassandraOptions) -> None:
+        self._driver = driver
+        self._options = options
+
+    async def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
+        """Notes down what is about to be left by a purge or delete."""
+        queue, uid = row.queue, row.queue.uid if deleted else None
+        numbers = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
+        pending = PendingDelete((now, ids.random_low()), *numbers, queue.application, queue.name)
+        _, *columns = msgspec.structs.astuple(pending)
+        values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
+        await self._driver.ask(Request(_DIG, values, self._options.catalogue_write))
+        return pending
+
+    async def older(
+        self, ticks: int, shard: int, after: ids.Position
+    ) -> tuple[list[PendingDelete], ids.Position | None]:
+        """Returns a page of a shard, and its end if there are further pages."""
+        values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE
+        answer = await self._driver.ask(Request(_OLDEST, values, self._options.catalogue_read))
+        rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
+        # Without a qid only what came late of a pending delete that is gone is there.
+        page = [PendingDelete(*row) for row in rows if row[1] is not None]
+        return page, rows[-1][0] if len(rows) == _PAGE else None
+
+    async def level(self, pending: PendingDelete) -> None:
+        values = pending.qid % SHARDS, uuid_of(pending.buried)
+        await self._driver.ask(Request(_LEVEL, values, self._options.catalogue_write))
+
+
+class GarbageCollector:
+    """The job, in the thread of the store's loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        options: CassandraOptions,
+        clock: Clock,
+        pending_deletes: PendingDeletes,
+        index: QueueIndex,
+        forget_offsets: Callable[[int], Awaitable[None]],
+        remove_logs: Callable[[int, int], Awaitable[None]],
+        closing: threading.Event,
+    ) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._pending_deletes = pending_deletes
+        self._index = index
+        self._forget_offsets = forget_offsets
+        self._remove_logs = remove_logs
+        self._closing = closing
+        self.reaped = 0
+        """How many pending deletes were emptied."""
+        if options.reap_interval is not None:
+            driver.loop.call(driver.loop.later, options.reap_interval, self._begin)
+
+    async def run(self) -> int:
+        """Empties the pending deletes that are old enough; returns how many."""
+        before, failures = self.reaped, 0
+        ticks = self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)
+        for shard in range(SHARDS):
+            after: Position | None = FIRST
+            while after is not None:
+                page, after = await self._pending_deletes.older(ticks, shard, after)
+                for pending in page:
+                    if self._closing.is_set():
+                        return self.reaped - before
+                    try:
+                        await self._empty(pending)
+                    except StoreUnavailable:
+                        # One that cannot be emptied must not hold up the rest; if none can be, Cassandra is the cause.
+                        failures += 1
+                        if failures == _MOST_FAILURES:
+                            raise
+                        log.info(
+                            "Queue %s of %s cannot be emptied now; garbage collection will repeat this.",
+                            pending.name,
+                            pending.application,
+                            exc_info=True,
+                        )
+        return self.reaped - before
+
+    def _begin(self) -> None:
+        """Runs, and again and again after pauses, until the store is being closed."""
+        if not self._closing.is_set():
+            self._driver.calls.begin(self.run(), self._ended, Call())
+
+    def _ended(self, _: object, error: Exception | None) -> None:
+        if error is not None:
+            log.info(
+                "Messages of purged and deleted queues could not be removed; garbage collection will try again: %s",
+                error,
+            )
+        if self._options.reap_interval is not None and not self._driver.calls.is_closed:
+            self._driver.loop.later(self._options.reap_interval, self._begin)
+
+    async def _empty(self, pending: PendingDelete) -> None:
+        uid, qid = await self._in_use(pending)
+        if qid != pending.qid:
+            for part in range(1, pending.partitions + 1):
+                await self._remove_messages(pending, part)
+            await self._remove_logs(pending.qid, pending.partitions)
+            self.reaped += 1
+        if pending.uid is not None and uid != pending.uid:
+            await self._forget_offsets(pending.uid)
+            await self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
+        await self._pending_deletes.level(pending)
+
+    async def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
+        """Returns uid and qid of the queue of that name.
+
+        Read as a lightweight transaction, which first finishes or discards a change of the row that is still in doubt:
+        a pending delete that is removed because its purge was never made must not be needed later.
+        """
+        name = pending.application, pending.name
+        rows = await self._driver.ask(Request(_IN_USE, name, self._options.catalogue_serial))
+        return (rows[0][0], rows[0][1]) if rows else (None, None)
+
+    async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
+        write = self._options.catalogue_write
+        recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
+        await self._remove_buckets(pending, part, own_buckets(pending, self._clock.now()))
+        for first in range(0, len(recorded), _PIECE):
+            await self._driver.loop.next_turn()
+            time_buckets = [
+                bucketing.bucket_of(start, kind, level)
+                for level, start, kind in recorded[first : first + _PIECE]
+                if level is not None  # A partition with a low watermark and no bucket gives one row without them.
+            ]
+            await self._remove_buckets(pending, part, time_buckets)
+        if recorded:
+            await self._driver.ask(Request(_FORGET_BUCKETS, (pending.qid, part), write))
+
+    async def _remove_buckets(self, pending: PendingDelete, partition: int, time_buckets: Sequence[Bucket]) -> None:
+        removals = [
+            Request(
+                _REMOVE[time_bucket.ttl_class],
+                (pending.qid, partition, time_bucket.bucket),
+                self._options.catalogue_write,
+            )
+            for time_bucket in time_buckets
+        ]
+        await self._driver.ask_all(removals, most=_AT_ONCE)
+
+
+def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
+    """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
+
+    Messages of the home class were written before the pending delete was noted (and a little later, by processes with
+    the old row), with ids no further in the past or future than the class lets them live.
+    """
+    span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
+    return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)

@@ -1,0 +1,228 @@
+"""Applications and keys in Cassandra.
+
+A key is found by its hash and listed by its application, so it has a row in each of two tables. The one by the hash
+says whether there is such a key; the other one is written before it and counts only if the first agrees. Revoking
+removes the first, then the second, unless another caller has added the key again and so rewritten it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
+from queuey.messages import OPERATORS, Key, Scope
+from queuey.storage import Applications, catalogue_rows
+from queuey.storage.cassandra.driver import Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.store.connected import ConnectedStore
+
+_CREATE = Statement(
+    "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
+)
+_APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
+_APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
+_ALL = (1 << 31) - 1
+"""Max limit that Cassandra accepts."""
+
+_KEY = Statement(
+    "SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?", frequent=True
+)
+_ADD_KEY = Statement(
+    "INSERT INTO keys (digest, application, id, created, expires, note, scope, version) VALUES (?, ?, ?, ?, ?, ?, ?, "
+    "?) "
+    "IF NOT EXISTS",
+    idempotent=False,
+)
+_EXPIRE_KEY = Statement("UPDATE keys SET expires = ?, version = ? WHERE digest = ? IF version = ?", idempotent=False)
+_REMOVE_KEY = Statement("DELETE FROM keys WHERE digest = ? IF version = ?", idempotent=False)
+
+_ENTRY = Statement("SELECT id, digest, version FROM application_keys WHERE application = ? AND id = ?")
+_ENTRIES = Statement("SELECT id, digest, version FROM application_keys WHERE application = ?")
+_ADD_ENTRY = Statement(
+    "INSERT INTO application_keys (application, id, digest, version) VALUES (?, ?, ?, ?) IF NOT EXISTS",
+    idempotent=False,
+)
+_RENEW_ENTRY = Statement(
+    "UPDATE application_keys SET version = ? WHERE application = ? AND id = ? IF version = ?", idempotent=False
+)
+_REMOVE_ENTRY = Statement(
+    "DELETE FROM application_keys WHERE application = ? AND id = ? IF version = ?", idempotent=False
+)
+
+_CACHED = 5.0
+"""Max seconds for which the existence of an application is remembered."""
+_SHORTEST_ID = 8
+
+
+class _KeyEntry(NamedTuple):
+    id: str
+    digest: bytes
+    version: int
+
+
+class _Found(NamedTuple):
+    key: Key
+    version: int
+
+
+class CassandraApplications(ConnectedStore, Applications):
+    @blocking()
+    async def create_application(self, name: str) -> None:
+        token = new_number()
+        values = name, ids.ticks_to_seconds(self._clock.now()), token
+        read_back = Request(_APPLICATION, (name,), self._options.catalogue_serial)
+        if not (await self._transactions.run(_CREATE, values, token, read_back=read_back)).is_done:
+            raise ApplicationExists(name)
+
+    @blocking()
+    async def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+        # Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes.
+        return [name for (name,) in await self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
+
+    @blocking()
+    async def has_application(self, name: str) -> bool:
+        return await self._has_application(name)
+
+    async def _has_application(self, name: str) -> bool:
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+        now = self._clock.boottime()
+        if now - self._known_applications.get(name, -_CACHED) < _CACHED:
+            return True
+        found = bool(await self._ask(_APPLICATION, name))
+        if found:
+            self._known_applications[name] = now
+        return found
+
+    @blocking()
+    async def add_key(
+        self,
+        application: str,
+        digest: bytes,
+        *,
+        expires: float | None = None,
+        note: str = "",
+        scope: Scope | None = None,
+    ) -> Key:
+        if application != OPERATORS and not await self._has_application(application):
+            raise ApplicationNotFound(application)
+        async with self._transactions.turn(("key", digest)):
+            present = await self._find_digest(digest)
+            if present is not None:
+                return _own(present.key, application)
+            entry = await self._add_entry(application, digest)
+            created = ids.ticks_to_seconds(self._clock.now())
+            key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
+            version, read_back = new_number(), Request(_KEY, (digest,), self._options.catalogue_serial)
+            result = await self._transactions.run(
+                _ADD_KEY, (digest, *_values(key), version), version, read_back=read_back
+            )
+            if result.is_done:
+                return key
+            if result.row and (other := _found(result.row)).key.application == application:
+                return other.key
+            await self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
+            raise Conflict("This key belongs to another application.")
+
+    async def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
+        """Writes a key's row under its application, under the shortest id that no other key there has."""
+        for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
+            entry = _KeyEntry(digest.hex()[:length], digest, new_number())
+            values = application, entry.id, digest, entry.version
+            read_back = Request(_ENTRY, values[:2], self._options.catalogue_serial)
+            result = await self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
+            if result.is_done:
+                return entry
+            present = _KeyEntry(*result.row) if result.row else None
+            while present is not None and present.digest == digest:
+                # Left by an earlier attempt or by a key that is being revoked: written anew, it will stay.
+                if await self._renew_entry(application, present, entry.version):
+                    return entry
+                present = await self._find_entry(application, entry.id)
+        raise StoreUnavailable("others are adding and revoking the same key")
+
+    async def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
+        values = version, application, entry.id, entry.version
+        return (await self._transactions.run(_RENEW_ENTRY, values, version)).is_done
+
+    @blocking()
+    async def keys(self, application: str) -> list[Key]:
+        entries = [_KeyEntry(*row) for row in await self._ask(_ENTRIES, application)]
+        level = self._options.catalogue_read
+        rows = await self._driver.ask_all([Request(_KEY, (entry.digest,), level) for entry in entries])
+        found = [_found(row[0]).key for row in rows if row]
+        wanted = {(application, entry.id) for entry in entries}
+        keys = {key.id: key for key in found if (key.application, key.id) in wanted}
+        return sorted(keys.values(), key=lambda key: (key.created, key.id))
+
+    @blocking()
+    async def revoke_key(self, application: str, key_id: str) -> None:
+        while True:
+            # The entry first: a caller that adds the key again after it was removed below gives the entry a new
+            # version.
+            entry, found = await self._named_key(application, key_id)
+            read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
+            values = entry.digest, found.version
+            if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
+                await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
+                return
+
+    @blocking()
+    async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+        while True:
+            entry, found = await self._named_key(application, key_id)
+            token = new_number()
+            values = expires, token, entry.digest, found.version
+            if (await self._transactions.run(_EXPIRE_KEY, values, token)).is_done:
+                return msgspec.structs.replace(found.key, expires=expires)
+
+    @blocking()
+    async def find_key(self, digest: bytes) -> Key | None:
+        found = await self._find_digest(digest)
+        return None if found is None else found.key
+
+    async def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _Found]:
+        entry = await self._find_entry(application, key_id)
+        found = None if entry is None else await self._find_digest(entry.digest)
+        if entry is not None and found is not None and (found.key.application, found.key.id) == (application, key_id):
+            return entry, found
+        raise KeyNotFound(key_id)
+
+    async def _find_digest(self, digest: bytes) -> _Found | None:
+        rows = await self._ask(_KEY, digest)
+        return _found(rows[0]) if rows else None
+
+    async def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
+        rows = await self._ask(_ENTRY, application, key_id)
+        return _KeyEntry(*rows[0]) if rows else None
+
+    async def _ask(self, statement: Statement, *values: object) -> list[Any]:
+        return await self._driver.ask(Request(statement, values, self._options.catalogue_read))
+
+
+def _found(row: Sequence[Any]) -> _Found:
+    application, key_id, created, expires, note, scope, version = row
+    key = Key(
+        application=application,
+        id=key_id,
+        created=created,
+        expires=expires,
+        note=note or "",
+        scope=catalogue_rows.scope_of(scope),
+    )
+    return _Found(key, version)
+
+
+def _values(key: Key) -> tuple[Any, ...]:
+    return key.application, key.id, key.created, key.expires, key.note, catalogue_rows.scope_text(key.scope)
+
+
+def _own(key: Key, application: str) -> Key:
+    if key.application != application:
+        raise Conflict("This key belongs to another application.")
+    return key

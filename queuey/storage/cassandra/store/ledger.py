@@ -1,0 +1,102 @@
+"""The ledger in Cassandra: one row for each piece of work, changed by lightweight transactions only.
+
+A change demands the token (column ``version``) that was read with the value it replaces, and writes a fresh one. So it
+is safe to send it again while it is in doubt, whatever values callers choose, and a value that comes back (A, B, A) is
+not taken for one that never went.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import uuid4
+
+from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
+from queuey.storage import IDENTITY, Ledger
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.driver import Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.store.connected import ConnectedStore
+
+KEPT = 30 * 24 * 3600
+"""Max seconds for which an entry is kept after its last change."""
+FOR_EVER = 0
+"""Default TTL: none."""
+LONGEST_WORK = 500
+"""Max bytes of the name of a work."""
+_MOST_PIECES = 1 << 63
+
+_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
+_SET = Statement(
+    "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
+)
+
+
+class LedgerEntry(NamedTuple):
+    version: int | None
+    value: bytes | None
+
+
+NOTHING = LedgerEntry(None, None)
+
+
+class CassandraLedger(ConnectedStore, Ledger):
+    @blocking()
+    async def now(self) -> int:
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+        await self._watch.require()
+        return self._clock.now()
+
+    @blocking()
+    async def entry(self, work: str, piece: int) -> bytes | None:
+        _check(work, piece)
+        return (await self._entry(work, piece)).value
+
+    @blocking()
+    async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        _check(work, piece)
+        kept = min(KEPT, bucketing.longest_ttl(self._clock.now()))
+        return await self._enter(work, piece, value, expected=expected, kept=kept)
+
+    @blocking()
+    async def identity(self) -> str:
+        # A note of another kind, which is kept for ever.
+        found = (await self._entry(IDENTITY, 0)).value
+        if found is None:
+            found = await self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+        return found.decode()
+
+    async def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        async with self._transactions.turn(("ledger", work, piece)):
+            while True:
+                present = await self._entry(work, piece)
+                if present.value is None and expected is not None:
+                    raise Conflict(f"piece {piece} of {work!r} is not in the ledger any more")
+                if present.value is not None and (present.value == value or present.value != expected):
+                    return present.value
+                token = new_number()
+                values = kept, value, token, work, piece, present.version
+                if (await self._transactions.run(_SET, values, token)).is_done:
+                    return value
+                # Another was quicker, or ours was applied and then replaced: what stands there now decides.
+                if self._clock.boottime() > until:
+                    raise StoreBusy("others keep changing this entry of the ledger")
+
+    async def _entry(self, work: str, piece: int) -> LedgerEntry:
+        """Finishes or discards a change whose outcome is unknown, then reads the entry.
+
+        A plain read may miss a change that was accepted by a majority and whose writer then died; it could take effect
+        at any later time, after decisions that were made without it.
+        """
+        rows = await self._driver.ask(Request(_FIND, (work, piece), self._options.catalogue_serial))
+        version, value = rows[0] if rows else NOTHING
+        return NOTHING if version is None or value is None else LedgerEntry(version, value)
+
+
+def _check(work: str, piece: int) -> None:
+    if not 0 < len(work.encode()) <= LONGEST_WORK:
+        raise InvalidRequest({"work": f"must have 1 to {LONGEST_WORK} bytes"})
+    if not 0 <= piece < _MOST_PIECES:
+        raise InvalidRequest({"piece": "must be an integer from 0"})

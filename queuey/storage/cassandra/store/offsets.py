@@ -1,0 +1,181 @@
+"""Offsets of consumer groups in Cassandra.
+
+The offsets of a group are one Cassandra partition. A call reads it, decides about each change, and writes the accepted
+ones in one conditional batch on the partition's ``version``; if another call was faster, it begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queuey import ids
+from queuey.errors import Conflict, GroupNotFound, StoreBusy
+from queuey.ids import Position
+from queuey.messages import Offset, OffsetChange, Queue
+from queuey.storage import Offsets, offset_changes
+from queuey.storage.cassandra.driver import Request, Rows, Statement
+from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.lightweight_transactions import (
+    ChangeResult,
+    new_number,
+    unclear,
+)
+from queuey.storage.cassandra.message_codec import uuid_of
+from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.offset_changes import MOST_READERS, READERS, decide
+
+_ALL = Statement("SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?")
+_ANY = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
+_COMPARE = Statement(
+    "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?", idempotent=False
+)
+_SET = Statement(
+    "UPDATE offsets SET last_id = ?, updated_at = ? WHERE uid = ? AND consumer_group = ? AND partition = ?",
+    idempotent=False,
+)
+_FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
+_FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
+_ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
+_ALL_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
+_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group < ?")
+_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group >= ? LIMIT ?")
+
+_MOST_NOTED = 100_000
+
+
+class OffsetsRow(NamedTuple):
+    """The recorded offsets of a group.
+
+    Attributes:
+        version: The one that the next change must find; None before the first.
+        offsets: By partition.
+    """
+
+    version: int | None
+    offsets: dict[int, Offset]
+
+
+class CassandraOffsets(ConnectedStore, Offsets):
+    @blocking()
+    async def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        offset_changes.check(queue, changes)
+        await self._rows.current(queue)
+        uid = queue.uid
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        compares = any(change.compare for change in changes)
+        async with self._transactions.turn(("offsets", uid, group)):
+            while True:
+                recorded = await self._recorded_offsets(uid, group)
+                decision = decide(recorded.offsets, changes, ids.ticks_to_seconds(self._clock.now()))
+                if not decision.applied:
+                    return decision.result(changes)
+                if not recorded.offsets:
+                    await self._check_group_count(queue, group)
+                await self._note_group(uid, group)
+                sets = [
+                    (_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition))
+                    for offset in decision.changed()
+                ]
+                result = await self._change_offsets(uid, group, recorded.version, sets)
+                if result.is_done:
+                    return decision.result(changes)
+                if result.is_unclear and compares:
+                    raise unclear(f"group {group!r}")
+                self._check_patience(until)
+
+    @blocking()
+    async def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        await self._rows.current(queue)
+        recorded = (await self._recorded_offsets(queue.uid, group)).offsets
+        if not recorded:
+            raise GroupNotFound(group)
+        return [recorded[partition] for partition in sorted(recorded)]
+
+    @blocking()
+    async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
+        rows = map(_decoded, await self._driver.ask_all(reads))
+        return [{part: offset.position for part, offset in sorted(row.offsets.items())} for row in rows]
+
+    @blocking()
+    async def groups(self, queue: Queue) -> list[str]:
+        await self._rows.current(queue)
+        return await self._groups_with_offsets(queue.uid)
+
+    @blocking()
+    async def delete_group(self, queue: Queue, group: str) -> None:
+        await self._rows.current(queue)
+        if not await self._forget_group(queue.uid, group):
+            raise GroupNotFound(group)
+
+    async def forget_offsets(self, uid: int) -> None:
+        """Removes all offsets of a queue that is gone. Idempotent."""
+        rows = await self._driver.ask(Request(_ALL_GROUPS, (uid,), self._options.catalogue_read))
+        for (name,) in rows:
+            await self._forget_group(uid, name)
+        if rows:
+            await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
+
+    async def _recorded_offsets(self, uid: int, group: str) -> OffsetsRow:
+        return _decoded(await self._driver.ask(Request(_ALL, (uid, group), self._options.catalogue_read)))
+
+    async def _check_group_count(self, queue: Queue, group: str) -> None:
+        if group.startswith(READERS):
+            values = queue.uid, READERS, MOST_READERS
+            readers = await self._driver.ask(Request(_READERS, values, self._options.catalogue_read))
+            offset_changes.check_group_count(queue, len(readers), readers=True)
+            return
+        try:
+            offset_changes.check_group_count(queue, len(await self._group_names(queue.uid)))
+        except Conflict:  # Some of these names may be of groups that were forgotten.
+            offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
+
+    async def _note_group(self, uid: int, group: str) -> None:
+        """Notes a group down to be listed; once is enough, because it stays there as long as the queue."""
+        if (uid, group) in self._noted_groups:
+            return
+        await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
+        if len(self._noted_groups) >= _MOST_NOTED:
+            self._noted_groups.clear()
+        self._noted_groups.add((uid, group))
+
+    async def _change_offsets(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
+        token = new_number()
+        return await self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
+
+    async def _groups_with_offsets(self, uid: int) -> list[str]:
+        names = await self._group_names(uid)
+        rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
+        return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
+
+    async def _forget_group(self, uid: int, group: str) -> bool:
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        doubted = False
+        async with self._transactions.turn(("offsets", uid, group)):
+            while True:
+                recorded = await self._recorded_offsets(uid, group)
+                if not recorded.offsets:
+                    return doubted  # If a removal was in doubt before, it was made.
+                removals = [(_FORGET, (uid, group, partition)) for partition in recorded.offsets]
+                result = await self._change_offsets(uid, group, recorded.version, removals)
+                if result.is_done:
+                    return True
+                doubted = doubted or result.is_unclear
+                self._check_patience(until)
+
+    async def _group_names(self, uid: int) -> list[str]:
+        rows = await self._driver.ask(Request(_GROUPS, (uid, READERS), self._options.catalogue_read))
+        return [name for (name,) in rows]
+
+    def _check_patience(self, until: float) -> None:
+        if self._clock.boottime() > until:
+            raise StoreBusy("others keep changing the offsets of this group")
+
+
+def _decoded(rows: Rows) -> OffsetsRow:
+    offsets = {
+        part: Offset(part, ids.parse_position(at.hex), updated) for _, part, at, updated in rows if part is not None
+    }
+    return OffsetsRow(rows[0][0] if rows else None, offsets)

@@ -1,0 +1,228 @@
+"""Queues in Cassandra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import (
+    ApplicationNotFound,
+    QueueChanged,
+    QueueExists,
+    QueueNotFound,
+    StoreClosed,
+    StoreUnavailable,
+    in_doubt,
+)
+from queuey.messages import Queue, QueueSpec
+from queuey.storage import Applications, Catalogue, catalogue_rows
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_index import IndexEntry
+from queuey.storage.cassandra.driver import Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.lightweight_transactions import ChangeResult, new_number
+from queuey.storage.cassandra.store.applications import CassandraApplications
+
+_INSERT = Statement(
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(COLUMNS.split(','))}) IF NOT EXISTS",
+    idempotent=False,
+)
+_UPDATE = Statement(
+    f"UPDATE queues SET {catalogue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
+    idempotent=False,
+)
+_PURGE = Statement(
+    "UPDATE queues SET qid = ?, home_class = ?, longest_ttl = ?, longest_row = ?, version = ? WHERE application = ? "
+    "AND name = ? IF version = ?",
+    idempotent=False,
+)
+_DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
+_TOGETHER = 10
+"""Number of rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
+_SOME = Statement(
+    f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
+)
+_LOOK_EVERY = 0.2
+"""Max seconds until a call that waits for others notices that the store is being closed."""
+_AT_ONCE = 500
+"""Max rows that a listing reads side by side."""
+
+
+class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
+    """The catalogue contract on Cassandra.
+
+    Every change of a queue is one lightweight transaction on its row, and is answered when no process can be using
+    the row of before (see :mod:`queuey.storage.cassandra.catalogue.queue_cache`).
+    """
+
+    @blocking()
+    async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        catalogue_rows.of_new(spec)
+        row, created = await self._find_row(application, name), False
+        if row is None:
+            if not await self._has_application(application):
+                raise ApplicationNotFound(application)
+            async with self._transactions.turn(("queue", application, name)):
+                row, created = await self._create_row(application, name, spec)
+        if differing := catalogue_rows.differing(row.queue, spec):
+            raise QueueExists(row.queue, differing)
+        return row.queue, created
+
+    async def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
+        """Creates a queue, unless another caller creates it first.
+
+        Each attempt has its own numbers. If an attempt succeeds but its answer is lost, others may find and delete that
+        queue: the next attempt must not create a queue with its numbers, and so its messages.
+        """
+        while True:
+            tried: dict[int, Row] = {}
+
+            async def change(tried: dict[int, Row] = tried) -> Request:
+                row = self._new_row(application, name, spec)
+                tried[row.queue.uid] = row
+                await self._index.add(application, name, row.queue.uid)
+                return self._transactions.request(_INSERT, _values_of(row))
+
+            result = await self._transactions.decide(change)
+            try:
+                present = tried[next(reversed(tried))] if result.is_done else await self._find_row(application, name)
+            except StoreUnavailable as error:
+                if result.is_unclear:
+                    raise in_doubt(error) from error
+                raise
+            for uid in tried.keys() - {present.queue.uid if present else 0}:
+                await self._index.remove(application, name, uid)
+            if present is not None:
+                self._rows.put(present)
+                return present, present.queue.uid in tried
+            # The other caller has deleted it again.
+
+    def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
+        now, read_at = self._clock.both()
+        queue = Queue(
+            application=application,
+            name=name,
+            uid=new_number(),
+            qid=new_number(),
+            created=ids.ticks_to_seconds(now),
+            version=new_number(),
+            **catalogue_rows.given(spec),
+        )
+        longest_ttl = self._default_longest_ttl(queue)
+        return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
+
+    def _default_longest_ttl(self, queue: Queue) -> int:
+        return self._options.default_ttl if queue.ttl is None else queue.ttl
+
+    async def _find_row(self, application: str, name: str) -> Row | None:
+        try:
+            return await self._rows.read(application, name)
+        except QueueNotFound:
+            return None
+
+    @blocking()
+    async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        row = None if fresh else self._rows.get(application, name)
+        return (row or await self._rows.read(application, name)).queue
+
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        row = self._rows.get(application, name)
+        return None if row is None else row.queue
+
+    @blocking()
+    async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+        fields = catalogue_rows.changed(queue, changes, clear)
+        updated = msgspec.structs.replace(queue, **fields, version=new_number())
+        changed = await self._change_row(
+            queue, _UPDATE, (*catalogue_rows.values(updated), updated.version), updated.version
+        )
+        changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
+        await self._wait_for_others()
+        return updated
+
+    @blocking()
+    async def purge_queue(self, queue: Queue) -> Queue:
+        purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
+        longest_ttl = self._default_longest_ttl(queue)
+        await self._dig(queue, deleted=False)
+        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
+        changed = await self._change_row(queue, _PURGE, numbers, purged.version)
+        changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
+        await self._wait_for_others()
+        self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
+        return purged
+
+    @blocking()
+    async def delete_queue(self, queue: Queue) -> None:
+        await self._dig(queue, deleted=True)
+        changed = await self._change_row(queue, _DELETE)
+        # After a doubt the name may be that of another queue, which was made since.
+        if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
+            raise QueueChanged(queue.name)
+        await self._wait_for_others()
+        self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
+        await self._index.remove(queue.application, queue.name, queue.uid)
+
+    async def _dig(self, queue: Queue, *, deleted: bool) -> None:
+        row = await self._rows.current(queue, since=self._clock.boottime())
+        await self._pending_deletes.dig(row, self._clock.now(), deleted=deleted)
+
+    async def _change_row(
+        self, queue: Queue, statement: Statement, values: tuple[object, ...] = (), token: int | None = None
+    ) -> ChangeResult:
+        key = queue.application, queue.name
+        read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
+        async with self._transactions.turn(("queue", *key)):
+            self._rows.forget(*key)
+            result = await self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
+            self._rows.forget(*key)
+        return result
+
+    async def _wait_for_others(self) -> None:
+        began = self._clock.boottime()
+        while True:
+            if not self._timing.fresh(self._clock.boottime()):
+                await self._renew_times()
+            left = began + self._timing.assumed.row_age - self._clock.boottime()
+            if left <= 0:
+                return
+            await self._driver.loop.sleep(self._deadline.left(min(left, _LOOK_EVERY)))
+            if self._closing.is_set():
+                raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
+
+    async def _renew_times(self) -> None:
+        try:
+            problem = await self._timing.renew(self._driver)
+        except StoreUnavailable as error:
+            raise in_doubt(error) from error
+        if problem is not None:
+            raise StoreUnavailable(f"{problem}; the queue has changed", outcome="unknown")
+
+    @blocking()
+    async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        # The order is that of UTF-8 bytes.
+        found: list[Queue] = []
+        scan = self._index.scan(application, start)
+        while len(found) < limit and (entries := await scan.take(min(limit - len(found), _AT_ONCE))):
+            found += await self._existing_queues(application, entries)
+        return found
+
+    async def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
+        names = list(dict.fromkeys(entry.name for entry in entries))
+        names += names[-1:] * (-len(names) % _TOGETHER)
+        some = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
+        read_at = self._clock.boottime()
+        level = self._options.catalogue_read
+        found = await self._driver.ask_all([Request(_SOME, (application, *each), level) for each in some])
+        rows = [row_of(application, name, values, read_at) for some in found for name, *values in some]
+        by_uid = {row.queue.uid: row.queue for row in rows}
+        return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]
+
+
+def _values_of(row: Row) -> tuple[object, ...]:
+    queue = row.queue
+    numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
+    return queue.application, queue.name, *numbers, *catalogue_rows.values(queue), queue.created, queue.version

@@ -1,0 +1,108 @@
+"""Records in Cassandra, in four shards: a change is a lightweight transaction on the record's row.
+
+So what is due is found by reading four Cassandra partitions, however many applications have records. Each has some of
+the records of every application, and many processes may change records of one application at the same moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from queuey.errors import RecordChanged
+from queuey.messages import Record, RecordDue
+from queuey.storage import Records, items
+from queuey.storage.cassandra.driver import Request, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.store.connected import ConnectedStore
+
+SHARDS = 4
+_ROWS_IN_A_TURN = 2_000
+"""Max rows that one turn of the loop goes through."""
+
+_ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
+_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}", frequent=True)
+_LIST = Statement(
+    "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
+    "LIMIT ?"
+)
+_CREATE = Statement(
+    "INSERT INTO records (kind, shard, application, name, value, due, version) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "IF NOT EXISTS",
+    idempotent=False,
+)
+_CHANGE = Statement(f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_ROW} IF version = ?", idempotent=False)
+_REMOVE = Statement(f"DELETE FROM records WHERE {_ROW} IF version = ?", idempotent=False)
+_DUE = Statement("SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ?")
+_DUE_OF = Statement(
+    "SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ? AND application = ?"
+)
+
+
+class CassandraRecords(ConnectedStore, Records):
+    @blocking()
+    async def record(self, kind: str, application: str, name: str) -> Record | None:
+        # Finishes or discards a change whose outcome is unknown, then reads.
+        values = kind, _shard(application, name), application, name
+        rows = await self._driver.ask(Request(_FIND, values, self._options.catalogue_serial))
+        return Record(kind, application, name, *rows[0]) if rows else None
+
+    @blocking()
+    async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
+        level = self._options.catalogue_read
+        some = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
+        found = [Record(kind, application, *row) for rows in await self._driver.ask_all(some) for row in rows]
+        # Cassandra orders names by their bytes, and so does the merge.
+        return heapq.nsmallest(limit, found, key=lambda record: record.name.encode())
+
+    @blocking()
+    async def set_record(self, record: Record) -> Record:
+        items.check_record(record)
+        new = replace(record, version=new_number())
+        row = record.kind, _shard(record.application, record.name), record.application, record.name
+        async with self._transactions.turn(("record", *row)):
+            if record.version:
+                values = new.value, new.due, new.version, *row, record.version
+                result = await self._transactions.run(_CHANGE, values, new.version)
+            else:
+                # The refusal of an insert shows the whole row, key and all.
+                read_back = Request(_FIND, row, self._options.catalogue_serial)
+                result = await self._transactions.run(
+                    _CREATE, (*row, new.value, new.due, new.version), new.version, read_back=read_back
+                )
+        result.require(RecordChanged(record.name), f"record {record.name!r}")
+        return new
+
+    @blocking()
+    async def remove_record(self, record: Record) -> None:
+        row = record.kind, _shard(record.application, record.name), record.application, record.name
+        async with self._transactions.turn(("record", *row)):
+            read_back = Request(_FIND, row, self._options.catalogue_serial)
+            result = await self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
+        # If it is there after a doubt, it may have been changed before, or removed by this call and made again.
+        result.require(RecordChanged(record.name), f"record {record.name!r}")
+
+    @blocking()
+    async def due_records(
+        self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
+    ) -> list[RecordDue]:
+        # Cost: reads all that there are of the kind, or of the application, without values.
+        level = self._options.catalogue_read
+        if application is None:
+            some = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]
+        else:
+            some = [Request(_DUE_OF, (kind, shard, application), level) for shard in range(SHARDS)]
+        due: list[RecordDue] = []
+        for rows in await self._driver.ask_all(some):
+            for first in range(0, len(rows), _ROWS_IN_A_TURN):
+                due += [RecordDue(*row) for row in rows[first : first + _ROWS_IN_A_TURN] if row[2] <= until]
+                await self._driver.loop.next_turn()
+        return heapq.nsmallest(limit, due, key=attrgetter("due"))
+
+
+def _shard(application: str, name: str) -> int:
+    return zlib.crc32(f"{application}/{name}".encode()) % SHARDS

@@ -1,0 +1,298 @@
+"""Whole ranges out of the embedded store and into it, and measures of whole queues."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import TooLate
+from queuey.ids import LOW_MIN, TICKS_MAX, Position
+from queuey.messages import Measure, Message, Queue, Slice
+from queuey.storage import items as items_of
+from queuey.storage.sqlite import row_codec
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.messages import SqliteMessages, behind
+from queuey.storage.sqlite.slices import FROM, RANGE, bounds, live_keys
+from queuey.storage.sqlite.write.transaction import Row, Transaction
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+LOADED_AT_ONCE = 1000
+_STEP = 64
+"""Max rows between checks of the size of a batch."""
+_TAKE = [itemgetter(number) for number in range(6)]
+_BODY = 3
+
+# Bodies as blobs: text would be decoded only to be encoded again.
+_ROWS = (
+    f"SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta {RANGE} ORDER BY ticks, low LIMIT ?"
+)
+
+
+MEASURED_QUEUES = 500
+"""Max queues that are read in one snapshot."""
+MEASURED_MESSAGES = 50_000
+"""Max messages of one partition that are counted in one snapshot, about."""
+SPARE_ROWS = 8
+"""Number of rows to read beyond the expected ones of a partition, because the counts of windows may be a little low."""
+_END: Position = (TICKS_MAX + 1, LOW_MIN)
+
+_HELD = (
+    "SELECT queue_partition, sum(message_count), min(max(first_ticks, ?2 - longest_ttl)) FROM json_each(?1) AS asked "
+    "CROSS JOIN expiry_windows ON queue_partition >= asked.value << 8 AND queue_partition < (asked.value + 1) << 8 "
+    "WHERE expired_by > ?2 "
+    "GROUP BY queue_partition ORDER BY queue_partition"
+)
+_SOME = (
+    "SELECT count(*), sum(size), min(ticks), max(ticks), min(low), max(low), min(expires) "  # noqa: S608 - constants only
+    f"FROM (SELECT queue_partition, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE "
+    "queue_partition = ?"
+)
+"""Selects rows of the partition among the first ones from a position on."""
+_NEXT = f"SELECT queue_partition, ticks, low {FROM} LIMIT 1 OFFSET ?"
+_ALIVE = f"SELECT count(*), sum(octet_length(body)) {RANGE}"
+_OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
+_NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
+
+
+class SqliteBulk(SqliteMessages):
+    def horizon(self, queue: Queue) -> int:
+        with self._db.readers.reading() as connection:
+            safe = self._sample(connection, queue)
+        return behind(queue, safe, self._db.clock())
+
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+
+        more = True
+        while more:
+            values, more = self._columns(queue, part, bodies=bodies)
+            if not values[0]:
+                return
+            part = msgspec.structs.replace(part, lower=ids.following((values[0][-1], values[1][-1])))
+            if bodies:
+                values[4:] = [list(map(columns.marked, values[4], values[5]))]
+            yield columns.batch_from(*values)
+
+    def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
+        """Reads the first rows of a slice; returns their columns and whether there may be more."""
+        limit = max(0, part.limit)
+        with self._db.readers.reading() as connection:
+            where = self._where(connection, queue, part)
+            if bodies:
+                return _gathered(connection.execute(_ROWS, (*where, limit)), limit, part.max_bytes)
+            found: list[list[int]] = [[], [], []]
+            for keys in live_keys(connection, *where, limit=limit):
+                for take, column in zip(_TAKE[1:4], found, strict=True):
+                    column.extend(map(take, keys))
+        return found, len(found[0]) >= limit
+
+    def _where(self, connection: Connection, queue: Queue, part: Slice) -> tuple[int, int, int, int, int, int]:
+        """Returns the parameters of ``RANGE`` for a slice: partition, lower and upper position, now."""
+        safe = self._sample(connection, queue)
+        now = self._db.clock()
+        qp = queue.qid << 8 | part.partition if 0 < part.partition <= queue.partitions else -1
+        lower, upper = bounds(connection, qp, part, behind(queue, safe, now) if part.delayed else safe, now)
+        return (qp, *lower, *upper, now)
+
+    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        count = 0
+        end = part.lower
+        with self._db.readers.reading() as connection:
+            where = self._where(connection, queue, part)
+            for keys in live_keys(connection, *where, limit=part.limit):
+                count += len(keys)
+                end = ids.following(keys[-1][1:3])
+        return count, end if count >= part.limit else max(part.lower, where[3:5])
+
+    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+        yield from measure(self._db, queues)
+
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        written = 0
+        left = iter(messages)
+        while some := list(islice(left, LOADED_AT_ONCE)):
+            _check(queue, some)
+
+            def work(transaction: Transaction, some: list[Message] = some) -> int:
+                transaction.verify(queue)
+                return _load(transaction, queue, some)
+
+            written += self._db.writer.perform(work)
+        return written
+
+    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        messages = list(messages)
+        _check(queue, messages)
+        lowest = min((message.ticks for message in messages), default=None)
+
+        def work(transaction: Transaction) -> int:
+            transaction.verify(queue)
+            if lowest is None:
+                return 0
+            if lowest <= transaction.last:
+                raise TooLate(written=False)
+            return _load(transaction, queue, messages)
+
+        return self._db.writer.perform(work)
+
+
+def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
+    """Collects rows until one of the two bounds; returns their columns and whether a bound was met.
+
+    Rows are taken apart a few at a time: thousands of them would set off the garbage collector.
+    """
+    columns: list[list[Any]] = [[] for _ in _TAKE]
+    left = max(1, max_bytes)
+    step = 1
+    while left > 0 and (chunk := list(islice(cursor, step))):
+        size = sum(map(len, map(_TAKE[_BODY], chunk)))
+        if size >= left:
+            chunk = chunk[: _reaching(chunk, left)]
+        left -= size
+        # No more than fits if bodies go on like these: long ones would be read again and again.
+        step = min(_STEP, max(1, left * step // max(1, size)))
+        for take, column in zip(_TAKE, columns, strict=True):
+            column.extend(map(take, chunk))
+    return columns, left <= 0 or len(columns[0]) >= limit
+
+
+def _reaching(chunk: list[Any], size: int) -> int:
+    """Returns how many rows it takes until their bodies are of a size, all if they are not."""
+    ends = accumulate(len(row[_BODY]) for row in chunk)
+    return next((number for number, end in enumerate(ends, 1) if end >= size), len(chunk))
+
+
+def _check(queue: Queue, messages: Sequence[Message]) -> None:
+    for message in messages:
+        items_of.check_partition(queue, message.partition)
+        items_of.check_text(message.body)
+
+
+def _load(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
+    """Stores messages at their ids; returns how many were alive."""
+    # So that ids up to now are not ahead of the clock.
+    transaction.advance()
+    alive = [message for message in messages if message.expires > transaction.now]
+    base = queue.qid << 8
+    # By id, so that of several messages for one id the last one stays.
+    found: dict[tuple[int, int, int], Row] = {}
+    for one in alive:
+        key = (base | one.partition, one.ticks, one.low)
+        found[key] = (*key, one.expires, one.body, row_codec.encode_meta(one.meta))
+    transaction.put_all(list(found.values()))
+    return len(alive)
+
+
+def measure(
+    database: Database, queues: Sequence[Queue], *, messages: int = MEASURED_MESSAGES
+) -> Iterator[list[Measure]]:
+    """Measures queues, at most ``messages`` of a partition in one snapshot; see the storage contract.
+
+    Each partition is counted by one statement, prepared once: for queues of a few messages that is as cheap as one
+    statement for many of them, which would have to sort. A snapshot is held for one chunk of queues or of a partition's
+    messages and no longer, because while one is held the write-ahead log cannot start over.
+    """
+    for start in range(0, len(queues), MEASURED_QUEUES):
+        yield from _measure_some(database, queues[start : start + MEASURED_QUEUES], messages)
+
+
+def _measure_some(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
+    now = database.clock()
+    found: defaultdict[int, list[Measure]] = defaultdict(list)
+    large: defaultdict[int, list[tuple[int, Measure | None, Position]]] = defaultdict(list)
+    with _snapshot(database) as connection:
+        current = [_is_current(database, connection, queue) for queue in queues]
+        asked = json.dumps([queue.qid for queue, good in zip(queues, current, strict=True) if good])
+        held: Any = connection.execute(_HELD, (asked, now)).fetchall()
+        for qp, count, ticks in held:
+            one, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE_ROWS, messages), now)
+            if border is not None:
+                large[qp >> 8].append((qp, one, border))
+            elif one is not None:
+                found[qp >> 8].append(one)
+    for queue, good in zip(queues, current, strict=True):
+        if not good:
+            yield []
+        elif queue.qid in large:
+            more = [_count_on(database, qp, one, border, now, messages) for qp, one, border in large[queue.qid]]
+            with _snapshot(database) as connection:
+                kept = _is_current(database, connection, queue)
+            every = found[queue.qid] + [one for one in more if one is not None]
+            yield sorted(every, key=lambda one: one.partition) if kept else []
+        else:
+            yield found[queue.qid]
+
+
+@contextlib.contextmanager
+def _snapshot(database: Database) -> Iterator[Connection]:
+    """Lends a connection in a transaction: to begin one for every statement would cost more than the statements."""
+    with database.readers.reading() as connection:
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+
+
+def _is_current(database: Database, connection: Connection, queue: Queue) -> bool:
+    if queue.version == database.read_catalogue(connection):
+        return True
+    return row_codec.find_queue(connection, queue.application, queue.name, queue.version) == queue
+
+
+def _count(
+    connection: Connection, qp: int, lower: Position, limit: int, now: int
+) -> tuple[Measure | None, Position | None]:
+    """Measures live messages among ``limit`` rows of a partition.
+
+    Returns:
+        The measure, None if there are none; and the next position of the partition, None at its end.
+    """
+    sums: Any = connection.execute(_SOME, (qp, *lower, limit, qp)).fetchone()
+    count, size, first, last, low, high, ended = sums
+    following: Any = connection.execute(_NEXT, (qp, *lower, limit)).fetchone() if count == limit else None
+    border: Position | None = following[1:] if following is not None and following[0] == qp else None
+    if not count:
+        return None, border
+    oldest: Any = (first, low)
+    newest: Any = (last, high)
+    where = (qp, *lower, *(border or _END), now)
+    if ended <= now:
+        [(count, size)] = connection.execute(_ALIVE, where).fetchall()
+        if not count:
+            return None, border
+    if low != high or ended <= now:
+        # Ids of several processes, or some that have expired: these four belong to other messages.
+        oldest = connection.execute(_OLDEST, where).fetchone()
+        newest = connection.execute(_NEWEST, where).fetchone()
+    return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest), border
+
+
+def _count_on(
+    database: Database, qp: int, total: Measure | None, border: Position | None, now: int, messages: int
+) -> Measure | None:
+    """Measures the rest of a large partition, a snapshot for each part of it."""
+    while border is not None:
+        with _snapshot(database) as connection:
+            part, border = _count(connection, qp, border, messages, now)
+        if part is not None:
+            total = part if total is None else _joined(total, part)
+    return total
+
+
+def _joined(one: Measure, other: Measure) -> Measure:
+    """Returns the measure of two ranges of a partition, the second above the first."""
+    count, size = one.count + other.count, one.size + other.size
+    return Measure(one.partition, count, size, exact=True, oldest=one.oldest, newest=other.newest)

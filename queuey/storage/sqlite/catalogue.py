@@ -1,0 +1,241 @@
+"""Queues, applications and keys of the embedded store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, QueueExists, QueueNotFound
+from queuey.messages import OPERATORS, Key, Queue, QueueSpec, Scope
+from queuey.storage import Applications, Catalogue, catalogue_rows
+from queuey.storage.sqlite import row_codec
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.write.transaction import Transaction
+
+_INSERT = (
+    f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) "  # noqa: S608 - constants
+    f"VALUES ({', '.join('?' for _ in row_codec.QUEUE_COLUMNS.split(','))})"
+)
+_UPDATE = f"UPDATE queues SET {catalogue_rows.assignments()} WHERE application = ? AND name = ?"  # noqa: S608 - constants
+_LIST_QUEUES = (
+    f"SELECT {row_codec.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
+    "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
+)
+
+
+_LIST_APPLICATIONS = "SELECT name FROM applications WHERE name >= ? ORDER BY name LIMIT ?"
+_KEY = "SELECT application, id, created, expires, note, scope FROM keys "
+_CACHED = 5.0
+"""Max seconds for which the existence of an application is remembered."""
+
+
+class SqliteCatalogue(Catalogue, Applications):
+    _db: Database
+    _known: dict[str, float]
+
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        fields = catalogue_rows.of_new(spec)
+
+        def work(transaction: Transaction) -> tuple[Queue, bool]:
+            connection = transaction.connection
+            present = row_codec.find_queue(connection, application, name, transaction.catalogue)
+            if present is not None:
+                if differing := catalogue_rows.differing(present, spec):
+                    raise QueueExists(present, differing)
+                return present, False
+            if not row_codec.has_application(connection, application):
+                raise ApplicationNotFound(application)
+            number = transaction.new_id()
+            queue = Queue(
+                application=application,
+                name=name,
+                uid=number,
+                qid=number,
+                created=ids.ticks_to_seconds(transaction.now),
+                version=transaction.catalogue,
+                **fields,
+            )
+            connection.execute(_INSERT, row_codec.queue_to_row(queue))
+            return queue, True
+
+        queue, created = self._db.writer.perform(work)
+        self._db.queues.put(queue)
+        return queue, created
+
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        cached = None if fresh else self.cached_queue(application, name)
+        if cached is not None:
+            return cached
+        with self._db.readers.reading() as connection:
+            # The version first: a change between the two reads then makes the row look older than it is, never newer.
+            catalogue = self._db.read_catalogue(connection)
+            queue = row_codec.find_queue(connection, application, name, catalogue)
+        if queue is None:
+            self._db.queues.drop(application, name)
+            raise QueueNotFound(name)
+        self._db.queues.put(queue)
+        return queue
+
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        cached = self._db.queues.get((application, name))
+        return cached if cached is not None and cached.version == self._db.catalogue else None
+
+    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+        fields = catalogue_rows.changed(queue, changes, clear)
+
+        def work(transaction: Transaction) -> Queue:
+            transaction.verify(queue)
+            changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
+            transaction.connection.execute(_UPDATE, (*catalogue_rows.values(changed), queue.application, queue.name))
+            return changed
+
+        return self._changed(queue, self._db.writer.perform(work))
+
+    def delete_queue(self, queue: Queue) -> None:
+        def work(transaction: Transaction) -> None:
+            transaction.verify(queue)
+            transaction.change_catalogue()
+            connection = transaction.connection
+            connection.execute("DELETE FROM queues WHERE application = ? AND name = ?", (queue.application, queue.name))
+            connection.execute("DELETE FROM offsets WHERE uid = ?", (queue.uid,))
+            connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
+
+        self._db.queues.drop(queue.application, queue.name)
+        self._db.writer.perform(work)
+        self._db.queues.drop(queue.application, queue.name)
+
+    def purge_queue(self, queue: Queue) -> Queue:
+        def work(transaction: Transaction) -> Queue:
+            transaction.verify(queue)
+            purged = msgspec.structs.replace(queue, qid=transaction.new_id(), version=transaction.change_catalogue())
+            transaction.connection.execute(
+                "UPDATE queues SET qid = ? WHERE application = ? AND name = ?",
+                (purged.qid, queue.application, queue.name),
+            )
+            transaction.connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
+            return purged
+
+        return self._changed(queue, self._db.writer.perform(work))
+
+    def _changed(self, old: Queue, new: Queue) -> Queue:
+        self._db.queues.drop(old.application, old.name)
+        self._db.queues.put(new)
+        return new
+
+    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        with self._db.readers.reading() as connection:
+            catalogue = self._db.read_catalogue(connection)
+            found = connection.execute(_LIST_QUEUES, (application, start, limit)).fetchall()
+        return [row_codec.queue_from_row(row, catalogue) for row in found]
+
+    def create_application(self, name: str) -> None:
+        def work(transaction: Transaction) -> None:
+            connection = transaction.connection
+            if row_codec.has_application(connection, name):
+                raise ApplicationExists(name)
+            created = ids.ticks_to_seconds(transaction.now)
+            connection.execute("INSERT INTO applications VALUES (?, ?)", (name, created))
+
+        self._db.writer.perform(work)
+
+    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+        most = -1 if limit is None else limit
+        with self._db.readers.reading() as connection:
+            return [name for (name,) in connection.execute(_LIST_APPLICATIONS, (start, most))]
+
+    def has_application(self, name: str) -> bool:
+        now = time.monotonic()
+        if self._known.get(name, 0.0) > now:
+            return True
+        with self._db.readers.reading() as connection:
+            found = row_codec.has_application(connection, name)
+        if found:
+            self._known[name] = now + _CACHED
+        return found
+
+    def add_key(
+        self,
+        application: str,
+        digest: bytes,
+        *,
+        expires: float | None = None,
+        note: str = "",
+        scope: Scope | None = None,
+    ) -> Key:
+        def work(transaction: Transaction) -> Key:
+            connection = transaction.connection
+            if application != OPERATORS and not row_codec.has_application(connection, application):
+                raise ApplicationNotFound(application)
+            present = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
+            if present is not None:
+                if present[0] != application:
+                    raise Conflict("This key belongs to another application.")
+                return _key(present)
+            taken = {key_id for (key_id,) in connection.execute("SELECT id FROM keys")}
+            key = Key(
+                application=application,
+                id=next(name for n in range(8, 65) if (name := digest.hex()[:n]) not in taken),
+                created=ids.ticks_to_seconds(transaction.now),
+                expires=expires,
+                note=note,
+                scope=scope,
+            )
+            connection.execute(
+                "INSERT INTO keys (digest, application, id, created, expires, note, scope) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (digest, application, key.id, key.created, expires, note, catalogue_rows.scope_text(scope)),
+            )
+            return key
+
+        return self._db.writer.perform(work)
+
+    def keys(self, application: str) -> list[Key]:
+        with self._db.readers.reading() as connection:
+            return [
+                _key(row)
+                for row in connection.execute(_KEY + "WHERE application = ? ORDER BY created, id", (application,))
+            ]
+
+    def revoke_key(self, application: str, key_id: str) -> None:
+        def work(transaction: Transaction) -> None:
+            gone = transaction.connection.execute(
+                "DELETE FROM keys WHERE application = ? AND id = ? RETURNING id", (application, key_id)
+            ).fetchall()
+            if not gone:
+                raise KeyNotFound(key_id)
+
+        self._db.writer.perform(work)
+
+    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+        def work(transaction: Transaction) -> Key:
+            connection = transaction.connection
+            connection.execute(
+                "UPDATE keys SET expires = ? WHERE application = ? AND id = ?", (expires, application, key_id)
+            )
+            row = connection.execute(_KEY + "WHERE application = ? AND id = ?", (application, key_id)).fetchone()
+            if row is None:
+                raise KeyNotFound(key_id)
+            return _key(row)
+
+        return self._db.writer.perform(work)
+
+    def find_key(self, digest: bytes) -> Key | None:
+        with self._db.readers.reading() as connection:
+            row = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else _key(row)
+
+
+def _key(row: Any) -> Key:  # noqa: ANN401 - a row of the driver
+    application, key_id, created, expires, note, scope = row
+    return Key(
+        application=application,
+        id=key_id,
+        created=created,
+        expires=expires,
+        note=note,
+        scope=catalogue_rows.scope_of(scope),
+    )

@@ -1,1 +1,0 @@
-"""The store's applications, queues, offsets, ledger and records."""

@@ -1,0 +1,214 @@
+"""Progress that the embedded store keeps beside messages: offsets of groups, the ledger, and records.
+
+An entry and a record are a row each, compared and set in one write transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import Conflict, GroupNotFound, RecordChanged
+from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
+from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
+from queuey.storage import IDENTITY, Ledger, Offsets, Records, items, offset_changes
+from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.write.transaction import Transaction
+
+_OFFSETS = (
+    "SELECT partition, ticks, low, updated_at FROM offsets WHERE uid = ? AND consumer_group = ? ORDER BY partition"
+)
+_GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
+_READERS = (
+    "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
+)
+_SET_OFFSET = (
+    "INSERT INTO offsets (uid, consumer_group, partition, ticks, low, updated_at) VALUES (?, ?, ?, ?, ?, ?) ON "
+    "CONFLICT (uid, consumer_group, partition) "
+    "DO UPDATE SET ticks = excluded.ticks, low = excluded.low, updated_at = excluded.updated_at"
+)
+LEDGER_KEPT = 30 * 86_400 * TICKS_PER_SECOND
+"""Number of ticks after its last change at which the sweep removes an entry."""
+
+_LAST_TICKS = "SELECT last_ticks FROM clock"
+_ENTRY = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
+_SET_ENTRY = (
+    "INSERT INTO ledger (work, piece, value, changed_ticks) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (work, piece) DO UPDATE SET value = excluded.value, changed_ticks = excluded.changed_ticks"
+)
+_RECORD = "SELECT value, due, version FROM records WHERE kind = ? AND application = ? AND name = ?"
+_RECORDS = (
+    "SELECT name, value, due, version FROM records WHERE kind = ? AND application = ? AND name >= ? "
+    "ORDER BY name LIMIT ?"
+)
+_SET_RECORD = "INSERT OR REPLACE INTO records (kind, application, name, value, due, version) VALUES (?, ?, ?, ?, ?, ?)"
+_REMOVE_RECORD = "DELETE FROM records WHERE kind = ? AND application = ? AND name = ?"
+_DUE = "SELECT application, name, due, version FROM records WHERE kind = ? AND due <= ? ORDER BY due LIMIT ?"
+_DUE_OF = (
+    "SELECT application, name, due, version FROM records WHERE kind = ? AND application = ? AND due <= ? "
+    "ORDER BY due LIMIT ?"
+)
+
+
+class SqliteProgress(Offsets, Ledger, Records):
+    _db: Database
+
+    # Offsets
+
+    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        offset_changes.check(queue, changes)
+
+        def work(transaction: Transaction) -> Decision:
+            transaction.verify(queue)
+            connection = transaction.connection
+            present = {offset.partition: offset for offset in _offsets(connection, queue, group)}
+            decision = decide(present, changes, ids.ticks_to_seconds(transaction.now))
+            if decision.applied and not present:
+                _check_group_count(connection, queue, group)
+            for offset in decision.changed():
+                connection.execute(_SET_OFFSET, (queue.uid, group, offset.partition, *offset.position, offset.updated))
+            return decision
+
+        # Comparisons that fail are no error inside the transaction: the call's other offsets are to be kept.
+        return self._db.writer.perform(work).result(changes)
+
+    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        with self._db.readers.reading() as connection:
+            self._db.verify(connection, queue)
+            found = _offsets(connection, queue, group)
+        if not found:
+            raise GroupNotFound(group)
+        return found
+
+    def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+        with self._db.readers.reading() as connection:
+            found = [_offsets(connection, queue, group) for queue in queues]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
+
+    def groups(self, queue: Queue) -> list[str]:
+        with self._db.readers.reading() as connection:
+            self._db.verify(connection, queue)
+            return _groups(connection, queue)
+
+    def delete_group(self, queue: Queue, group: str) -> None:
+        def work(transaction: Transaction) -> None:
+            transaction.verify(queue)
+            if not transaction.connection.execute(
+                "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? RETURNING partition", (queue.uid, group)
+            ).fetchall():
+                raise GroupNotFound(group)
+
+        self._db.writer.perform(work)
+
+    # Ledger
+
+    def now(self) -> int:
+        with self._db.readers.reading() as connection:
+            row: Any = connection.execute(_LAST_TICKS).fetchone()
+        last: int = row[0]
+        return max(last, self._db.clock())
+
+    def ids_ahead(self) -> float:
+        return max(0, self.now() - self._db.clock()) / TICKS_PER_SECOND
+
+    def entry(self, work: str, piece: int) -> bytes | None:
+        with self._db.readers.reading() as connection:
+            return _entry(connection, work, piece)
+
+    def identity(self) -> str:
+        found = self.entry(IDENTITY, 0)
+        if found is None:
+            found = self.enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, changed=TICKS_MAX)
+        return found.decode()
+
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, changed: int = 0) -> bytes:
+        # ``changed`` counts for the sweep: now, unless it is given.
+        def change(transaction: Transaction) -> bytes:
+            present = _entry(transaction.connection, work, piece)
+            if present != expected:
+                if present is None:
+                    message = f"piece {piece} of {work!r} is not in the ledger any more"
+                    raise Conflict(message)
+                return present
+            transaction.connection.execute(_SET_ENTRY, (work, piece, value, changed or transaction.now))
+            return value
+
+        return self._db.writer.perform(change)
+
+    # Records
+
+    def record(self, kind: str, application: str, name: str) -> Record | None:
+        with self._db.readers.reading() as connection:
+            row: Any = connection.execute(_RECORD, (kind, application, name)).fetchone()
+        return None if row is None else Record(kind, application, name, *row)
+
+    def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
+        with self._db.readers.reading() as connection:
+            rows: Any = connection.execute(_RECORDS, (kind, application, start, limit)).fetchall()
+        return [Record(kind, application, *row) for row in rows]
+
+    def set_record(self, record: Record) -> Record:
+        items.check_record(record)
+        new = replace(record, version=secrets.randbits(62) | 1)
+        self._db.writer.perform(partial(_set_record, record.version, new), weight=len(record.value))
+        return new
+
+    def remove_record(self, record: Record) -> None:
+        self._db.writer.perform(partial(_remove_record, record))
+
+    def due_records(
+        self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
+    ) -> list[RecordDue]:
+        with self._db.readers.reading() as connection:
+            if application is None:
+                rows: Any = connection.execute(_DUE, (kind, until, limit)).fetchall()
+            else:
+                rows = connection.execute(_DUE_OF, (kind, application, until, limit)).fetchall()
+        return [RecordDue(*row) for row in rows]
+
+
+def _offsets(connection: Connection, queue: Queue, group: str) -> list[Offset]:
+    found: Any = connection.execute(_OFFSETS, (queue.uid, group)).fetchall()
+    return [Offset(partition, (ticks, low), updated) for partition, ticks, low, updated in found]
+
+
+def _groups(connection: Connection, queue: Queue) -> list[str]:
+    return [name for (name,) in connection.execute(_GROUPS, (queue.uid, READERS))]
+
+
+def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
+    if not group.startswith(READERS):
+        offset_changes.check_group_count(queue, len(_groups(connection, queue)))
+        return
+    counted: Any = connection.execute(_READERS, (queue.uid, READERS, MOST_READERS)).fetchone()
+    offset_changes.check_group_count(queue, counted[0], readers=True)
+
+
+def _entry(connection: Connection, work: str, piece: int) -> bytes | None:
+    row: Any = connection.execute(_ENTRY, (work, piece)).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _compare_record(connection: Connection, record: Record, version: int) -> None:
+    row: Any = connection.execute(_RECORD, (record.kind, record.application, record.name)).fetchone()
+    if (0 if row is None else row[2]) != version:
+        raise RecordChanged(record.name)
+
+
+def _set_record(version: int, new: Record, transaction: Transaction) -> None:
+    _compare_record(transaction.connection, new, version)
+    values = new.kind, new.application, new.name, new.value, new.due, new.version
+    transaction.connection.execute(_SET_RECORD, values)
+
+
+def _remove_record(record: Record, transaction: Transaction) -> None:
+    _compare_record(transaction.connection, record, record.version or -1)
+    transaction.connection.execute(_REMOVE_RECORD, (record.kind, record.application, record.name))

@@ -1,1 +1,0 @@
-"""Reads of messages: slices, whole ranges, statistics."""

@@ -1,1 +1,0 @@
-"""The client for browsers and Node, served at ``/client/queuey.js``."""

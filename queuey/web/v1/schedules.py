@@ -1,0 +1,289 @@
+"""Schedules: views, and how callers save them: a plan in JSON is read, checked with the caller's rights, and merged.
+
+A schedule goes on when the credential that made it has ended. So it takes the right to administer its queue, besides
+the right to send there: a credential that may only send leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey.api import schedules as api
+from queuey.api.messages import ScheduledMessage
+from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
+from queuey.messages import Meta, Queue
+from queuey.service import Draft, Limits, ScheduleReport, Service
+from queuey.service.schedules import MAX_MESSAGE, MAX_NAME
+from queuey.service.schedules.states import Outcome, Plan, kept
+from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.fields import Fields
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import Response, json_response
+from queuey.web.v1.messages import read_batch
+from queuey.web.v1.views import Views
+from queuey.web.validators import Errors, read_object
+
+_FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
+_NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
+Build = Callable[[Plan | None, float], Plan]
+MaySee = Callable[[str], bool]
+"""Tells if the caller may know of the schedules of a queue."""
+
+
+class ScheduleViews(Views):
+    """Views of ``/v1/{app}/_schedules`` and of the schedules under it."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        super().__init__(service, authorization)
+        # Times as many as JSON may take for it, and the other fields.
+        self._most = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
+        self._saver = ScheduleSaver(service, authorization)
+
+    def put(self, request: Request, match: Match) -> Response:
+        may_see = self._authorization.matching(request, match["app"], "admin")
+        report, new = self._saver.save(request, match, read_body(request, self._most), may_see)
+        return json_response(_shown(report), 201 if new else 200)
+
+    def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
+        found, more = self._service.schedules.list(application, may_see, start=query.start)
+        return api.ScheduleList(schedules=[api.ListedSchedule(**_fields(report)) for report in found], more=more)
+
+    def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
+        return _shown(self._service.schedules.show(application, schedule, may_see))
+
+    def remove(self, may_see: MaySee, application: str, schedule: str) -> None:
+        self._service.schedules.remove(application, schedule, may_see)
+
+    async def run(self, request: Request, match: Match) -> Response:
+        application, name = match["app"], match["schedule"]
+        may_see = await request.in_pool(partial(self._runnable, request, application))
+        return json_response(_shown(await self._service.schedules.fire(application, name, may_see)))
+
+    def _runnable(self, request: Request, application: str) -> MaySee:
+        """Returns a test of queue names: the caller may administer the queue and send to it."""
+        administers = self._authorization.matching(request, application, "admin")
+        sends = self._authorization.matching(request, application, "send")
+        return lambda queue: administers(queue) and sends(queue)
+
+
+def _shown(report: ScheduleReport) -> api.ScheduleState:
+    return api.ScheduleState(**_fields(report), message=_message(report.plan.message.draft))
+
+
+def _fields(report: ScheduleReport) -> dict[str, Any]:
+    plan, timetable = report.plan, report.plan.timetable
+    return {
+        "name": report.name,
+        "queue": plan.queue,
+        "cron": timetable.cron or None,
+        "timezone": timetable.zone if timetable.cron else None,
+        "every": timetable.every or None,
+        "missed": plan.missed,
+        "paused": plan.paused,
+        "created": report.created,
+        "changed": report.changed,
+        "next": tuple(report.next),
+        "firing": report.firing,
+        "last": None if report.last is None else _tick(report.last),
+    }
+
+
+def _tick(outcome: Outcome) -> api.Tick:
+    return api.Tick(
+        instant=outcome.instant,
+        at=outcome.at,
+        state=outcome.state,
+        message_id=outcome.message_id or None,
+        partition=outcome.partition or None,
+        queue=outcome.queue or None,
+        error=outcome.error or None,
+    )
+
+
+def _message(draft: Draft) -> ScheduledMessage:
+    meta = draft.meta or Meta()
+    body: Any = draft.body
+    if isinstance(body, bytes):
+        body = b64encode(body).decode()
+    elif meta.json:
+        body = msgspec.Raw(body.encode())
+    return ScheduledMessage(
+        body=body,
+        ttl=draft.ttl,
+        partition=draft.partition,
+        message_key=draft.key,
+        content_type=meta.content_type,
+        headers=dict(meta.headers) or None,
+        encoding="base64" if isinstance(draft.body, bytes) else None,
+    )
+
+
+class _MessageText(msgspec.Struct):
+    """The message of a plan as it was written."""
+
+    message: msgspec.Raw
+
+
+_decode_message = msgspec.json.Decoder(_MessageText).decode
+
+
+class ScheduleSaver:
+    """Saves schedules for version 1 and for the console."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._service = service
+        self._authorization = authorization
+        self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_MESSAGE))
+        self._fields = Fields(api.SchedulePlan, self._limits)
+
+    def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
+        """Makes a schedule, or changes what is given of one, as JSON; returns it, and whether it is new."""
+        application, name = match["app"], match["schedule"]
+        given = read_object(text)
+        _check_names(name, given)
+        queue = self._target(request, match, given, may_see)
+        build = self._builder(request, given, text, queue)
+        return self._service.schedules.put(application, name, build, may_see)
+
+    def _target(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
+        """Checks that the caller may administer the schedule's queue and send to it; returns its row.
+
+        None: the queue does not matter, as the schedule is paused and nothing else.
+        """
+        if given.get("queue") is not None:
+            name = validators.text(given["queue"]) if isinstance(given["queue"], str) else ""
+        else:
+            try:
+                name = self._service.schedules.show(match["app"], match["schedule"], may_see).plan.queue
+            except ScheduleNotFound:
+                # A caller that may not know of the schedule is told as much when the schedule is put.
+                name = ""
+        if not name:
+            raise InvalidRequest({"queue": validators.REQUIRED})
+        if given.keys() == {"paused"} and validators.boolean(given["paused"]):
+            return None
+        where = {"app": match["app"], "queue": name}
+        self._authorization.enter(request, where, "admin")
+        return self._authorization.enter(request, where, "send").queue
+
+    def _builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
+        """Reads the given fields of a plan; returns a function that merges them into the present plan.
+
+        Args:
+            request: Where unknown fields of the message are recorded.
+            given: The fields.
+            text: The fields as JSON, because a message keeps the text of its values.
+            queue: The row of the schedule's queue; None: it does not matter.
+
+        Raises:
+            InvalidRequest: Naming every bad field.
+        """
+        errors = Errors()
+        asked = self._fields.read(given, errors)
+        cron, every = asked.cron, asked.every
+        zone = errors.take("timezone", _zone, asked.timezone)
+        message = None
+        if given.get("message") is not None and queue is not None:
+            message = _read_message(request, text, queue, self._limits, errors)
+        errors.check()
+
+        def build(before: Plan | None, now: float) -> Plan:
+            if before is None:
+                _require(given, "queue", "message", "cron" if every is None else "every")
+            timetable = _timetable(None if before is None else before.timetable, cron, zone, every, now)
+            if before is None:
+                assert queue is not None  # noqa: S101 - the fields are there
+                assert message is not None  # noqa: S101
+                plan = Plan(queue.name, timetable, kept(message))
+            elif queue is not None and given.get("queue") is None and before.queue != queue.name:
+                raise RecordChanged("queue")
+            else:
+                plan = replace(before, timetable=timetable)
+            if queue is not None:
+                plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
+                self._check_message(queue, plan.message.draft)
+            if asked.paused is not None:
+                plan = replace(plan, paused=asked.paused)
+            return plan if asked.missed is None else replace(plan, missed=asked.missed)
+
+        return build
+
+    def _check_message(self, queue: Queue, draft: Draft) -> None:
+        try:
+            self._service.messages.check(queue, draft)
+        except InvalidRequest as error:
+            raise InvalidRequest({f"message.{field}": text for field, text in error.fields.items()}) from error
+
+
+def _check_names(name: str, given: dict[str, Any]) -> None:
+    errors = Errors()
+    if _NAME.fullmatch(name) is None:
+        errors["schedule"] = f"Has 1 to {MAX_NAME} letters, digits and ._:@-, and is not . or .."
+    for field in given.keys() - _FIELDS:
+        errors[validators.show(field)] = f"No field of a schedule. They are: {', '.join(sorted(_FIELDS))}."
+    for field in ("cron", "every"):
+        if given.get("cron") is not None and given.get("every") is not None:
+            errors[field] = "Give one of cron and every"
+    if given.get("every") is not None and given.get("timezone") is not None:
+        errors["timezone"] = "Belongs to cron"
+    errors.check()
+
+
+def _zone(value: object) -> str:
+    name = validators.text(value)
+    check_zone(name)
+    return name
+
+
+def _require(given: dict[str, Any], *fields: str) -> None:
+    if missing := {field: validators.REQUIRED for field in fields if given.get(field) is None}:
+        if "cron" in missing:
+            missing["cron"] = f"{validators.REQUIRED}: cron or every"
+        raise InvalidRequest(missing)
+
+
+def _timetable(
+    before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
+) -> Timetable:
+    """Returns a timetable; an interval that does not change keeps its instants.
+
+    Raises:
+        InvalidRequest: The cron expression is none.
+    """
+    if every is not None:
+        return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
+    if before is not None and cron is None and zone is None:
+        return before
+    old = before or Timetable()
+    new = Timetable(cron or old.cron, zone or old.zone)
+    if not new.cron:
+        raise InvalidRequest({"timezone": "Belongs to cron"})
+    try:
+        check_cron(new.cron, new.zone, now)
+    except ValueError as error:
+        raise InvalidRequest({"cron": str(error)}) from error
+    return new
+
+
+def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
+    """Reads the message of a plan as an item of a batch."""
+    item = bytes(_decode_message(text).message)
+    try:
+        [draft] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
+    except InvalidRequest as error:
+        # Fields of the batch's only item, or the item itself.
+        errors.update({f"message{field.removeprefix('0')}": each for field, each in error.fields.items()})
+        return None
+    if draft.delay:
+        errors["message.delay"] = "A schedule's message has no delay"
+    return draft

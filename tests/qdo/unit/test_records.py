@@ -1,0 +1,89 @@
+"""What is stored for members, assignments and offsets comes back, stays small, and is not guessed at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
+from qdo.coordination import Member, Sight
+from qdo.coordination.records import (
+    Codec,
+    decode_member,
+    decode_offset,
+    encode_member,
+    shares,
+    unshare,
+    valid_name,
+)
+from qdo.coordination.tree import NODE_LIMIT
+from qdo.errors import CoordinationIncompatible, InvalidArgument
+from qdo.partitions import Partition, Queue, Subscription
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+queues = st.builds(Queue, texts, texts, texts)
+partitions = st.builds(Partition, queues, st.integers(1, 2**31))
+
+
+@pytest.mark.parametrize("decode", [decode_member, decode_offset])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "cannot be read"),
+        (b"{}", "cannot be read"),
+        (b"qdo", "cannot be read"),
+        (b"qdo9={}", "newer"),
+        (b"qdo0={}", "cannot be read"),
+    ],
+)
+def test_what_is_not_understood_is_refused(decode: Callable[[bytes], object], data: bytes, why: str) -> None:
+    """Damage and newer formats are told apart, and neither is guessed at."""
+    with pytest.raises(CoordinationIncompatible, match=why):
+        decode(data)
+
+
+@pytest.mark.parametrize(("decode", "form"), [(decode_member, b"3"), (decode_offset, b"1")])
+@pytest.mark.parametrize("rest", [b"", b"={}", b"=[", b"~[", b"?{}"])
+def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: bytes, rest: bytes) -> None:
+    """Each kind has a format of its own."""
+    with pytest.raises(CoordinationIncompatible, match="cannot be read"):
+        decode(b"qdo" + form + rest)
+
+
+@given(st.frozensets(partitions, max_size=50))
+def test_shares_come_back(share: frozenset[Partition]) -> None:
+    """Partitions are what they were, in order."""
+    assert list(unshare(shares(share))) == sorted(share)
+
+
+def test_names() -> None:
+    """Any text of some length is a name, if it can be written."""
+    assert valid_name("group", "a/%\x00 ü") == "a/%\x00 ü"
+    for name in ("", "x" * 1001, "\udc80"):
+        with pytest.raises(InvalidArgument, match="group"):
+            valid_name("group", name)
+
+
+def test_the_largest_sight_fits_into_a_node() -> None:
+    """With names as long, and as little alike, as names can be."""
+    draw = random.Random(7)
+    names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_OTHERS))
+    data = encode_member(Member("a", sight=Sight(("x" * 100,) * 20, dict.fromkeys(names, 200))))
+    assert len(data) < NODE_LIMIT
+
+
+def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:
+    """And this one reads a member of an older program, which does not."""
+
+    class Older(msgspec.Struct, frozen=True):
+        id: str
+        wants: Subscription = Subscription()
+
+    older = Codec("member", Older, b"3")
+    assert older.decode(encode_member(Member("a", sight=Sight(("*",))))) == Older("a")
+    assert decode_member(older.encode(Older("a"))) == Member("a")

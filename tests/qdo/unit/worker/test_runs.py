@@ -1,0 +1,41 @@
+"""How many messages are worth taking at once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from qdo.worker.runs import BatchSize
+
+
+@given(some.floats(1e-9, 100), some.integers(1, 5000))
+def test_a_run_takes_about_as_long_as_it_should(each: float, most: int) -> None:
+    """Once it is known how long a message takes, a run has as many as fit, at least one and at most the limit."""
+    batch_size = BatchSize(0.5, most)
+    for _ in range(500):
+        batch_size.ran(batch_size.messages, batch_size.messages * each)
+    assert 1 <= batch_size.messages <= most
+    assert batch_size.messages == 1 or batch_size.messages * each <= 0.5 * 1.01
+    assert batch_size.messages == most or (batch_size.messages + 1) * each >= 0.5 * 0.99
+
+
+def test_it_begins_with_few() -> None:
+    """As long as nothing is known, a slow handler must not be given a thousand."""
+    assert BatchSize(0.5, 1000).messages == 16
+    assert BatchSize(0.5, 3).messages == 3
+
+
+def test_it_turns_with_the_handler() -> None:
+    """A handler that becomes slow gets fewer soon, and more again when it recovers; a run of nothing says nothing."""
+    batch_size = BatchSize(0.5, 1000)
+    for _ in range(10):
+        batch_size.ran(1000, 0.01)
+    assert batch_size.messages == 1000
+    for _ in range(10):
+        batch_size.ran(1, 1.0)
+    assert batch_size.messages <= 2
+    batch_size.ran(0, 0.0)
+    assert batch_size.messages <= 2
+    for _ in range(1000):
+        batch_size.ran(batch_size.messages, 0.00001)
+    assert batch_size.messages == 1000

@@ -1,0 +1,273 @@
+"""Sessions at servers that say nothing, or say it in pieces: the handler's wire, and the lease that it keeps."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, SessionLease, Wire
+from qdo.keepalive.vitals import Vitals
+from tests.waiting import join
+
+GREETING = struct.pack(">iiiq", 16, 0, 6000, 99)
+REQUEST = struct.pack(">iii", 8, 1, 3)
+ANSWER = struct.pack(">iiqi", 16, 1, 7, 0)
+EVENT = struct.pack(">iiqi", 16, -1, 7, 0)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Our end of a connection and the server's."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, SessionLease, Hand]:
+    """A wire with what belongs to it, on a clock that stands still."""
+    hand = Hand()
+    lease = SessionLease(3.0, hand)
+    return Wire(ours, lease), Handler(lease, None, closing), lease, hand
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=12), st.lists(st.integers(1, 500), min_size=1))
+def test_bytes_come_in_order(pieces: list[bytes], sizes: list[int]) -> None:
+    """However the server writes and kazoo reads, every byte comes once, then the end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire, handler, _, _ = make(ours)
+        ours.settimeout(0)
+        for piece in pieces:
+            theirs.sendall(piece)
+        theirs.close()
+        read = []
+        for number in range(10_000):
+            ready, _, _ = handler.select([wire], [], [], 1.0)
+            assert ready == [wire]
+            data = wire.recv(sizes[number % len(sizes)])
+            if not data:
+                break
+            read.append(data)
+        assert b"".join(read) == b"".join(pieces)
+
+
+def test_what_has_arrived_is_read_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Many answers cost one look at the operating system."""
+    ours, theirs = ends
+    wire, handler, _, _ = make(ours)
+    theirs.sendall(b"x" * 1000)
+    handler.select([wire], [], [], 1.0)
+    assert wire.pending() == 1000
+    assert not select.select([ours], [], [], 0)[0]
+    assert handler.select([wire], [], [], 0) == ([wire], [], [])
+
+
+def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What the server grants counts, also when the packet comes in parts."""
+    ours, theirs = ends
+    wire, handler, lease, hand = make(ours)
+    wire.send(REQUEST)
+    for byte in GREETING:
+        theirs.sendall(bytes([byte]))
+        handler.select([wire], [], [], 1.0)
+        wire.recv(PIECE)
+    assert lease.timeout == 6.0
+    hand.now += 5
+    assert lease.silence == 5
+
+
+def test_a_refused_session_grants_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Servers answer a session that has ended with a timeout of nothing."""
+    ours, theirs = ends
+    wire, handler, lease, _ = make(ours)
+    wire.send(REQUEST)
+    theirs.sendall(struct.pack(">iiiq", 16, 0, 0, 0))
+    handler.select([wire], [], [], 1.0)
+    assert lease.timeout == 3.0
+    assert lease.silence == 0
+
+
+def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> None:
+    """From the instant when their request was sent; events and the end of the connection renew nothing."""
+    ours, theirs = ends
+    wire, handler, lease, hand = make(ours)
+
+    def read(data: bytes) -> None:
+        theirs.sendall(data)
+        handler.select([wire], [], [], 1.0)
+        wire.recv(PIECE)
+
+    wire.send(REQUEST)
+    read(GREETING)
+    hand.now += 1
+    wire.send(REQUEST)
+    hand.now += 1
+    wire.send(REQUEST)
+    hand.now += 1
+    read(ANSWER)
+    assert lease.silence == 2
+    read(EVENT)
+    assert lease.silence == 2
+    read(ANSWER)
+    assert lease.silence == 1
+    theirs.recv(PIECE)
+    theirs.close()
+    handler.select([wire], [], [], 1.0)
+    assert lease.silence == 1
+
+
+def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Whatever kazoo allows: others have to be tried while there is time."""
+    ours, _ = ends
+    hand = Hand()
+    handler = Handler(SessionLease(0.05, hand), None)
+    assert handler.select([Wire(ours, SessionLease(0.05, hand))], [], [], 3600.0) == ([], [], [])
+
+
+def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A server that does not answer the end of the session is not waited for."""
+    ours, theirs = ends
+    wire, handler, _, _ = make(ours, closing=0.05)
+    theirs.sendall(GREETING)
+    handler.select([wire], [], [], 1.0)
+    wire.recv(PIECE)
+    handler.stop()
+    assert handler.select([wire], [], [], 3600.0) == ([], [], [])
+    with pytest.raises(TimeoutError):
+        handler.select([wire], [], [], 3600.0)
+
+
+def test_only_the_first_answer_counts() -> None:
+    """Kazoo gives two to what is asked for while it is being closed."""
+    answer = Handler(SessionLease(5.0), None).async_result()
+    answer.set_exception(ValueError("first"))
+    answer.set(2)
+    with pytest.raises(ValueError, match="first"):
+        answer.get()
+
+
+def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
+    """One thread answers while another asks for the callback."""
+    called: list[object] = []
+    until = time.monotonic() + 0.5
+    tried = 0
+    while time.monotonic() < until:
+        answer = Handler(SessionLease(5.0), None).async_result()
+        thread = threading.Thread(target=answer.set)
+        thread.start()
+        answer.rawlink(called.append)
+        join(thread)
+        tried += 1
+        assert len(called) == tried
+
+
+INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Gives the time."""
+        return self.now
+
+
+def begun(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
+    """Returns a lease that was granted now."""
+    hand = Hand()
+    lease = SessionLease(1.0, hand)
+    lease.grant(timeout, hand.now)
+    return lease, hand
+
+
+def test_nothing_lapses_before_it_began() -> None:
+    """Connecting may take as long as it takes."""
+    hand = Hand()
+    lease = SessionLease(1.0, hand)
+    hand.now += 100
+    lease.hear(hand.now)
+    assert not lease.lapsed
+    assert not lease.broken
+    lease.grant(1.0, hand.now)
+    assert not lease.lapsed
+
+
+def test_silence_breaks_then_lapses() -> None:
+    """After two thirds of the timeout the connection is broken, after all of it the session may be over."""
+    lease, hand = begun(9.0)
+    seen = []
+    for _ in range(10):
+        hand.now += 1
+        seen.append((lease.broken, lease.lapsed))
+    assert seen == [(False, False)] * 6 + [(True, False)] * 3 + [(True, True)]
+
+
+def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
+    """It may have arrived before the process was stopped; the session may have ended since."""
+    lease, hand = begun(10.0)
+    hand.now += 11
+    lease.hear(hand.now)
+    assert lease.lapsed
+    assert lease.left == 0
+    lease.hear(hand.now)
+    assert lease.lapsed
+
+
+def test_an_answer_counts_from_its_request() -> None:
+    """The servers count from the request that they heard, however late their answer comes."""
+    lease, hand = begun(10.0)
+    hand.now += 1
+    asked = hand.now
+    hand.now += 8
+    lease.hear(asked)
+    assert lease.silence == 8
+    assert lease.left == 2
+    hand.now += 2.1
+    assert lease.lapsed
+
+
+def test_what_was_found_lapsed_stays_so() -> None:
+    """Whoever looked has gone by it: that another process heard the servers in the same instant changes nothing."""
+    hand, vitals = Hand(), Vitals.begin(60.0)
+    lease = SessionLease(10.0, hand, vitals)
+    vitals.heard(hand.now)
+    hand.now += 11
+    assert lease.lapsed
+    vitals.heard(hand.now)
+    assert lease.lapsed
+    vitals.close()
+
+
+def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
+    """A second one, with another connection, writes down what it hears in the same place."""
+    vitals = Vitals.begin(60.0)
+    vitals.heard(1.0, lapsed=True)
+    vitals.heard(2.0)
+    assert vitals.lapsed
+    vitals.close()
+
+
+@given(INSTANTS)
+def test_a_lease_lives_while_no_silence_is_too_long(pauses: list[float]) -> None:
+    """Whatever the sequence of answers: it has lapsed if and only if one pause was longer than the timeout."""
+    lease, hand = begun(10.0)
+    longest = 0.0
+    for pause in pauses:
+        before = hand.now
+        hand.now += pause
+        longest = max(longest, hand.now - before)
+        assert lease.lapsed == (longest > 10.0)
+        lease.hear(hand.now)
+        assert lease.lapsed == (longest > 10.0)

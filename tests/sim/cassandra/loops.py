@@ -1,0 +1,142 @@
+"""The loops of a simulated process, and the threads in which it does work that blocks.
+
+All that a process does is a coroutine on one of its loops. What the service leaves to threads calls the store and
+waits; it gets a real thread, which runs only while the world stands still, and stands still itself while it waits. So
+what two threads do is interleaved at their waits. After a crash of their process they end where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from queuey.errors import Outcome, StoreUnavailable
+from queuey.storage.cassandra.driver.store_loop import Calls, Done, StoreLoop
+from tests.sim.world import Process, ProcessLoop, SimulatedCore
+
+T = TypeVar("T")
+
+
+class SimulatedLoop(StoreLoop):
+    """The loop of a process's store. What would be in another thread happens at once.
+
+    Args:
+        process: Whose loop this is.
+        enter: See the base class.
+    """
+
+    def __init__(self, process: Process, enter: Callable[[asyncio.AbstractEventLoop], Callable[[], object]]) -> None:
+        super().__init__(enter, clock=lambda: process.world.now)
+        self._process = process
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
+        with loop.running():
+            self._begin(loop)
+        return loop
+
+
+class _CrashedError(BaseException):
+    """The process of a thread has crashed."""
+
+
+class BlockingThread(threading.Thread, Generic[T]):
+    """Does some work of a process.
+
+    Args:
+        loop: The process's.
+        work: What it does.
+    """
+
+    def __init__(self, loop: ProcessLoop, work: Callable[[], T]) -> None:
+        super().__init__(daemon=True)
+        self._loop = loop
+        self._work = work
+        self._end: Future[T] = Future()
+        self._waits: SimpleQueue[tuple[asyncio.Future[Any], float] | None] = SimpleQueue()
+        """What it waits for, and at most for how many seconds; None at its end."""
+        self._turns: SimpleQueue[None] = SimpleQueue()
+        self._has_crashed = False
+
+    def run(self) -> None:
+        """Works."""
+        try:
+            self._end.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            self._end.set_exception(error)
+        self._waits.put(None)
+
+    async def ended(self) -> T:
+        """Has it run; returns the result of its work."""
+        self._loop.at_end[self.close] = None
+        self.start()
+        while (wait := self._waits.get()) is not None:
+            awaited, seconds = wait
+            await asyncio.wait([awaited], timeout=seconds)
+            self._turns.put(None)
+        self._loop.at_end.pop(self.close, None)
+        return self._end.result()  # bounded: it has ended
+
+    def result(self, begin: Callable[[Done], Callable[[], Outcome]], seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
+        """Does in this thread what :meth:`Deadline.result` does."""
+        end = self._loop.create_future()
+        give_up = begin(lambda *answer: end.set_result(answer))
+        self._stand_still(end, seconds)
+        if not end.done():
+            raise StoreUnavailable(late or "the call took too long", outcome=give_up())
+        value, error = end.result()  # bounded: it is done
+        if error is not None:
+            raise error
+        return value
+
+    def pause(self, seconds: float) -> None:
+        """Stands still for a while, in this thread."""
+        self._stand_still(self._loop.create_future(), seconds)
+
+    def _stand_still(self, awaited: asyncio.Future[Any], seconds: float) -> None:
+        if not self._has_crashed:
+            self._waits.put((awaited, seconds))
+            self._turns.get()  # bounded: by the end of the history
+        if self._has_crashed:
+            raise _CrashedError
+
+    def close(self) -> None:
+        """Ends it."""
+        self._has_crashed = True
+        self._turns.put(None)
+        self.join()  # bounded: it raises where it stands
+
+
+def present_thread() -> BlockingThread[Any]:
+    """Returns the thread that runs now."""
+    thread = threading.current_thread()
+    assert isinstance(thread, BlockingThread), "an event loop, or the test, would wait"
+    return thread
+
+
+class SimulatedCalls(Calls):
+    """The calls of a process's store."""
+
+    def close_new(self) -> None:
+        """Closes what has not begun: Python would complain."""
+        for running in self._running:
+            if inspect.getcoroutinestate(running._work) == inspect.CORO_CREATED:
+                running._work.close()
+
+    def wait(self, begin: Callable[[Any], Callable[[], Outcome]], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
+        """See the base class."""
+        return present_thread().result(begin, self.deadline.left(), late)
+
+
+class ThreadedCore(SimulatedCore):
+    """A core whose threads may wait for the store."""
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """See the base class. The work goes on if its caller leaves."""
+        thread = BlockingThread(self.loop, work)
+        return await asyncio.shield(self.loop.create_task(thread.ended()))
