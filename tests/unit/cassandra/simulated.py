@@ -68,6 +68,9 @@ class HandLoop(StoreLoop):
 class CalmDriver(Driver):
     """Sends requests to a simulated cluster that is in no trouble unless the test says so.
 
+    Args:
+        seed: Of all chance.
+
     Attributes:
         fail: Returns the error that a request fails with; None: it is answered.
         held: Requests wait until the test answers them.
@@ -76,8 +79,8 @@ class CalmDriver(Driver):
         centres: The data centre of each node.
     """
 
-    def __init__(self) -> None:
-        self.world = World(1)
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World(seed)
         self.world.now = BOOTED
         self.cluster = Cluster(self.world, Weather(slow=1e-6))
         for node in self.cluster.nodes:
