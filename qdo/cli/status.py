@@ -190,17 +190,19 @@ async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionSt
 
 def metrics_of(found: GroupStatus) -> bytes:
     """Returns the state of a group as gauges; lags only of partitions whose lag is known."""
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
 
-    registry = CollectorRegistry()
     labels = ("group", "application", "queue", "partition")
-    messages = Gauge("qdo_group_lag_messages", "Messages behind the committed offset.", labels, registry=registry)
-    age = Gauge("qdo_group_lag_seconds", "Age of the oldest of these messages; 0: none.", labels, registry=registry)
+    messages = GaugeMetricFamily("qdo_group_lag_messages", "Messages behind the committed offset.", labels=labels)
+    age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages; 0: none.", labels=labels)
+    families = [messages, age]
     for one in found.partitions:
         if one.lag is not None:
             place = found.group, one.app, one.queue, str(one.partition)
-            messages.labels(*place).set(one.lag)
-            age.labels(*place).set(one.lag_seconds or 0.0)
+            messages.add_metric(place, one.lag)
+            age.add_metric(place, one.lag_seconds or 0.0)
     unowned = sum(one.owner is None for one in found.partitions)
     for name, text, number in (
         ("members", "Members of the group.", len(found.members)),
@@ -209,7 +211,17 @@ def metrics_of(found: GroupStatus) -> bytes:
         ("status_seconds", "When this was printed, in seconds since 1970.", time()),
         ("lag_known", "1: the lag of all these partitions is known; 0: of some it is not.", found.lag is not None),
     ):
-        Gauge(f"qdo_group_{name}", text, ("group",), registry=registry).labels(found.group).set(number)
+        families.append(GaugeMetricFamily(f"qdo_group_{name}", text, labels=("group",)))
+        families[-1].add_metric((found.group,), number)
+
+    class Families(Collector):
+        """Not gauges of this process: those leave a file where ``PROMETHEUS_MULTIPROC_DIR`` says."""
+
+        def collect(self) -> list[Metric]:
+            return [*families]
+
+    registry = CollectorRegistry()
+    registry.register(Families())
     return generate_latest(registry)
 
 

@@ -250,6 +250,8 @@ class ClaimSource:
                 self._failed(rest.pop(0), failure, run.new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
+            elif rest and (said := run.new_state()) is not None:
+                self._in_background(self._set_states([(run, rest[0].claimed, said[1])]))
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
         self._update_quiet()
@@ -273,7 +275,7 @@ class ClaimSource:
         match decision:
             case StopTheWorker():
                 job.held_claim.delay_if_left = INTERVAL_AGAIN
-                self._in_background(self._jobs.leave([job]))
+                self._in_background(self._leave(job, said))
                 handling.end(decision, failure)
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
@@ -290,6 +292,11 @@ class ClaimSource:
                 handling.given_up(place, message, failure, "dead")
                 self._in_background(self._release(job, failure, retry=False, said=said))
 
+    async def _leave(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
+        if said is not None:
+            await self._set_states([(None, job.claimed, said[1])])
+        await self._jobs.leave([job])
+
     async def _release(
         self,
         job: AsyncJob,
@@ -300,7 +307,7 @@ class ClaimSource:
         said: tuple[int, bytes] | None = None,
     ) -> None:
         if said is not None:
-            await self._set_states([(job.claimed, said[1])])
+            await self._set_states([(None, job.claimed, said[1])])
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:
@@ -325,15 +332,15 @@ class ClaimSource:
     async def _pass_on_states(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
-            said = [(jobs, run.new_state()) for run, jobs in self._running.items()]
-            states = [(jobs[one[0]].claimed, one[1]) for jobs, one in said if one is not None]
+            said = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
+            states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in said if state is not None]
             if states:
                 await self._set_states(states)
 
-    async def _set_states(self, states: Sequence[tuple[Claim, bytes]]) -> None:
-        """Nothing depends on states: where they cannot be set, that is logged."""
+    async def _set_states(self, states: Sequence[tuple[MessageRun | None, Claim, bytes]]) -> None:
+        """Nothing depends on states: where they cannot be set, that is logged, and those of active runs come again."""
         try:
-            await self._jobs.set_states([(claim, msgspec.json.decode(state)) for claim, state in states])
+            await self._jobs.set_states([(claim, msgspec.json.decode(state)) for _, claim, state in states])
         except InvalidRequest as error:
             if len(states) == 1:
                 logger.warning("the service refuses a state: %s", error)
@@ -342,6 +349,9 @@ class ClaimSource:
                     await self._set_states([one])
         except (ClientError, RecursionError) as error:
             logger.warning("states could not be set: %s", error)
+            for run, _, _ in states:
+                if run is not None and isinstance(error, ClientError) and error.temporary:
+                    run.state_seen = None
 
     def _look_at_runs(self, now: float) -> None:
         """Acknowledges what active runs have handled, and gives up runs that take too long."""

@@ -74,7 +74,7 @@ class Delivery(_Place):
         place.state = state
         return place
 
-    state: Any
+    state: Any = None
 
 
 class Failure(msgspec.Struct, frozen=True):

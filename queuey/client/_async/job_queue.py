@@ -16,7 +16,7 @@ from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, O
 from queuey.client.claims.handlers import async_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
 from queuey.client.claims.renewers import AsyncClaimRenewer
-from queuey.client.errors import ClientError, InvalidArgument
+from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Message, OutstandingJob, Received, Refused
 
@@ -326,6 +326,9 @@ class AsyncJobQueue:
 
         Needs the right ``admin``.
 
+        Raises:
+            InvalidAnswer: The service is too old to pause claims.
+
         Example:
             >>> import asyncio
             >>> from queuey.client import AsyncClient
@@ -340,7 +343,9 @@ class AsyncJobQueue:
             0
             2
         """
-        await self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+        queue = await self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+        if queue.claims != "paused":
+            raise InvalidAnswer(f"Claims of {self.name} are not paused: this needs a newer version of the service.")
 
     async def resume(self) -> None:
         """Ends :meth:`pause`. Claims that wait get messages within some seconds."""

@@ -16,7 +16,7 @@ from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, O
 from queuey.client.claims.handlers import sync_handler
 from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
 from queuey.client.claims.renewers import ClaimRenewer
-from queuey.client.errors import ClientError, InvalidArgument
+from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Message, OutstandingJob, Received, Refused
 
@@ -274,6 +274,9 @@ class JobQueue:
 
         Needs the right ``admin``.
 
+        Raises:
+            InvalidAnswer: The service is too old to pause claims.
+
         Example:
             >>> from queuey.client import Client
             >>> with Client() as client:
@@ -285,7 +288,9 @@ class JobQueue:
             0
             2
         """
-        self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+        queue = self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
+        if queue.claims != "paused":
+            raise InvalidAnswer(f"Claims of {self.name} are not paused: this needs a newer version of the service.")
 
     def resume(self) -> None:
         """Ends :meth:`pause`. Claims that wait get messages within some seconds."""

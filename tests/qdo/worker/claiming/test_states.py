@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from qdo import Claims, Delivery, InvalidArgument, Partition, Worker, WorkerSettings, set_state
+from qdo import (
+    Claims,
+    Delivery,
+    InvalidArgument,
+    Partition,
+    StopWorker,
+    Worker,
+    WorkerSettings,
+    delivery,
+    set_state,
+)
 from qdo.partitions import Queue
 from qdo.worker.executors import child
 from qdo.worker.executors.processes import HANDLED, STATE, ChildTask, frame
@@ -75,6 +85,34 @@ async def test_the_next_attempt_has_the_last_state(
     worker.stop()
     assert await running == ExitCode.ENDED
     assert [" ".join(line) for line in book.lines()] == ["began at None", "began at {'step': 2}"]
+
+
+@pytest.mark.parametrize("end", ["StopWorker", "drain"])
+async def test_a_worker_that_stops_leaves_the_last_state(workers: Workers, end: str) -> None:
+    """Also what was set just before it stopped, whether its handler asked for that or was given up."""
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, "a")
+    states: list[object] = []
+
+    async def handle(_message: Message, _context: object) -> None:
+        states.append(delivery().state)
+        if len(states) > 1:
+            return
+        set_state({"page": 7})
+        if end == "StopWorker":
+            raise StopWorker
+        worker.stop()
+        await asyncio.sleep(60)
+
+    for _ in range(2):
+        claims = Claims(workers.system.connect(), [queue.name])
+        worker = Worker(handle, claims, settings=WorkerSettings(drain=0.3))
+        running = workers.start(worker)
+        if states:
+            await until_done(workers, queue)
+            worker.stop()
+        await running
+    assert states == [None, {"page": 7}]
 
 
 async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
