@@ -215,7 +215,7 @@ def metrics_of(found: GroupStatus) -> bytes:
         families[-1].add_metric((found.group,), number)
 
     class Families(Collector):
-        """Not gauges of this process: those leave a file where ``PROMETHEUS_MULTIPROC_DIR`` says."""
+        """Not gauges of this process: those would be written to the files of a program of several processes."""
 
         def collect(self) -> list[Metric]:
             return [*families]

@@ -62,8 +62,6 @@ ENOUGH = 100
 would leave the other partitions idle."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
-WHILE_PAUSED = 3.0
-"""Interval in seconds after which a waiting claim looks again whether a queue is still paused."""
 
 
 logger = logging.getLogger(__name__)
@@ -178,8 +176,6 @@ class ClaimUseCases(ClaimOverview):
                 # There may be a receipt that no entry has made: then nothing is claimed.
                 await self._check_receipts(queue, parts)
             settles = {number: SettleRequest(queue, "acknowledge", some) for number, some in parts.items()}
-        if queue.claims == "paused":
-            return await self._only_acknowledge(queue, ack, settles, waiter)
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
@@ -232,17 +228,6 @@ class ClaimUseCases(ClaimOverview):
             raise undecided
         return None, []
 
-    async def _only_acknowledge(
-        self, queue: Queue, ack: PiggybackedAck, settles: Mapping[int, SettleRequest], waiter: Waiter | None
-    ) -> list[ClaimDelivery]:
-        """Claims nothing of a queue whose claims are paused. A row from before that appends no entry any more."""
-        for number, request in settles.items():
-            self._logs.add((queue.qid, number), request)
-        if settles:
-            await ack.take(settles)
-        self._try_again(waiter, WHILE_PAUSED)
-        return []
-
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
         """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
         repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
@@ -260,10 +245,10 @@ class ClaimUseCases(ClaimOverview):
             except QueueyError as error:
                 logger.debug("the states of messages delivered again cannot be read: %s", error)
 
-    def _try_again(self, waiter: Waiter | None, seconds: float = AGAIN) -> None:
-        """Wakes a caller later that missed messages which may be free then."""
+    def _try_again(self, waiter: Waiter | None) -> None:
+        """Wakes a caller later that missed messages which may be free."""
         if waiter is not None:
-            self.core.loop.call_later(seconds, self._watchers.tell, waiter.wake)
+            self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
         """Returns whether claims may be over before the caller hears of them."""

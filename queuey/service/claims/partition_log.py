@@ -189,14 +189,19 @@ class PartitionLog:
     # A round
 
     async def _round(self, taken: list[Request]) -> None:
-        """Answers requests: reads what they need, decides on an entry, and appends it, until that is done."""
+        """Answers requests: reads what they need, decides on an entry, and appends it, until that is done.
+
+        Where claims are paused, polls get nothing, and that only if the row was the present one at some moment of the
+        round: each append and each read of the log is refused with a row of before.
+        """
         queue = self._adopt(taken)
+        is_paused = queue.claims == "paused"
         await self._prepare(queue, taken)
         candidates: Candidates | None = None
         while True:
             # It is another object if a snapshot had to be read, because this process had fallen behind by very much.
             state = self.state
-            polls = polls_of(taken)
+            polls = [] if is_paused else polls_of(taken)
             if polls and candidates is None:
                 candidates = await self._finder.find(state, taken, polls)
             if isinstance(taken[0], MoveRequest):
@@ -208,7 +213,7 @@ class PartitionLog:
             worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
             if not draft.changes and passed < worth:
                 leave(taken)
-                if await self._catch_up_for(queue, taken):
+                if await self._catch_up_for(queue, taken, always=is_paused):
                     candidates = None
                     continue
                 end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
@@ -353,6 +358,9 @@ class PartitionLog:
     ) -> None:
         if found is not None and (again := [poll for poll in polls if not self._answer_poll(poll, found, end)]):
             self._line.put_back(again)
+        if found is None:
+            for poll in polls_of(taken):
+                poll.answer([])
         for request in taken:
             if isinstance(request, SettleRequest):
                 request.decided = end.chosen
@@ -404,9 +412,9 @@ class PartitionLog:
 
     # The log
 
-    async def _catch_up_for(self, queue: Queue, taken: Sequence[Request]) -> bool:
+    async def _catch_up_for(self, queue: Queue, taken: Sequence[Request], *, always: bool) -> bool:
         """Reads what others wrote since requests came whose answers depend on it; returns whether there was any."""
-        if all(request.asked <= self._current for request in taken if request.depends_on_others):
+        if not always and all(request.asked <= self._current for request in taken if request.depends_on_others):
             return False
         before = self.state.number
         await self._read_from(queue, self.state)

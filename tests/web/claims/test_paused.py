@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
+from queuey.claims.receipts import ReceiptStatus, parse_receipt
+from queuey.errors import QueueChanged
+from queuey.messages import Queue, QueueSpec
 from queuey.service import Limits
-from queuey.service.claims import ClaimUseCases
-from queuey.service.watching import Waiter
+from queuey.service.claims.claiming import ClaimDelivery
+from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies, settle, statuses, statuses_of
 from tests.web.gateway_calls import ALWAYS, Request, running, until
@@ -90,11 +93,35 @@ def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, 
         reply: Reply = await task
         return reply
 
-    with replace(ClaimUseCases._try_again, at_once):
-        assert running(app)(work).messages
+    assert running(app)(work).messages
 
 
-def at_once(use_cases: ClaimUseCases, waiter: Waiter | None, _seconds: float = 0.0) -> None:
-    """Wakes it 0.05 s later."""
-    if waiter is not None:
-        use_cases.core.loop.call_later(0.05, use_cases._watchers.tell, waiter.wake)
+def test_a_resumed_queue_is_open_in_every_process(owner: Caller, other: Store, first: dict[str, Any]) -> None:
+    """A process that answers short polls alone notices what another one has changed."""
+    assert owner.claim() == []
+    row = other.queue("queuey", "q")
+    assert other.update_queue(row, QueueSpec(claims="open")).claims == "open"
+    assert bodies(owner.claim()) == ["b"]
+
+
+def test_a_claim_by_the_row_of_before_gets_nothing(
+    app: App, owner: Caller, store: Store, first: dict[str, Any]
+) -> None:
+    """Alone it is told to read the row again; beside others it is decided by theirs."""
+    claims, paused = app.service.claims, store.queue("queuey", "q")
+    before = msgspec.structs.replace(paused, claims="open", version=paused.version - 1)
+    receipts = [parse_receipt(first["receipt"].rpartition("-")[0])]
+
+    async def ask(queue: Queue) -> list[ClaimDelivery]:
+        return await claims.claim(queue, limit=1, ttl=30.0, partitions=[1])
+
+    async def both() -> list[ClaimDelivery]:
+        acknowledging = asyncio.ensure_future(claims.acknowledge(paused, receipts))
+        deliveries = await ask(before)
+        assert [one.status for one in await acknowledging] == [ReceiptStatus.DONE]
+        return deliveries
+
+    owner.post("q", "c", X_Partition="1")
+    with pytest.raises(QueueChanged):
+        claims.core.run(ask(before))
+    assert claims.core.run(both()) == []
