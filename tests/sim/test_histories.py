@@ -362,7 +362,7 @@ def finding_for_nobody_else(found: Candidates) -> bool:
     return False
 
 
-async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest]) -> bool:
+async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest], *, always: bool) -> bool:
     """Takes the state in memory for the newest."""
     return False
 
