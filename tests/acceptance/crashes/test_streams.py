@@ -8,6 +8,9 @@ import random
 import subprocess
 import threading
 from contextlib import ExitStack
+from itertools import groupby
+
+import pytest
 
 from tests.acceptance.crashes.conftest import APP, KEY, Start, serving
 from tests.javascript.test_node import CLIENT, HERE, NODE, needs_node
@@ -19,7 +22,7 @@ STREAM_SECONDS = 300.0
 
 
 @needs_node
-def test_streams_go_on_after_kills(start: Start) -> None:
+def test_streams_go_on_after_kills(start: Start, request: pytest.FixtureRequest) -> None:
     """One for each queue, read by the client in Node, while messages come and the service dies again and again."""
     posted: dict[str, list[str]] = {f"q{number}": [] for number in range(QUEUES)}
     answered: list[str] = []
@@ -55,5 +58,9 @@ def test_streams_go_on_after_kills(start: Start) -> None:
         for queue in posted:
             client.send(queue, "end")
         came = json.loads(reading.stdout.readline())
-    assert [each["found"] for each in came] == [[*bodies, "end"] for bodies in posted.values()]
+    found = [each["found"] for each in came]
+    if "cassandra" in request.node.name:
+        # A killed post is made again, and what its first attempt had written may have been read by then.
+        found = [[body for body, _ in groupby(bodies)] for bodies in found]
+    assert found == [[*bodies, "end"] for bodies in posted.values()]
     assert max(each["opened"] for each in came) > 1
