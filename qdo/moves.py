@@ -140,7 +140,7 @@ class _StatusBody(msgspec.Struct, frozen=True):
 
 
 def read_status(message: Message) -> WorkerStatus:
-    """Raises ValueError if the message is no status."""
+    """Raises ValueError if the message is not a status."""
     body = message.body
     value = (
         msgspec.json.decode(body, type=_StatusBody)

@@ -251,7 +251,7 @@ class ClaimSource:
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
             elif rest and (said := run.new_state()) is not None:
-                self._in_background(self._set_states([(run, rest[0].claimed, said[1])]))
+                self._in_background(self._pass_on(rest[0], said))
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
         self._update_quiet()
@@ -292,9 +292,13 @@ class ClaimSource:
                 handling.given_up(place, message, failure, "dead")
                 self._in_background(self._release(job, failure, retry=False, said=said))
 
-    async def _leave(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
+    async def _pass_on(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
+        """Sets the last state of a job that is not handled any more."""
         if said is not None:
             await self._set_states([(None, job.claimed, said[1])])
+
+    async def _leave(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
+        await self._pass_on(job, said)
         await self._jobs.leave([job])
 
     async def _release(
@@ -306,8 +310,7 @@ class ClaimSource:
         retry: bool = True,
         said: tuple[int, bytes] | None = None,
     ) -> None:
-        if said is not None:
-            await self._set_states([(None, job.claimed, said[1])])
+        await self._pass_on(job, said)
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:

@@ -61,7 +61,7 @@ def read(
     before: Annotated[str | None, times.position("Only below this position.")] = None,
     until: Annotated[str | None, times.position("Only up to this position, inclusive.")] = None,
     descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Max messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
     raw: Raw = False,
     delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
@@ -100,7 +100,7 @@ def tail(
         int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with this many of the newest messages.")
     ] = 10,
     since: Annotated[str | None, times.position(f"Begin here instead. {_FORMS}")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of messages after which it ends.")] = None,
     early: Early = False,
     raw: Raw = False,
 ) -> None:
@@ -228,7 +228,7 @@ def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> 
 def peek(
     client: Client,
     queue: Queue,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many messages.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Max messages.")] = 10,
     raw: Raw = False,
 ) -> None:
     """Print the oldest messages that are not acknowledged, claimed or not; with --json one a line. Claims nothing."""

@@ -42,7 +42,7 @@ def read_ttl(query: dict[str, str]) -> int:
     """Returns for how many seconds to claim.
 
     Raises:
-        BadParameter: It is no number.
+        BadParameter: It is not a number.
         BadArgument: It is out of bounds.
     """
     ttl = _integer(query, "ttl", DEFAULT_CLAIM)

@@ -70,8 +70,8 @@ class ClaimViews(Views):
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
         self._claim, self._claim_of_several = self.fields(api.ClaimRequest), self.fields(api.ClaimOfSeveral)
-        names = self.fields(api.ClaimQuery).names
-        self._terms = Queries(lambda request: self._read_terms(read_query(request, names))).read
+        self._query = self.fields(api.ClaimQuery)
+        self._terms = Queries(lambda request: self._read_terms(read_query(request, self._query.names))).read
 
     # Claims
 
@@ -173,7 +173,7 @@ class ClaimViews(Views):
 
     def _terms_of(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
         """Returns the seconds to wait, and what else query and body say as arguments of the use case."""
-        names = self.fields(api.ClaimQuery).names
+        names = self._query.names
         terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
         if not terms:
             return self._terms(request)
@@ -184,7 +184,7 @@ class ClaimViews(Views):
 
     def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
         errors = Errors()
-        terms = self.fields(api.ClaimQuery).read(values, errors)
+        terms = self._query.read(values, errors)
         partitions = errors.take("partitions", read_partitions, terms.partitions)
         if partitions == ():
             errors["partitions"] = "Names no partition"
