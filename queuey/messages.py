@@ -22,6 +22,7 @@ from queuey.queue_options import (
     KindOption,
     OnAckOption,
     ReadDelayOption,
+    ResultTtlOption,
     TypeOption,
     option,
 )
@@ -111,6 +112,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_claimed: ClaimedOption | None = None
     max_claimed_per_key: ClaimedPerKeyOption | None = None
     claims: ClaimsOption | None = None
+    result_ttl: ResultTtlOption | None = None
     description: DescriptionOption | None = None
 
 
@@ -147,6 +149,7 @@ class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_claimed: ClaimedOption = 0
     max_claimed_per_key: ClaimedPerKeyOption = 0
     claims: ClaimsOption = "open"
+    result_ttl: ResultTtlOption = 0
     description: DescriptionOption = ""
 
 

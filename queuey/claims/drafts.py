@@ -262,11 +262,17 @@ class EntryDraft:
 
     # Deliveries
 
-    def drop(self, positions: Iterable[Position]) -> None:
-        """Ends messages that are gone, unless they are claimed."""
+    def drop(self, positions: Iterable[Position], target: str = "") -> None:
+        """Ends messages that are gone, unless they are claimed.
+
+        With a ``target`` they stay in the outbox until it is recorded how they ended; no letter is made of them.
+        """
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
-                self._finals[position] = None
+                if target:
+                    self._outs[position] = target
+                else:
+                    self._finals[position] = None
                 self.size += 1
                 if self._covers is not None:
                     self._covers.withdraw(position)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from functools import partial
 
 from queuey.errors import NotAllowed, StoreUnavailable
 from queuey.messages import Location, Queue
@@ -91,6 +92,7 @@ class Service:
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
+        self.messages.note_removal = partial(self.claims.jobs.note_leaving, status="removed")
         self.workers = Workers()
         self.claims.share(self.workers)
         self.news = News(self.workers, store)

@@ -390,6 +390,8 @@ def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) ->
         yield f"{dead} a message becomes a dead letter in {info.dead_letter}."
     if info.claims == "paused":
         yield "Its claims are paused: nobody gets a message until they are open again."
+    if info.result_ttl:
+        yield f"Results of its jobs are kept for {length(info.result_ttl)}."
     if backlog is not None:
         yield f"For claims: {backlog_text(backlog, time.time())}."
     if info.on_ack == "delete":

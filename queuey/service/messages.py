@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -154,6 +155,8 @@ def _forget(moments: deque[float], now: float) -> None:
 
 class MessageUseCases:
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
+        self.note_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
+        """Is called before messages are deleted from a queue that keeps results."""
         self._store = store
         self._core = core
         self._limits = limits
@@ -315,7 +318,14 @@ class MessageUseCases:
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
         """Deletes messages; returns how many existed (on stores that do not know it: how many were named)."""
-        return access.use(lambda queue: self._store.delete(queue, _within(queue, locations)))
+
+        def delete(queue: Queue) -> int:
+            places = _within(queue, locations)
+            if queue.result_ttl:
+                self._core.run(self.note_removal(queue, places))
+            return self._store.delete(queue, places)
+
+        return access.use(delete)
 
     def check(self, queue: Queue, draft: Draft) -> None:
         """Refuses a message that the queue does not take (``InvalidRequest``), as :meth:`post` does."""

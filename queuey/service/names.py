@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
@@ -125,6 +125,9 @@ class Name:
 
     async def _end_replaced(self, named: Named) -> None:
         if named.replaced is not None:
+            if self._queue.result_ttl:
+                end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
+                await self._claims.jobs.note_leaving(self._queue, [named.replaced], end)
             await self.supersede(named.replaced)
             await self.settle(named)
 

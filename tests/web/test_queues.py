@@ -30,6 +30,7 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "max_claimed": 0,
         "max_claimed_per_key": 0,
         "claims": "open",
+        "result_ttl": 0,
         "description": "",
     }
 
@@ -262,6 +263,7 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "max_claimed": 5,
         "max_claimed_per_key": 0,
         "claims": "open",
+        "result_ttl": 0,
         "description": "",
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]

@@ -55,6 +55,7 @@ class QueueFields(TypedDict, total=False):
         max_claimed_per_key: Live claims of one message key at most, up to 1000; 0: no limit. Only in a plain queue, and
             only from its creation on: it may be raised and lowered, and the partitions never change.
         claims: ``open``; or ``paused``: no message is claimed. Posts, reads and live claims go on.
+        result_ttl: Seconds, up to 7 days, for which the results of jobs are kept; 0: none is.
         description: The purpose of the queue, for people: a line of up to 200 characters.
     """
 
@@ -72,6 +73,7 @@ class QueueFields(TypedDict, total=False):
     max_claimed: int | None
     max_claimed_per_key: int | None
     claims: Literal["open", "paused"] | None
+    result_ttl: int | timedelta | None
     description: str | None
 
 

@@ -6,6 +6,7 @@ them at any time: sent requests go on, and messages that arrive for no caller ar
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,7 @@ from queuey.service.claims.claiming import (
 )
 from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.claims.forwarding import Forwarding
+from queuey.service.claims.jobs import JobStatuses, JobWatch
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
@@ -49,6 +51,7 @@ from queuey.service.claims.requests import (
     StateQuery,
     too_late,
 )
+from queuey.service.claims.results import JobResult, Results
 from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -60,6 +63,8 @@ T = TypeVar("T")
 ENOUGH = 100
 """Max ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and
 would leave the other partitions idle."""
+LANES = 4
+"""Max threads in which one request writes results."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
 
@@ -101,6 +106,9 @@ class ClaimUseCases(ClaimOverview):
         self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimWakeups(store, self._logs, self.core, self._timing)
+        self._watch = JobWatch(self._logs, self.core)
+        self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
+        self._results = Results(store)
         self._trigger = WakeSource(self._back.watch, for_all=False)
         self._turns = PartitionRotation(self.core.boottime, self.core.chance.random)
 
@@ -109,6 +117,8 @@ class ClaimUseCases(ClaimOverview):
             after(log)
             if log.key in self._back.watched:
                 self._back.note(log)
+            if log.key in self._watch.watched:
+                self._watch.note(log)
 
         return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
 
@@ -170,6 +180,7 @@ class ClaimUseCases(ClaimOverview):
         ack = ack or PiggybackedAck()
         settles: Mapping[int, SettleRequest] = {}
         if ack.pending:
+            await self._keep_results(queue, ack.results)
             parts = by_partition(ack.receipts)
             self.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._knows(queue, parts):
@@ -179,7 +190,7 @@ class ClaimUseCases(ClaimOverview):
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
-            complete = partial(self._add_states, queue) if states and ttl else None
+            complete = partial(self._complete, queue, states=states) if ttl and (states or queue.result_ttl) else None
             found = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
         except ClaimUndecided:
             self._try_again(waiter)
@@ -227,6 +238,15 @@ class ClaimUseCases(ClaimOverview):
             self._try_again(waiter)
             raise undecided
         return None, []
+
+    async def _complete(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
+        """Does what comes before the receipts of messages leave the service."""
+        if queue.result_ttl:
+            now = self._store.claim_now() / 1000
+            repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
+            await self._side_by_side([partial(self._results.delivered_again, queue, one, now) for one in repeated])
+        if states:
+            await self._add_states(queue, deliveries)
 
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
         """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
@@ -283,19 +303,45 @@ class ClaimUseCases(ClaimOverview):
 
     # Receipts
 
-    async def acknowledge(self, queue: Queue, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    async def acknowledge(
+        self, queue: Queue, receipts: Sequence[ClaimReceipt], results: Mapping[ClaimReceipt, JobResult] | None = None
+    ) -> list[Settlement]:
         """Acknowledges messages: they will not be delivered any more. Returns the results in the receipts' order.
 
         Args:
             queue: A row that the caller is authorized for.
             receipts: Of this queue. Number 0 names a message, whichever caller has claimed it.
+            results: What some of the jobs have returned; not very many, because each is a write of the store. A queue
+                without ``result_ttl`` keeps none.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
             InvalidRequest: The queue has no such partition.
             StoreUnavailable: ``outcome`` tells if some may have been acknowledged.
         """
+        await self._keep_results(queue, results)
         return await self._settle(queue, "acknowledge", receipts)
+
+    async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult] | None) -> None:
+        """Writes the results of deliveries that are the last ones, before they are acknowledged."""
+        if not results or not queue.result_ttl:
+            return
+        now = self._store.claim_now() / 1000
+        settled = await self._settle(queue, "verify", list(results))
+        valid = [each.receipt for each in settled if each.status is ReceiptStatus.DONE]
+        await self._side_by_side(
+            [partial(self._results.acknowledged, queue, receipt, results[receipt], now) for receipt in valid]
+        )
+
+    async def _side_by_side(self, writes: Sequence[Callable[[], None]]) -> None:
+        """Makes blocking calls in a few threads."""
+
+        def make(some: Sequence[Callable[[], None]]) -> None:
+            for write in some:
+                write()
+
+        lanes = [writes[at::LANES] for at in range(min(LANES, len(writes)))]
+        await asyncio.gather(*(self.core.in_thread(partial(make, some)) for some in lanes))
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; 0 releases them. The rest is as for :meth:`acknowledge`.

@@ -23,6 +23,7 @@ from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service.claims.attempts import Attempts, note_lapsed
+from queuey.service.claims.results import Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -182,16 +183,24 @@ def publish(
         Those that are published, or are not there any more; and whether it has failed.
     """
     done: list[Position] = []
+    results = Results(store)
     try:
         messages = store.fetch(queue, [(partition, position) for position in letters])
         attempts = Attempts(store).of(queue, partition, [message.position for message in messages])
         there = {message.position for message in messages}
-        done += [position for position in letters if position not in there and position < gone_below]
+        for position in letters:
+            if position not in there and position < gone_below:
+                if queue.result_ttl:
+                    results.ended(queue, partition, position, "expired", now)
+                done.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
             known = attempts.get(message.position)
             letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
             _put(store, queue, name, (partition, message.position), letter)
+            if queue.result_ttl:
+                error, text = reason_of(deliveries, known.attempts if known else ())
+                results.ended(queue, partition, message.position, "failed", now, error, text)
             done.append(message.position)
     except QueueyError:
         return done, True
@@ -237,12 +246,17 @@ def letter_of(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
     """Returns a message as a dead letter, for the reason of its last attempt if that is known."""
-    error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
-    if attempts:
-        error, text = attempts[-1].error, attempts[-1].text
+    error, text = reason_of(deliveries, attempts)
     cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=tuple(attempts))
     dead = deadletters.dead_letter_of(message, queue.name, cause)
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
+
+
+def reason_of(deliveries: int, attempts: Sequence[Attempt]) -> tuple[str, str]:
+    """Returns class and text of the error for which a message becomes a dead letter."""
+    if attempts:
+        return attempts[-1].error, attempts[-1].text
+    return ERROR, f"delivered {deliveries} times without an acknowledgement"
 
 
 def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:

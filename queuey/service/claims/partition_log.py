@@ -303,10 +303,11 @@ class PartitionLog:
             return draft, taken[0].passed
         if candidates is None:
             return draft, 0
+        target = queue_for(queue.name, queue.dead_letter)
         if candidates.gone:
-            draft.drop(candidates.gone)
+            draft.drop(candidates.gone, target if queue.result_ttl else "")
         if candidates.dead:
-            draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
+            draft.make_dead_letters(candidates.dead, target)
         draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")

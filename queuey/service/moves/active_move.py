@@ -43,7 +43,7 @@ from queuey.errors import (
     StoreClosed,
 )
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, NewMessage, PostKey, Queue
+from queuey.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.move_turns import FETCHED, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress
@@ -178,6 +178,7 @@ class _Partition(PartitionMove):
 
     async def delete(self, places: list[Position]) -> None:
         locations = [(self.number, place) for place in places]
+        await self._move.note_moved(locations)
         await self._move.in_source(lambda queue: self._move.store.delete(queue, locations))
 
 
@@ -299,6 +300,13 @@ class ActiveMove:
             else:
                 return turn
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
+
+    async def note_moved(self, places: list[Location]) -> None:
+        """Records the end of jobs in a source that keeps results."""
+        queue = await self.core.in_thread(self._source)
+        if queue.result_ttl:
+            queue = await self.core.in_thread(partial(self._source, fresh=True))
+            await self._claims.jobs.note_moved(queue, places)
 
     async def in_source(self, call: Callable[[Queue], T]) -> T:
         def on_source() -> T:

@@ -20,7 +20,12 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 APPLICATION_ID = 0x51554559
 """Code of our files among SQLite databases: ``QUEY``."""
 FORMAT = 2
-UPGRADES = {1: "ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open'"}
+UPGRADES = {
+    1: """
+        ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';
+        ALTER TABLE queues ADD COLUMN result_ttl INTEGER NOT NULL DEFAULT 0;
+    """
+}
 """What makes each earlier format the next one."""
 
 TABLES = """
@@ -67,6 +72,7 @@ CREATE TABLE queues (
     max_claimed_per_key INTEGER NOT NULL,
     description TEXT NOT NULL,
     claims TEXT NOT NULL DEFAULT 'open',
+    result_ttl INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 

@@ -70,6 +70,8 @@ export interface QueueFields {
   max_claimed?: number;
   max_claimed_per_key?: number;
   claims?: "open" | "paused";
+  /** Seconds for which results of jobs are kept; 0: none is. */
+  result_ttl?: number;
   description?: string;
 }
 

@@ -218,6 +218,7 @@ NO_QUEUES = {
         "read_marks",
         "reason",
         "receipts",
+        "result_ttl",
         "retry",
         "since",
         "states",

@@ -19,7 +19,7 @@ from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import LOG_BYTES, Database
-from queuey.storage.sqlite.progress import LEDGER_KEPT
+from queuey.storage.sqlite.progress import LEDGER_TICKS
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.troubles import Trouble
 
@@ -160,7 +160,7 @@ class Sweep:
                         yield self._change(_REMOVE_OF_QUEUE.format(*table), [of_queue])
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_finish_pending_delete, qid))
-        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_KEPT):
+        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
             yield self._change(_FORGET_ENTRIES, old)
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
 

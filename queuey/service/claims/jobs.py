@@ -1,0 +1,355 @@
+"""What became of single jobs: from the claim log, the message, and the row of its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from queuey import ids
+from queuey.api.jobs import UNFINISHED, JobInfo
+from queuey.claims.state import ClaimTiming, LastDelivery, State
+from queuey.deadletters import DeadLetter, dead_letter_from, queue_for
+from queuey.errors import QueueNotFound
+from queuey.ids import Position
+from queuey.messages import Location, Message, Queue
+from queuey.service.claims.attempts import Attempts
+from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import Request, StateQuery
+from queuey.service.claims.results import JobEnd, Results
+from queuey.service.core import Core
+from queuey.service.limits import Limits
+from queuey.service.watching import Waiter, WakeSource
+from queuey.storage import LEDGER_KEPT, Store
+
+LOOK = 0.5
+"""Interval in seconds between reads of the logs whose jobs are waited for."""
+LOOKS = 200
+"""Max such reads of one process per second."""
+GIVEN_UP = "GivenUp"
+"""Class of error of a failed job whose attempts have left no error."""
+
+
+class LogView(NamedTuple):
+    """What a log says about a job.
+
+    Attributes:
+        standing: ``new``: nothing; ``outbox``: it becomes a dead letter; ``left``: it left the queue after a delivery
+            without an acknowledgement; ``final``: it is done, or has left the queue.
+        claim: Its last delivery, if it is not final.
+        was_moved: A move may have taken it.
+    """
+
+    standing: Literal["new", "claimed", "retrying", "waiting", "outbox", "left", "final"]
+    claim: LastDelivery | None = None
+    was_moved: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.standing in {"outbox", "left", "final"}
+
+
+class JobPoll:
+    """A request for jobs, with all its tries.
+
+    Attributes:
+        unfinished: Jobs that were seen unfinished: without a row of their end, they have ended just now.
+        source: Wakes it; None: it has not waited yet.
+        has_tried: Whether it had a first try.
+    """
+
+    def __init__(self, places: Sequence[Location], *, states: bool = False) -> None:
+        self.places = places
+        self.states = states
+        self.unfinished: set[Location] = set()
+        self.source: WakeSource | None = None
+        self.has_tried = False
+
+
+class JobAnswer(NamedTuple):
+    """Infos of all jobs, or none; true if one of the jobs has ended."""
+
+    infos: list[JobInfo]
+    has_ended: bool
+
+    def __bool__(self) -> bool:
+        return self.has_ended
+
+
+class JobWatch:
+    """Wakes requests that wait for the end of jobs. Used in the loop's thread, but for the end of a watch.
+
+    Attributes:
+        watched: What is waited for, by the keys of the logs.
+    """
+
+    def __init__(self, logs: LogCache, core: Core) -> None:
+        self._logs = logs
+        self._core = core
+        self.watched: dict[Key, dict[Callable[[], None], tuple[Queue, Collection[Position]]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def source(self, places: Iterable[Location]) -> WakeSource:
+        """Returns what wakes a request when one of these jobs has ended."""
+        wanted: dict[int, list[Position]] = {}
+        for number, position in places:
+            wanted.setdefault(number, []).append(position)
+        return WakeSource(partial(self._watch, wanted), for_all=True)
+
+    def _watch(
+        self, wanted: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
+    ) -> Callable[[], None]:
+        key = (queue.qid, partition)
+        # A waiter may have the same function for several partitions and requests.
+        mine = partial(wake)
+        if partition in wanted:
+            self.watched.setdefault(key, {})[mine] = (queue, wanted[partition])
+            if self._looking is None or self._looking.done():
+                self._looking = self._core.spawn(self._look())
+        return partial(self._core.tell, self._stop, key, mine)
+
+    def _stop(self, key: Key, wake: Callable[[], None]) -> None:
+        waiting = self.watched.get(key, {})
+        waiting.pop(wake, None)
+        if not waiting:
+            self.watched.pop(key, None)
+
+    def note(self, log: PartitionLog) -> None:
+        """Called after each round of a watched log."""
+        for wake, (_, positions) in list(self.watched[log.key].items()):
+            if any(map(log.state.is_done, positions)):
+                wake()
+
+    async def _look(self) -> None:
+        """Reads the logs again and again, because other processes acknowledge, too."""
+        while self.watched:
+            await asyncio.sleep(max(LOOK, len(self.watched) / LOOKS))
+            for key, waiting in list(self.watched.items()):
+                queue, _ = next(iter(waiting.values()))
+                self._logs.add(key, StateQuery(queue, lambda _state: None))
+
+
+class JobStatuses:
+    """Answers what became of jobs.
+
+    Args:
+        store: Has messages, dead letters and the ledger.
+        core: Its loop.
+        limits: Of one answer.
+        timing: When claims are over.
+        ask: Sends requests to logs of a queue, by partition, and returns their answers.
+        watch: Wakes requests that wait.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        limits: Limits,
+        timing: ClaimTiming,
+        ask: Callable[[Queue, Mapping[int, Request]], Awaitable[dict[int, Any]]],
+        watch: JobWatch,
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._limits = limits
+        self._timing = timing
+        self._ask = ask
+        self._watch = watch
+        self._attempts = Attempts(store)
+        self._results = Results(store)
+
+    async def show(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
+        """Returns what became of jobs. A further try of a waiting request has no infos unless one has ended."""
+        if waiter is not None:
+            numbers = sorted({number for number, _ in poll.places})
+            poll.source = poll.source or self._watch.source(poll.places)
+            waiter.subscribe([(queue, numbers, poll.source)])
+        views = await self.views(queue, poll.places)
+        poll.unfinished.update(place for place, view in views.items() if not view.has_ended)
+        if waiter is not None and poll.has_tried and not any(view.has_ended for view in views.values()):
+            return JobAnswer([], has_ended=False)
+        poll.has_tried = True
+        infos: list[JobInfo] = await self._core.in_thread(partial(self._infos, queue, poll, views))
+        return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
+
+    async def views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
+        """Returns what the logs say about jobs."""
+        wanted: dict[int, list[Position]] = {}
+        for number, position in places:
+            wanted.setdefault(number, []).append(position)
+        expired = self._timing.expired(self._store.claim_now())
+        queries = {number: StateQuery(queue, partial(_seen, some, expired)) for number, some in wanted.items()}
+        found = await self._ask(queue, queries)
+        return {(number, position): view for number, views in found.items() for position, view in views.items()}
+
+    async def note_leaving(
+        self, queue: Queue, places: Collection[Location], status: Literal["removed", "superseded"]
+    ) -> None:
+        """Writes how unfinished jobs are about to end, before their messages are removed."""
+        views = await self.views(queue, places)
+
+        def write() -> None:
+            for place, view in views.items():
+                if not view.has_ended:
+                    self._results.leaves(queue, *place, status, self._store.claim_now() / 1000)
+
+        await self._core.in_thread(write)
+
+    async def note_moved(self, queue: Queue, places: Collection[Location]) -> None:
+        """Writes that messages of a move's chunk are removed, those that were delivered before."""
+        views = await self.views(queue, places)
+        now = self._store.claim_now() / 1000
+
+        def write() -> None:
+            for place in [place for place, view in views.items() if view.standing == "left"]:
+                self._results.ended(queue, *place, "removed", now)
+
+        await self._core.in_thread(write)
+
+    # Blocking
+
+    def _infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
+        now = self._store.claim_now() / 1000
+        to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
+        there = self._there(queue, to_find)
+        ended = {place for place, view in views.items() if view.standing in {"left", "final"}}
+        ends = self._ends(queue, ended.union({*to_find} - there.keys()), now)
+        silent = [place for place in ended if place not in ends]
+        there |= self._there(queue, silent)
+        letters = self._letters(queue, silent)
+        infos = {}
+        for place, view in views.items():
+            found = _Found(view, place in there, ends.get(place), letters.get(place), place in poll.unfinished)
+            fields = self._fields(queue, place, found, now)
+            if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
+                fields |= self._failure(queue, place, fields["status"])
+            if poll.states:
+                state = self._attempts.last_state(queue, *place)
+                fields["state"] = None if state is None else msgspec.Raw(state.json)
+                fields["state_at"] = None if state is None else state.at
+            infos[place] = JobInfo(message_id=ids.to_hex(place[1]), partition=place[0], **fields)
+        return [infos[place] for place in poll.places]
+
+    def _fields(self, queue: Queue, place: Location, found: _Found, now: float) -> dict[str, Any]:
+        """Returns what is known of a job, as fields of its info."""
+        view, end = found.view, found.end
+        if view.standing in {"claimed", "waiting", "retrying"} and (found.is_there or view.standing == "claimed"):
+            return _of_claim(view)
+        if view.standing == "new" and found.is_there:
+            is_due = place[1][0] <= self._store.claim_time()
+            return {"status": "waiting" if is_due else "delayed"}
+        if view.standing == "outbox" and found.is_there:
+            return {"status": "failed"}
+        # Only of a message that is done it is certain that its result was acknowledged.
+        if end is not None and (view.standing == "final" or end.status not in {"void", "done"}):
+            return _of_end(end)
+        if view.standing not in {"left", "final"}:
+            ttl = queue.ttl or self._limits.default_ttl
+            has_expired = view.standing != "new" or now > ids.ticks_to_seconds(place[1][0]) + ttl
+            return {"status": "expired" if has_expired else "never_seen"}
+        return self._without_row(queue, place, found, now)
+
+    def _without_row(self, queue: Queue, place: Location, found: _Found, now: float) -> dict[str, Any]:
+        """Returns what is known of a job that has ended and has no row."""
+        if found.letter is not None:
+            cause = found.letter.cause
+            return {"status": "failed", "ended": cause.at, "error": cause.error, "text": cause.text}
+        kept, age = queue.result_ttl, now - ids.ticks_to_seconds(place[1][0])
+        if found.view.standing == "left":
+            return {"status": "removed"} if kept else {"status": "unknown", "kept": kept}
+        ttl = queue.ttl or self._limits.default_ttl
+        was_deleted = kept > 0 and queue.on_ack == "delete" and age <= ttl and not found.view.was_moved
+        if age > LEDGER_KEPT or not (found.is_there or was_deleted):
+            return {"status": "unknown", "kept": kept}
+        # A result that was written since then still has its row.
+        is_recent = kept > 0 and (age <= kept or found.was_unfinished)
+        return {"status": "done"} | ({"result": None} if is_recent else {"kept": kept})
+
+    def _failure(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
+        known = self._attempts.of(queue, place[0], [place[1]]).get(place[1])
+        if known is None or not known.attempts:
+            return {"error": GIVEN_UP, "text": ""} if status == "failed" else {}
+        return {"error": known.attempts[-1].error, "text": known.attempts[-1].text}
+
+    def _there(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
+        """Returns the messages that are still there, a bounded number of bytes at a time."""
+        step = max(1, self._limits.page_bytes // self._limits.longest)
+        found: dict[Location, Message] = {}
+        for at in range(0, len(places), step):
+            for message in self._store.fetch(queue, places[at : at + step]):
+                found[message.partition, message.position] = msgspec.structs.replace(message, body="")
+        return found
+
+    def _ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
+        if not queue.result_ttl:
+            return {}
+        found = {place: self._results.of(queue, *place, now) for place in places}
+        return {place: end for place, end in found.items() if end is not None}
+
+    def _letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
+        """Returns the dead letters of messages, if they lie in the places of these."""
+        if not places:
+            return {}
+        name = queue_for(queue.name)
+        try:
+            letters = self._store.queue(queue.application, name)
+        except QueueNotFound:
+            return {}
+        found = {}
+        for place, message in self._there(letters, [each for each in places if each[0] <= letters.partitions]).items():
+            headers = dict(message.meta.headers) if message.meta else {}
+            letter = dead_letter_from(headers, "", lies=(name, place[0], message.id), content_type=None)
+            if letter is not None and letter.queue == queue.name:
+                found[place] = letter
+        return found
+
+
+class _Found(NamedTuple):
+    """What was found of a job: its log's view, whether its message is there, the row of its end, its dead letter."""
+
+    view: LogView
+    is_there: bool
+    end: JobEnd | None
+    letter: DeadLetter | None
+    was_unfinished: bool
+
+
+def _seen(positions: Iterable[Position], expired: int, state: State) -> dict[Position, LogView]:
+    return {position: _view(position, expired, state) for position in positions}
+
+
+def _view(position: Position, expired: int, state: State) -> LogView:
+    claim = state.outstanding.get(position)
+    if claim is not None:
+        if state.has_ended(position, expired):
+            return LogView("waiting", claim)
+        return LogView("retrying" if position in state.resting else "claimed", claim)
+    if position in state.outbox:
+        return LogView("outbox")
+    if position in state.superseded:
+        return LogView("left")
+    if not state.is_done(position):
+        return LogView("new")
+    return LogView("final", was_moved=state.move is not None and position[0] <= state.move.number)
+
+
+def _of_claim(view: LogView) -> dict[str, Any]:
+    claim = view.claim
+    assert claim is not None  # noqa: S101 - such views have one
+    fields = {"status": view.standing, "deliveries": claim.deliveries, "worker": claim.worker}
+    return fields if view.standing == "waiting" else fields | {"expires": claim.expires / 1000}
+
+
+def _of_end(end: JobEnd) -> dict[str, Any]:
+    """Returns the row of an end as fields; a void one is that of a job whose last attempt had no result."""
+    if end.status == "void":
+        return {"status": "done", "result": None}
+    fields: dict[str, Any] = {"status": end.status, "ended": end.at}
+    if end.status == "done":
+        return fields | ({"size": end.size} if end.json is None else {"result": msgspec.Raw(end.json)})
+    return fields | ({"error": end.error, "text": end.text} if end.error else {})

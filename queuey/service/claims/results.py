@@ -1,0 +1,158 @@
+"""Ends of jobs: the result of the attempt that was acknowledged, or why a job ended otherwise.
+
+A row stands in the store's ledger, beside the attempts and states, and names the log entry of its delivery. Only queues
+that keep results have rows. Rows are written around the entries of the log, so that one is shown only if it is true:
+
+* A result is written before the entry that acknowledges its delivery, and after the log has shown, since the request
+  arrived, that this delivery is the last one.
+* When a message is delivered again, its row becomes void before the new receipt leaves the service. So an attempt that
+  was acknowledged without a result never shows that of an earlier one.
+* Each end without an acknowledgement has a row that no attempt replaces.
+
+Rows of later deliveries stay, and of two results of one delivery the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey.claims.receipts import ClaimReceipt
+from queuey.errors import StoreBusy
+from queuey.ids import Position
+from queuey.messages import Queue
+from queuey.service.claims.attempts import piece_of
+from queuey.storage import LEDGER_KEPT, Ledger, exchange
+
+GRACE = 60.0
+"""Seconds for which a row is kept longer than it is shown: a void row outlives all that it makes void."""
+LAST_NUMBER = 1 << 62
+"""Stands for a later entry than any attempt's, in rows of jobs that ended without an acknowledgement."""
+_TRIES = 5
+
+End = Literal["failed", "expired", "removed", "superseded"]
+"""How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
+JobResult = bytes | int
+"""A result as JSON, or the size in bytes of one that is too large."""
+
+
+class JobEnd(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a job, unless its log says that it goes on.
+
+    Two messages may share a piece of the ledger, and the later one has it; so it names its message.
+
+    Attributes:
+        number: The log entry of the delivery.
+        status: ``void``: the delivery has no result, and earlier ones do not count.
+        at: Seconds since 1970; of a result, a time at which its delivery was the last one.
+        json: The result; None: there is none.
+        size: Bytes of a result that is too large to be kept.
+        error, text: Class and text of the error of a failed job.
+    """
+
+    partition: int
+    position: Position
+    number: int
+    status: Literal["void", "done"] | End
+    at: float
+    json: bytes | None = None
+    size: int = 0
+    error: str = ""
+    text: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(JobEnd).decode
+
+
+class Results:
+    """The ends of all queues' jobs, in a ledger. Its methods block, and raise as the ledger does."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, at: float) -> None:
+        """Writes the result of a delivery that is about to be acknowledged, and was the last one at a time."""
+        is_kept = isinstance(result, bytes)
+        end = JobEnd(
+            receipt.partition,
+            receipt.position,
+            receipt.number,
+            "done",
+            at,
+            json=result if isinstance(result, bytes) else None,
+            size=0 if is_kept else int(result),
+        )
+
+        def is_new(known: JobEnd) -> bool:
+            return known.number < end.number or (known.number == end.number and known.status == "void")
+
+        self._write(queue, end, lambda known: end if is_new(known) else known)
+
+    def delivered_again(self, queue: Queue, receipt: ClaimReceipt, at: float) -> None:
+        """Makes void what earlier deliveries have written, or may still write."""
+        end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", at)
+        self._write(queue, end, lambda known: end if known.number < end.number else known)
+
+    def ended(self, queue: Queue, partition: int, position: Position, status: End, at: float, *why: str) -> None:
+        """Writes that a job has ended without an acknowledgement; ``why``: class and text of its error.
+
+        What expired after it was removed counts as removed.
+        """
+        end = JobEnd(partition, position, LAST_NUMBER, status, at, None, 0, *why)
+
+        def changed(known: JobEnd) -> JobEnd:
+            is_known = status == "expired" and known.status in {"removed", "superseded"}
+            return replace(known, number=LAST_NUMBER) if is_known else end
+
+        self._write(queue, end, changed)
+
+    def leaves(
+        self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], at: float
+    ) -> None:
+        """Writes that an unfinished message is about to be removed. A later delivery may still be acknowledged."""
+        end = JobEnd(partition, position, 0, status, at)
+
+        def changed(known: JobEnd) -> JobEnd:
+            return replace(end, number=known.number) if known.status in {"void", "done"} else known
+
+        self._write(queue, end, changed)
+
+    def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
+        """Returns the row of a message, if it is still to be shown at a time (seconds since 1970)."""
+        known = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
+        if known is None or now > known.at + _shown_for(queue, known):
+            return None
+        return known
+
+    def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
+        """Changes a row; ``end`` is what it becomes if there is none."""
+        work, piece = _place(queue, end.partition, end.position)
+        before, after = None, end
+        for _ in range(_TRIES):
+            value = _encode(after)
+            kept = _shown_for(queue, after) + GRACE
+            present = exchange(self._ledger, work, piece, value, expected=before, kept=kept)
+            if present == value:
+                return
+            before, known = present, _read(present, end.partition, end.position)
+            after = end if known is None else change(known)
+            if after is known:
+                return
+        raise StoreBusy("Too many processes write the end of one job. Try again.")
+
+
+def _shown_for(queue: Queue, end: JobEnd) -> float:
+    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_KEPT - GRACE
+
+
+def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
+    return f"results {queue.qid:x}", piece_of(partition, position)
+
+
+def _read(value: bytes | None, partition: int, position: Position) -> JobEnd | None:
+    known = None if value is None else _decode(value)
+    return known if known is not None and (known.partition, known.position) == (partition, position) else None
