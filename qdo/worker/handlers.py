@@ -24,8 +24,8 @@ from queuey.client.claims.handlers import is_async, runs_nothing
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
 
-Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
-"""``handle(message, context)``: returning means done, raising means not."""
+Handler = Callable[[Message, Any], object] | Callable[[Message, Any], Awaitable[object]]
+"""``handle(message, context)``: returning means done, raising means not. What it returns is the result of a job."""
 
 
 class HasHandler(Protocol):
@@ -120,9 +120,9 @@ def traced(handler: Any) -> Any:  # noqa: ANN401 - plain or async
         return handler
     if is_async(handler):
 
-        async def handle_async(message: Message, context: object) -> None:
+        async def handle_async(message: Message, context: object) -> object:
             with tracing.handling(delivery().partition.queue.name, message):
-                await handler(message, context)
+                return await handler(message, context)
 
         return handle_async
 

@@ -10,7 +10,8 @@ from typing import Protocol
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.failure import Delivery, Failure, RunResult
-from queuey.client import Message
+from queuey.client import InvalidArgument, Message
+from queuey.client.calls.job_calls import JobResult, encoded_result
 
 
 class MessageRun:
@@ -34,11 +35,13 @@ class MessageRun:
         settled: Its progress is recorded; later results do not count.
         state: The last state that the handler has set, in any thread: the number of its message, and JSON.
         state_seen: The last state that was passed on.
+        keeps_results: What the handler returns is the result of its message.
+        results: Results by the numbers of their messages.
     """
 
     __slots__ = (
-        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked", "messages",
-        "seen", "settled", "since", "state", "state_seen", "tell", "told",
+        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keeps_results", "keys", "leaked",
+        "messages", "results", "seen", "settled", "since", "state", "state_seen", "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -52,6 +55,22 @@ class MessageRun:
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
+        self.keeps_results = False
+        self.results: dict[int, JobResult] = {}
+
+    def set_result(self, result: object) -> None:
+        """Keeps the result of the present message; one without a JSON form is logged: the work is done all the same."""
+        message = self.messages[self.handled]
+        try:
+            encoded = encoded_result(result)
+        except InvalidArgument as error:
+            logger.warning("message %s has no result: %s", message.id, error, extra={"message_id": message.id})
+        else:
+            self.keep_result(encoded)
+
+    def keep_result(self, result: JobResult | None) -> None:
+        if result is not None:
+            self.results[self.handled] = result
 
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state

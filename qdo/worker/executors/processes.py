@@ -6,8 +6,9 @@ their number.
 **The protocol** of a worker and its children, over a socket that only they have. The parent sends frames: a
 ``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the run after the present
 message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run one ``HANDLED`` a
-message, ``STATE`` with a frame whenever the handler sets one, and ``ENDED`` with a frame that holds a ``RunResult``. So
-the parent knows at any moment which message is being handled, also if the child dies.
+message, before it ``RESULT`` with a frame if the message has a result, ``STATE`` with a frame whenever the handler sets
+one, and ``ENDED`` with a frame that holds a ``RunResult``. So the parent knows at any moment which message is being
+handled, also if the child dies.
 
 Frames hold pickles: both ends are one program of one user, and no other process has the socket.
 """
@@ -40,6 +41,7 @@ READY = b"r"
 UNFIT = b"x"
 HANDLED = b"."
 STATE = b"#"
+RESULT = b"$"
 ENDED = b"="
 LENGTH = struct.Struct("!I")
 
@@ -65,6 +67,7 @@ class ChildSetup(NamedTuple):
 class ChildTask(NamedTuple):
     messages: tuple[Message, ...]
     place: Delivery
+    keeps_results: bool = False
 
 
 def frame(value: object) -> bytes:
@@ -151,7 +154,7 @@ class ChildProcess:
         run.tell = lambda: writer.write(frame(None))
         before = run.handled
         try:
-            task = frame(ChildTask(tuple(messages), place))
+            task = frame(ChildTask(tuple(messages), place, run.keeps_results))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
             run.tell = None
             if len(messages) > 1:
@@ -185,6 +188,9 @@ class ChildProcess:
                     if said.startswith(STATE):
                         state, said = await self._frame(said[1:])
                         run.set_state(state)
+                    elif said.startswith(RESULT):
+                        result, said = await self._frame(said[1:])
+                        run.keep_result(result)
                     elif not (said := await self._reader.read(4096)):
                         raise ConnectionResetError
             handled = len(said) - len(said.lstrip(HANDLED))

@@ -263,6 +263,18 @@ def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: 
     assert other.end() == ("done", b"1")
 
 
+def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> None:
+    """What an attempt writes that was superseded before its message was deleted does not count."""
+    scene = Scene(store)
+    first = scene.claim(10)
+    clock.advance(20)
+    second = scene.claim()
+    scene.service.messages.delete(scene.access, [scene.place])
+    scene.write(first)
+    scene.acknowledge(second)
+    assert scene.job().status == "removed"
+
+
 def test_deleted_when_it_was_done(store: Store) -> None:
     """A result stays although the message is deleted afterwards."""
     scene = Scene(store)
