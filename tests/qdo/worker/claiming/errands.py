@@ -75,6 +75,18 @@ def resume() -> None:
         raise ValueError("no rope")
 
 
+@jobs.task
+def double(text: str) -> str | None:
+    """Returns the text twice, and nothing if there is none."""
+    return 2 * text or None
+
+
+@jobs.task
+def image() -> object:
+    """Returns what JSON cannot hold."""
+    return object()
+
+
 @slow_jobs.task(retries=0)
 def chatter() -> None:
     """Says for ever how far it has come."""
