@@ -55,7 +55,7 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         return info
 
     def state(self) -> Any:  # noqa: ANN401 - any JSON value
-        """Returns the last state that a worker has set for the job; None: there is none."""
+        """Returns the last state that a worker has set for the job, None if no worker has."""
         source, queue = self._source("state")
         return source.show(queue, self, states=True).state
 
@@ -65,7 +65,7 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         Callers that wait at the same moment share a request. Its queue must have a ``result_ttl``.
 
         Args:
-            timeout: Seconds; None: no limit.
+            timeout: Seconds; without it there is no limit.
 
         Raises:
             ResultTimeout: It has not ended in time.
@@ -86,7 +86,7 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         return source.result(queue, self, timeout)
 
     async def astatus(self) -> JobInfo:
-        """Async variant of :meth:`status`, for receipts of an :class:`AsyncClient`."""
+        """Async variant of :meth:`status`, for receipts of an async client."""
         source, queue = self._source("astatus")
         info: JobInfo = await source.show(queue, self)
         return info
@@ -107,14 +107,14 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         Raises:
             InvalidArgument: The receipt has no client, or one of the other kind.
         """
-        found: tuple[Any, str] | None = self.__dict__.get("source")
-        if found is None:
+        source: tuple[Any, str] | None = self.__dict__.get("source")
+        if source is None:
             raise InvalidArgument("this receipt has no client: use client.job_queue(queue).status(receipt)")
-        is_async = iscoroutinefunction(found[0].show)
+        is_async = iscoroutinefunction(source[0].show)
         if is_async != method.startswith("a"):
             kind, other = ("an AsyncClient", f"a{method}") if is_async else ("a Client", method[1:])
             raise InvalidArgument(f"this receipt is of {kind}: call {other}()")
-        return found
+        return source
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

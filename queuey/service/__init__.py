@@ -92,7 +92,7 @@ class Service:
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
-        self.messages.note_removal = partial(self.claims.jobs.note_leaving, status="removed")
+        self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
         self.workers = Workers()
         self.claims.share(self.workers)
         self.news = News(self.workers, store)

@@ -155,7 +155,7 @@ def _forget(moments: deque[float], now: float) -> None:
 
 class MessageUseCases:
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
-        self.note_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
+        self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
         """Is called before messages are deleted from a queue that keeps results."""
         self._store = store
         self._core = core
@@ -322,7 +322,7 @@ class MessageUseCases:
         def delete(queue: Queue) -> int:
             places = _within(queue, locations)
             if queue.result_ttl:
-                self._core.run(self.note_removal(queue, places))
+                self._core.run(self.record_removal(queue, places))
             return self._store.delete(queue, places)
 
         return access.use(delete)

@@ -101,10 +101,10 @@ class AsyncJob:
         return self._claims.is_lost(self.held_claim)
 
     def set_result(self, result: object) -> None:
-        """Sets the result of the job, which travels with the acknowledgement; None: none.
+        """Sets the result of the job, which travels with the acknowledgement, unless it is None.
 
-        The queue keeps it for its ``result_ttl`` seconds; without that it is ignored. Of a result of more than 16,384
-        bytes only the size is kept.
+        The queue keeps it for its ``result_ttl`` seconds; without that it is ignored. If it has more than 16,384
+        bytes, only its size is kept.
 
         Args:
             result: Any JSON value.

@@ -403,11 +403,11 @@ class AsyncJobQueue:
             wait: Seconds, up to 20, to wait until one of the jobs has ended, for up to 100 jobs.
             states: Also return the states that workers have set.
         """
-        found: list[JobInfo] = []
+        infos: list[JobInfo] = []
         for call in job_calls.jobs(self.name, message_calls.several(jobs), wait, states=states):
-            some = await self._sender.run(call)
-            found += some
-        return found
+            answer = await self._sender.run(call)
+            infos += answer
+        return infos
 
     async def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""

@@ -21,7 +21,7 @@ WAITS = (20.0, 5.0, 2.0, 1.0)
 """Max seconds of a poll, by the number of those under way. A caller that comes meanwhile begins one of its own; beyond
 the last number callers wait until one ends."""
 GATHERING = 0.005
-"""Seconds for which a poll waits for callers of the same moment."""
+"""Number of seconds for which a poll waits for callers of the same moment."""
 
 
 class AsyncJobResults:
@@ -67,27 +67,27 @@ class AsyncJobResults:
                     while True:
                         if place in waiting.ended:
                             return job_calls.result_of(waiting.ended[place])
-                        if (left := end - clock()) <= 0:
+                        if (remaining := end - clock()) <= 0:
                             raise ResultTimeout(f"job {place} has not ended in {timeout} s")
                         if waiting.begin(place):
                             break
-                        await self._change.wait(left)
-                await self._poll(queue, waiting, place, left)
+                        await self._change.wait(remaining)
+                await self._poll(queue, waiting, place, remaining)
         finally:
             async with self._change:
                 waiting.remove(place)
                 if not waiting.callers:
                     self._queues.pop(queue, None)
 
-    async def _poll(self, queue: str, waiting: _Waiting, place: str, left: float) -> None:
+    async def _poll(self, queue: str, waiting: _Waiting, place: str, remaining: float) -> None:
         """Asks once for a job, and for all others of its queue that no poll asks for."""
         places: list[str] = []
         infos: list[JobInfo] = []
         try:
-            await self._sender.timing.sleep(min(left, GATHERING))
+            await self._sender.timing.sleep(min(remaining, GATHERING))
             async with self._change:
-                places, longest = waiting.take(place)
-            [call] = job_calls.jobs(queue, places, min(left, longest))
+                places, longest = waiting.places_to_poll(place)
+            [call] = job_calls.jobs(queue, places, min(remaining, longest))
             infos = await self._sender.run(call)
         finally:
             async with self._change:
@@ -106,7 +106,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.callers: dict[str, int] = {}
         self.ended: dict[str, JobInfo] = {}
-        self._asked: set[str] = set()
+        self._polled: set[str] = set()
         self._unfinished: set[str] = set()
         self._polls = 0
         self._gathers = False
@@ -123,28 +123,28 @@ class _Waiting:
 
     def begin(self, place: str) -> bool:
         """Returns whether a job's caller is to poll: no poll asks for the job, and few are under way."""
-        if self._gathers or self._polls >= len(WAITS) or place in self._asked:
+        if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True
         return True
 
-    def take(self, first: str) -> tuple[list[str], float]:
+    def places_to_poll(self, first: str) -> tuple[list[str], float]:
         """Returns the jobs to ask for, and how long to wait at most."""
-        others = (place for place in self.callers if place not in self._asked and place not in self.ended)
+        others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         places = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
-        self._asked.update(places)
+        self._polled.update(places)
         longest = WAITS[self._polls]
         self._gathers = False
         self._polls += 1
         return places, longest
 
     def polled(self, places: list[str], infos: list[JobInfo]) -> None:
-        """Records the end of a poll; nothing was taken if it failed before."""
+        """Records the end of a poll; without places it failed before."""
         if not places:
             self._gathers = False
             return
         self._polls -= 1
-        self._asked.difference_update(places)
+        self._polled.difference_update(places)
         for place, info in zip(places, infos, strict=False):
             if place not in self.callers:
                 continue

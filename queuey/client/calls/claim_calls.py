@@ -127,9 +127,9 @@ def acknowledge(queue: str, receipts: Iterable[str], results: JobResults | None 
 def _with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
     while receipts:
         count = fitting(map(results.get, receipts))
-        some, receipts = receipts[:count], receipts[count:]
-        fields = fields_of({receipt: results[receipt] for receipt in some if receipt in results})
-        yield from _by_receipts(queue, "ack", some, **fields)
+        first, receipts = receipts[:count], receipts[count:]
+        fields = fields_of({receipt: results[receipt] for receipt in first if receipt in results})
+        yield from _by_receipts(queue, "ack", first, **fields)
 
 
 def _body(fields: dict[str, Any]) -> bytes:

@@ -34,7 +34,7 @@ JobResults = Mapping[str, JobResult]
 
 
 def encoded_result(value: object) -> JobResult | None:
-    """Returns a result as it travels with the acknowledgement; None: there is none.
+    """Returns a result as it travels with the acknowledgement, None if it is None.
 
     Raises:
         InvalidArgument: It has no JSON form.

@@ -37,7 +37,7 @@ class Change:
 
 
 class AsyncChange:
-    """The same for tasks of one event loop, which need no lock."""
+    """A change that tasks of one event loop wait for, which need no lock."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()

@@ -72,7 +72,7 @@ class HeldClaim(msgspec.Struct, eq=False):
         delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
         seen_lost: The program has read that the job is lost.
         delay_if_left: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
-        result: The result of the job, which travels with the acknowledgement; None: it has none.
+        result: The result of the job, which travels with the acknowledgement.
     """
 
     queue: str

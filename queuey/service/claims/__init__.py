@@ -118,7 +118,7 @@ class ClaimUseCases(ClaimOverview):
             if log.key in self._back.watched:
                 self._back.note(log)
             if log.key in self._watch.watched:
-                self._watch.note(log)
+                self._watch.wake_for(log)
 
         return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
 
@@ -244,7 +244,8 @@ class ClaimUseCases(ClaimOverview):
         if queue.result_ttl:
             now = self._store.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
-            await self._side_by_side([partial(self._results.delivered_again, queue, one, now) for one in repeated])
+            write = partial(self._results.delivered_again, queue, time=now)
+            await self._side_by_side([partial(write, receipt) for receipt in repeated])
         if states:
             await self._add_states(queue, deliveries)
 
@@ -336,12 +337,12 @@ class ClaimUseCases(ClaimOverview):
     async def _side_by_side(self, writes: Sequence[Callable[[], None]]) -> None:
         """Makes blocking calls in a few threads."""
 
-        def make(some: Sequence[Callable[[], None]]) -> None:
-            for write in some:
+        def run(lane: Sequence[Callable[[], None]]) -> None:
+            for write in lane:
                 write()
 
-        lanes = [writes[at::LANES] for at in range(min(LANES, len(writes)))]
-        await asyncio.gather(*(self.core.in_thread(partial(make, some)) for some in lanes))
+        lanes = [writes[first::LANES] for first in range(min(LANES, len(writes)))]
+        await asyncio.gather(*(self.core.in_thread(partial(run, lane)) for lane in lanes))
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; 0 releases them. The rest is as for :meth:`acknowledge`.

@@ -17,6 +17,7 @@ from queuey.errors import QueueNotFound
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue
 from queuey.service.claims.attempts import Attempts
+from queuey.service.claims.follow_ups import ERROR
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request, StateQuery
@@ -24,14 +25,12 @@ from queuey.service.claims.results import JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.watching import Waiter, WakeSource
-from queuey.storage import LEDGER_KEPT, Store
+from queuey.storage import LEDGER_TTL, Store
 
-LOOK = 0.5
+REFRESH = 0.5
 """Interval in seconds between reads of the logs whose jobs are waited for."""
-LOOKS = 200
+MAX_REFRESHES = 200
 """Max such reads of one process per second."""
-GIVEN_UP = "GivenUp"
-"""Class of error of a failed job whose attempts have left no error."""
 
 
 class LogView(NamedTuple):
@@ -58,7 +57,7 @@ class JobPoll:
 
     Attributes:
         unfinished: Jobs that were seen unfinished: without a row of their end, they have ended just now.
-        source: Wakes it; None: it has not waited yet.
+        source: What wakes it; None if it has not waited yet.
         has_tried: Whether it had a first try.
     """
 
@@ -91,25 +90,22 @@ class JobWatch:
         self._logs = logs
         self._core = core
         self.watched: dict[Key, dict[Callable[[], None], tuple[Queue, Collection[Position]]]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     def source(self, places: Iterable[Location]) -> WakeSource:
         """Returns what wakes a request when one of these jobs has ended."""
-        wanted: dict[int, list[Position]] = {}
-        for number, position in places:
-            wanted.setdefault(number, []).append(position)
-        return WakeSource(partial(self._watch, wanted), for_all=True)
+        return WakeSource(partial(self._watch, _by_partition(places)), for_all=True)
 
     def _watch(
-        self, wanted: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
+        self, positions: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
     ) -> Callable[[], None]:
         key = (queue.qid, partition)
         # A waiter may have the same function for several partitions and requests.
         mine = partial(wake)
-        if partition in wanted:
-            self.watched.setdefault(key, {})[mine] = (queue, wanted[partition])
-            if self._looking is None or self._looking.done():
-                self._looking = self._core.spawn(self._look())
+        if partition in positions:
+            self.watched.setdefault(key, {})[mine] = (queue, positions[partition])
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = self._core.spawn(self._refresh())
         return partial(self._core.tell, self._stop, key, mine)
 
     def _stop(self, key: Key, wake: Callable[[], None]) -> None:
@@ -118,16 +114,16 @@ class JobWatch:
         if not waiting:
             self.watched.pop(key, None)
 
-    def note(self, log: PartitionLog) -> None:
+    def wake_for(self, log: PartitionLog) -> None:
         """Called after each round of a watched log."""
         for wake, (_, positions) in list(self.watched[log.key].items()):
             if any(map(log.state.is_done, positions)):
                 wake()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Reads the logs again and again, because other processes acknowledge, too."""
         while self.watched:
-            await asyncio.sleep(max(LOOK, len(self.watched) / LOOKS))
+            await asyncio.sleep(max(REFRESH, len(self.watched) / MAX_REFRESHES))
             for key, waiting in list(self.watched.items()):
                 queue, _ = next(iter(waiting.values()))
                 self._logs.add(key, StateQuery(queue, lambda _state: None))
@@ -139,7 +135,7 @@ class JobStatuses:
     Args:
         store: Has messages, dead letters and the ledger.
         core: Its loop.
-        limits: Of one answer.
+        limits: Bounds of one answer.
         timing: When claims are over.
         ask: Sends requests to logs of a queue, by partition, and returns their answers.
         watch: Wakes requests that wait.
@@ -179,15 +175,13 @@ class JobStatuses:
 
     async def views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
         """Returns what the logs say about jobs."""
-        wanted: dict[int, list[Position]] = {}
-        for number, position in places:
-            wanted.setdefault(number, []).append(position)
         expired = self._timing.expired(self._store.claim_now())
-        queries = {number: StateQuery(queue, partial(_seen, some, expired)) for number, some in wanted.items()}
-        found = await self._ask(queue, queries)
-        return {(number, position): view for number, views in found.items() for position, view in views.items()}
+        positions = _by_partition(places)
+        queries = {number: StateQuery(queue, partial(_views, positions[number], expired)) for number in positions}
+        answers = await self._ask(queue, queries)
+        return {(number, position): view for number, views in answers.items() for position, view in views.items()}
 
-    async def note_leaving(
+    async def record_leaving(
         self, queue: Queue, places: Collection[Location], status: Literal["removed", "superseded"]
     ) -> None:
         """Writes how unfinished jobs are about to end, before their messages are removed."""
@@ -200,8 +194,8 @@ class JobStatuses:
 
         await self._core.in_thread(write)
 
-    async def note_moved(self, queue: Queue, places: Collection[Location]) -> None:
-        """Writes that messages of a move's chunk are removed, those that were delivered before."""
+    async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
+        """Writes that the delivered messages of a move's chunk are removed."""
         views = await self.views(queue, places)
         now = self._store.claim_now() / 1000
 
@@ -216,16 +210,16 @@ class JobStatuses:
     def _infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
         now = self._store.claim_now() / 1000
         to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
-        there = self._there(queue, to_find)
+        messages = self._messages(queue, to_find)
         ended = {place for place, view in views.items() if view.standing in {"left", "final"}}
-        ends = self._ends(queue, ended.union({*to_find} - there.keys()), now)
+        ends = self._ends(queue, ended.union({*to_find} - messages.keys()), now)
         silent = [place for place in ended if place not in ends]
-        there |= self._there(queue, silent)
+        messages |= self._messages(queue, silent)
         letters = self._letters(queue, silent)
         infos = {}
         for place, view in views.items():
-            found = _Found(view, place in there, ends.get(place), letters.get(place), place in poll.unfinished)
-            fields = self._fields(queue, place, found, now)
+            evidence = Evidence(view, place in messages, ends.get(place), letters.get(place), place in poll.unfinished)
+            fields = self._fields(queue, place, evidence, now)
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
                 fields |= self._failure(queue, place, fields["status"])
             if poll.states:
@@ -235,15 +229,15 @@ class JobStatuses:
             infos[place] = JobInfo(message_id=ids.to_hex(place[1]), partition=place[0], **fields)
         return [infos[place] for place in poll.places]
 
-    def _fields(self, queue: Queue, place: Location, found: _Found, now: float) -> dict[str, Any]:
+    def _fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
         """Returns what is known of a job, as fields of its info."""
-        view, end = found.view, found.end
-        if view.standing in {"claimed", "waiting", "retrying"} and (found.is_there or view.standing == "claimed"):
+        view, end = evidence.view, evidence.end
+        if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _of_claim(view)
-        if view.standing == "new" and found.is_there:
+        if view.standing == "new" and evidence.is_there:
             is_due = place[1][0] <= self._store.claim_time()
             return {"status": "waiting" if is_due else "delayed"}
-        if view.standing == "outbox" and found.is_there:
+        if view.standing == "outbox" and evidence.is_there:
             return {"status": "failed"}
         # Only of a message that is done it is certain that its result was acknowledged.
         if end is not None and (view.standing == "final" or end.status not in {"void", "done"}):
@@ -252,44 +246,45 @@ class JobStatuses:
             ttl = queue.ttl or self._limits.default_ttl
             has_expired = view.standing != "new" or now > ids.ticks_to_seconds(place[1][0]) + ttl
             return {"status": "expired" if has_expired else "never_seen"}
-        return self._without_row(queue, place, found, now)
+        return self._without_row(queue, place, evidence, now)
 
-    def _without_row(self, queue: Queue, place: Location, found: _Found, now: float) -> dict[str, Any]:
+    def _without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
         """Returns what is known of a job that has ended and has no row."""
-        if found.letter is not None:
-            cause = found.letter.cause
+        if evidence.letter is not None:
+            cause = evidence.letter.cause
             return {"status": "failed", "ended": cause.at, "error": cause.error, "text": cause.text}
-        kept, age = queue.result_ttl, now - ids.ticks_to_seconds(place[1][0])
-        if found.view.standing == "left":
-            return {"status": "removed"} if kept else {"status": "unknown", "kept": kept}
-        ttl = queue.ttl or self._limits.default_ttl
-        was_deleted = kept > 0 and queue.on_ack == "delete" and age <= ttl and not found.view.was_moved
-        if age > LEDGER_KEPT or not (found.is_there or was_deleted):
-            return {"status": "unknown", "kept": kept}
+        ttl, age = queue.ttl or self._limits.default_ttl, now - ids.ticks_to_seconds(place[1][0])
+        keeps = queue.result_ttl > 0
+        unknown = {"status": "unknown", "kept": queue.result_ttl}
+        if evidence.view.standing == "left":
+            return {"status": "removed"} if keeps else unknown
+        was_deleted = keeps and queue.on_ack == "delete" and age <= ttl and not evidence.view.was_moved
+        if age > LEDGER_TTL or not (evidence.is_there or was_deleted):
+            return unknown
         # A result that was written since then still has its row.
-        is_recent = kept > 0 and (age <= kept or found.was_unfinished)
-        return {"status": "done"} | ({"result": None} if is_recent else {"kept": kept})
+        is_recent = keeps and (age <= queue.result_ttl or evidence.was_unfinished)
+        return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     def _failure(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
-        known = self._attempts.of(queue, place[0], [place[1]]).get(place[1])
-        if known is None or not known.attempts:
-            return {"error": GIVEN_UP, "text": ""} if status == "failed" else {}
-        return {"error": known.attempts[-1].error, "text": known.attempts[-1].text}
+        record = self._attempts.of(queue, place[0], [place[1]]).get(place[1])
+        if record is None or not record.attempts:
+            return {"error": ERROR, "text": ""} if status == "failed" else {}
+        return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
 
-    def _there(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
-        """Returns the messages that are still there, a bounded number of bytes at a time."""
+    def _messages(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
+        """Returns the messages that exist, a bounded number of bytes at a time."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
-        found: dict[Location, Message] = {}
-        for at in range(0, len(places), step):
-            for message in self._store.fetch(queue, places[at : at + step]):
-                found[message.partition, message.position] = msgspec.structs.replace(message, body="")
-        return found
+        messages: dict[Location, Message] = {}
+        for start in range(0, len(places), step):
+            for message in self._store.fetch(queue, places[start : start + step]):
+                messages[message.partition, message.position] = msgspec.structs.replace(message, body="")
+        return messages
 
     def _ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
         if not queue.result_ttl:
             return {}
-        found = {place: self._results.of(queue, *place, now) for place in places}
-        return {place: end for place, end in found.items() if end is not None}
+        ends = {place: self._results.of(queue, *place, now) for place in places}
+        return {place: end for place, end in ends.items() if end is not None}
 
     def _letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
         """Returns the dead letters of messages, if they lie in the places of these."""
@@ -297,20 +292,20 @@ class JobStatuses:
             return {}
         name = queue_for(queue.name)
         try:
-            letters = self._store.queue(queue.application, name)
+            row = self._store.queue(queue.application, name)
         except QueueNotFound:
             return {}
-        found = {}
-        for place, message in self._there(letters, [each for each in places if each[0] <= letters.partitions]).items():
+        letters = {}
+        for place, message in self._messages(row, [each for each in places if each[0] <= row.partitions]).items():
             headers = dict(message.meta.headers) if message.meta else {}
             letter = dead_letter_from(headers, "", lies=(name, place[0], message.id), content_type=None)
             if letter is not None and letter.queue == queue.name:
-                found[place] = letter
-        return found
+                letters[place] = letter
+        return letters
 
 
-class _Found(NamedTuple):
-    """What was found of a job: its log's view, whether its message is there, the row of its end, its dead letter."""
+class Evidence(NamedTuple):
+    """What shows how a job stands: its log, whether its message exists, the row of its end, and its dead letter."""
 
     view: LogView
     is_there: bool
@@ -319,7 +314,14 @@ class _Found(NamedTuple):
     was_unfinished: bool
 
 
-def _seen(positions: Iterable[Position], expired: int, state: State) -> dict[Position, LogView]:
+def _by_partition(places: Iterable[Location]) -> dict[int, list[Position]]:
+    positions: dict[int, list[Position]] = {}
+    for number, position in places:
+        positions.setdefault(number, []).append(position)
+    return positions
+
+
+def _views(positions: Iterable[Position], expired: int, state: State) -> dict[Position, LogView]:
     return {position: _view(position, expired, state) for position in positions}
 
 
@@ -349,7 +351,7 @@ def _of_end(end: JobEnd) -> dict[str, Any]:
     """Returns the row of an end as fields; a void one is that of a job whose last attempt had no result."""
     if end.status == "void":
         return {"status": "done", "result": None}
-    fields: dict[str, Any] = {"status": end.status, "ended": end.at}
+    fields: dict[str, Any] = {"status": end.status, "ended": end.time}
     if end.status == "done":
         return fields | ({"size": end.size} if end.json is None else {"result": msgspec.Raw(end.json)})
     return fields | ({"error": end.error, "text": end.text} if end.error else {})

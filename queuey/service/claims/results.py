@@ -25,12 +25,12 @@ from queuey.errors import StoreBusy
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.service.claims.attempts import piece_of
-from queuey.storage import LEDGER_KEPT, Ledger, exchange
+from queuey.storage import LEDGER_TTL, Ledger, exchange
 
 GRACE = 60.0
-"""Seconds for which a row is kept longer than it is shown: a void row outlives all that it makes void."""
+"""Number of seconds for which a row is kept longer than it is shown: a void row outlives what it makes void."""
 LAST_NUMBER = 1 << 62
-"""Stands for a later entry than any attempt's, in rows of jobs that ended without an acknowledgement."""
+"""Number above that of any entry, in rows of jobs that ended without an acknowledgement."""
 _TRIES = 5
 
 End = Literal["failed", "expired", "removed", "superseded"]
@@ -47,8 +47,8 @@ class JobEnd(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         number: The log entry of the delivery.
         status: ``void``: the delivery has no result, and earlier ones do not count.
-        at: Seconds since 1970; of a result, a time at which its delivery was the last one.
-        json: The result; None: there is none.
+        time: Seconds since 1970; of a result, a time at which its delivery was the last one.
+        json: The result; None if it has no result.
         size: Bytes of a result that is too large to be kept.
         error, text: Class and text of the error of a failed job.
     """
@@ -57,7 +57,7 @@ class JobEnd(msgspec.Struct, frozen=True, array_like=True):
     position: Position
     number: int
     status: Literal["void", "done"] | End
-    at: float
+    time: float
     json: bytes | None = None
     size: int = 0
     error: str = ""
@@ -74,7 +74,7 @@ class Results:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, at: float) -> None:
+    def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
         """Writes the result of a delivery that is about to be acknowledged, and was the last one at a time."""
         is_kept = isinstance(result, bytes)
         end = JobEnd(
@@ -82,54 +82,54 @@ class Results:
             receipt.position,
             receipt.number,
             "done",
-            at,
+            time,
             json=result if isinstance(result, bytes) else None,
             size=0 if is_kept else int(result),
         )
 
-        def is_new(known: JobEnd) -> bool:
-            return known.number < end.number or (known.number == end.number and known.status == "void")
+        def is_new(row: JobEnd) -> bool:
+            return row.number < end.number or (row.number == end.number and row.status == "void")
 
-        self._write(queue, end, lambda known: end if is_new(known) else known)
+        self._write(queue, end, lambda row: end if is_new(row) else row)
 
-    def delivered_again(self, queue: Queue, receipt: ClaimReceipt, at: float) -> None:
+    def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
         """Makes void what earlier deliveries have written, or may still write."""
-        end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", at)
-        self._write(queue, end, lambda known: end if known.number < end.number else known)
+        end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
+        self._write(queue, end, lambda row: end if row.number < end.number else row)
 
-    def ended(self, queue: Queue, partition: int, position: Position, status: End, at: float, *why: str) -> None:
+    def ended(self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str) -> None:
         """Writes that a job has ended without an acknowledgement; ``why``: class and text of its error.
 
         What expired after it was removed counts as removed.
         """
-        end = JobEnd(partition, position, LAST_NUMBER, status, at, None, 0, *why)
+        end = JobEnd(partition, position, LAST_NUMBER, status, time, None, 0, *why)
 
-        def changed(known: JobEnd) -> JobEnd:
-            is_known = status == "expired" and known.status in {"removed", "superseded"}
-            return replace(known, number=LAST_NUMBER) if is_known else end
+        def changed(row: JobEnd) -> JobEnd:
+            was_removed = status == "expired" and row.status in {"removed", "superseded"}
+            return replace(row, number=LAST_NUMBER) if was_removed else end
 
         self._write(queue, end, changed)
 
     def leaves(
-        self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], at: float
+        self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
     ) -> None:
         """Writes that an unfinished message is about to be removed. A later delivery may still be acknowledged."""
-        end = JobEnd(partition, position, 0, status, at)
+        end = JobEnd(partition, position, 0, status, time)
 
-        def changed(known: JobEnd) -> JobEnd:
-            return replace(end, number=known.number) if known.status in {"void", "done"} else known
+        def changed(row: JobEnd) -> JobEnd:
+            return replace(end, number=row.number) if row.status in {"void", "done"} else row
 
         self._write(queue, end, changed)
 
     def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
         """Returns the row of a message, if it is still to be shown at a time (seconds since 1970)."""
-        known = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
-        if known is None or now > known.at + _shown_for(queue, known):
+        row = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
+        if row is None or now > row.time + _shown_for(queue, row):
             return None
-        return known
+        return row
 
     def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
-        """Changes a row; ``end`` is what it becomes if there is none."""
+        """Changes a row; ``end`` is what a missing one becomes."""
         work, piece = _place(queue, end.partition, end.position)
         before, after = None, end
         for _ in range(_TRIES):
@@ -138,15 +138,15 @@ class Results:
             present = exchange(self._ledger, work, piece, value, expected=before, kept=kept)
             if present == value:
                 return
-            before, known = present, _read(present, end.partition, end.position)
-            after = end if known is None else change(known)
-            if after is known:
+            before, row = present, _read(present, end.partition, end.position)
+            after = end if row is None else change(row)
+            if after is row:
                 return
         raise StoreBusy("Too many processes write the end of one job. Try again.")
 
 
 def _shown_for(queue: Queue, end: JobEnd) -> float:
-    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_KEPT - GRACE
+    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
 
 
 def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
@@ -154,5 +154,5 @@ def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
 
 
 def _read(value: bytes | None, partition: int, position: Position) -> JobEnd | None:
-    known = None if value is None else _decode(value)
-    return known if known is not None and (known.partition, known.position) == (partition, position) else None
+    row = None if value is None else _decode(value)
+    return row if row is not None and (row.partition, row.position) == (partition, position) else None

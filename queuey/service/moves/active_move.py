@@ -178,7 +178,7 @@ class _Partition(PartitionMove):
 
     async def delete(self, places: list[Position]) -> None:
         locations = [(self.number, place) for place in places]
-        await self._move.note_moved(locations)
+        await self._move.record_moved(locations)
         await self._move.in_source(lambda queue: self._move.store.delete(queue, locations))
 
 
@@ -301,12 +301,12 @@ class ActiveMove:
                 return turn
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
-    async def note_moved(self, places: list[Location]) -> None:
+    async def record_moved(self, places: list[Location]) -> None:
         """Records the end of jobs in a source that keeps results."""
         queue = await self.core.in_thread(self._source)
         if queue.result_ttl:
             queue = await self.core.in_thread(partial(self._source, fresh=True))
-            await self._claims.jobs.note_moved(queue, places)
+            await self._claims.jobs.record_moved(queue, places)
 
     async def in_source(self, call: Callable[[Queue], T]) -> T:
         def on_source() -> T:

@@ -56,7 +56,7 @@ class Offsets(ABC):
         """
 
 
-LEDGER_KEPT = 30 * 86_400
+LEDGER_TTL = 30 * 86_400
 """Max seconds for which an entry of the ledger is kept after its last change."""
 
 
@@ -79,7 +79,7 @@ class Ledger(ABC):
         """Returns the newest value of a piece that was ever accepted; None: there is none."""
 
     @abstractmethod
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_KEPT) -> bytes:
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL) -> bytes:
         """Sets the value of a piece if the present one is ``expected`` (None: there is none).
 
         Returns the value afterwards: ``value``, or that of another caller. Repeating it after an error is safe. The
@@ -91,7 +91,7 @@ class Ledger(ABC):
 
 
 def exchange(
-    ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_KEPT
+    ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
 ) -> bytes | None:
     """Sets a value as :meth:`Ledger.enter`, and returns None instead of an error if the expected value has expired."""
     try:

@@ -17,7 +17,7 @@ from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, RecordChanged
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
-from queuey.storage import IDENTITY, LEDGER_KEPT, Ledger, Offsets, Records, items, offset_changes
+from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
@@ -35,7 +35,7 @@ _SET_OFFSET = (
     "CONFLICT (uid, consumer_group, partition) "
     "DO UPDATE SET ticks = excluded.ticks, low = excluded.low, updated_at = excluded.updated_at"
 )
-LEDGER_TICKS = LEDGER_KEPT * TICKS_PER_SECOND
+LEDGER_TICKS = LEDGER_TTL * TICKS_PER_SECOND
 """Number of ticks after its last change at which the sweep removes an entry; one that is kept for a shorter time has a
 change that lies back."""
 
@@ -130,7 +130,7 @@ class SqliteProgress(Offsets, Ledger, Records):
             found = self._enter(IDENTITY, 0, uuid4().hex.encode(), None, lambda _now: TICKS_MAX)
         return found.decode()
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_KEPT) -> bytes:
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL) -> bytes:
         left_out = max(0, LEDGER_TICKS - round(kept * TICKS_PER_SECOND))
         return self._enter(work, piece, value, expected, lambda now: now - left_out)
 

@@ -41,7 +41,7 @@ S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]
 """Errors by queue."""
 MAX_SIZE = 1 << 53
-"""Above any number of bytes of a result."""
+"""Max bytes that a result may be said to have."""
 _JOB = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
 """Max bytes of a job in an answer, about."""
 _STATES = api.MAX_STATES * api.MAX_STATE
@@ -62,7 +62,7 @@ class _Claimed(msgspec.Struct):
         mark: End of the receipts (:func:`mark_of`).
         messages: The messages.
         name: The queue, if several were asked and one has messages.
-        result_ttl: Of the queue.
+        result_ttl: The queue's option.
     """
 
     mark: str
@@ -224,9 +224,8 @@ class ClaimViews(Views):
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
         def acknowledge(given: _Given[api.ReceiptsWithResults], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
-            asked = given.asked
-            body = {"results": asked.results, "too_large": asked.too_large}
-            results = _results_in(body, asked.receipts or (), given.receipts)
+            body = {"results": given.asked.results, "too_large": given.asked.too_large}
+            results = _results_in(body, given.asked.receipts or (), given.receipts)
             return self._service.claims.acknowledge(queue, given.receipts, results)
 
         return await self._settle(request, match, api.ReceiptsWithResults, acknowledge)
@@ -403,28 +402,36 @@ def _results_in(
         return {}
     by_text = dict(zip(texts, receipts, strict=True))
     errors = Errors()
-    found: dict[ClaimReceipt, JobResult] = {}
+    results: dict[ClaimReceipt, JobResult] = {}
     for name in ("results", "too_large"):
-        given = body.get(name)
-        if given is None:
-            continue
-        if not isinstance(given, dict):
+        values = body.get(name) or {}
+        if not isinstance(values, dict):
             errors[name] = "Is not an object with a value by receipt"
-        elif len(given) > MAX_RESULTS:
-            errors[name] = f"Has {len(given)} receipts: at most {MAX_RESULTS} at a time"
-        elif name == "too_large" and not all(type(size) is int and 0 < size < MAX_SIZE for size in given.values()):
+        elif len(values) > MAX_RESULTS:
+            errors[name] = f"Has {len(values)} receipts: at most {MAX_RESULTS} at a time"
+        elif name == "too_large" and not all(type(size) is int and 0 < size <= MAX_SIZE for size in values.values()):
             errors[name] = "Is not an object with a number of bytes by receipt"
         else:
-            for at, (text, value) in enumerate(given.items()):
-                if text not in by_text or value is None:
-                    continue
-                if name == "results" and _levels(value) > api.MAX_NESTED:
-                    errors[f"results.{at}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
-                    continue
-                result = value if name == "too_large" else encode(value)
-                found[by_text[text]] = len(result) if isinstance(result, bytes) and len(result) > MAX_RESULT else result
+            results |= _read_results(values, by_text, errors) if name == "results" else _sizes(values, by_text)
     errors.check()
-    return found
+    return results
+
+
+def _sizes(values: Mapping[str, int], by_text: Mapping[str, ClaimReceipt]) -> dict[ClaimReceipt, JobResult]:
+    return {by_text[text]: size for text, size in values.items() if text in by_text}
+
+
+def _read_results(
+    values: Mapping[str, object], by_text: Mapping[str, ClaimReceipt], errors: Errors
+) -> dict[ClaimReceipt, JobResult]:
+    results: dict[ClaimReceipt, JobResult] = {}
+    for number, (text, value) in enumerate(values.items()):
+        if _levels(value) > api.MAX_NESTED:
+            errors[f"results.{number}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
+        elif text in by_text and value is not None:
+            json = encode(value)
+            results[by_text[text]] = json if len(json) <= MAX_RESULT else len(json)
+    return results
 
 
 def _kept(result_ttl: int) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
-from queuey.storage import IDENTITY, LEDGER_KEPT, Ledger
+from queuey.storage import IDENTITY, LEDGER_TTL, Ledger
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
@@ -54,10 +54,10 @@ class CassandraLedger(ConnectedStore, Ledger):
 
     @blocking()
     async def enter(
-        self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_KEPT
+        self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
         _check(work, piece)
-        seconds = min(LEDGER_KEPT, ceil(kept), bucketing.longest_ttl(self._clock.now()))
+        seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
         return await self._enter(work, piece, value, expected=expected, kept=seconds)
 
     @blocking()

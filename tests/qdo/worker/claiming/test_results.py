@@ -99,7 +99,7 @@ async def test_run_all(workers: Workers, client: Client) -> None:
     def run() -> None:
         receipt = double.send(4)
         assert jobs.run_all() == 1
-        assert (receipt.status().status, receipt.result(), receipt.result()) == ("done", 8, 8)
+        assert (receipt.status().status, receipt.result(60), receipt.result(60)) == ("done", 8, 8)
 
     await asyncio.to_thread(run)
     receipt = await double.asend("x")

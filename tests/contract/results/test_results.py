@@ -20,7 +20,7 @@ from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.results import GRACE, Results
-from queuey.storage import LEDGER_KEPT, Store
+from queuey.storage import LEDGER_TTL, Store
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter, statuses
@@ -383,4 +383,4 @@ def test_rows_end(store: Store) -> None:
     scene.acknowledge(scene.claim(), b"1")
     [position] = say(store, scene.queue, "b")
     scene.service.messages.delete(scene.access, [(1, position)])
-    assert kept == [HOUR + GRACE, LEDGER_KEPT]
+    assert kept == [HOUR + GRACE, LEDGER_TTL]
