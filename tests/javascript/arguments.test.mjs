@@ -35,7 +35,7 @@ function* placesOf(method, signature) {
     const call = (value) => (queuey) => queuey[method](...Object.assign([...usual], { [index]: value }));
     if (!fields) yield { name, call };
     for (const { name: field, type } of fields ?? []) {
-      if (field === "signal" || type === "boolean" || type.includes("=>")) continue;
+      if (["signal", "timeout"].includes(field) || type === "boolean" || type.includes("=>")) continue;
       if (!type.startsWith("Record")) yield { name: field, call: (text) => call({ [field]: text }) };
       else {
         yield { name: `${field}.name`, call: (text) => call({ [field]: { [text]: "usual" } }) };
