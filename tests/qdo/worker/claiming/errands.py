@@ -28,10 +28,11 @@ def write(text: str, times: int = 1) -> None:
 
 
 @jobs.task
-def work(text: str) -> None:
-    """Takes a moment."""
+def work(text: str) -> str:
+    """Takes a moment, and returns the text."""
     time.sleep(0.05)
     note(text)
+    return text
 
 
 @jobs.task(retries=1)
