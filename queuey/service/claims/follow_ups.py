@@ -199,8 +199,7 @@ def publish(
             letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
             _put(store, queue, name, (partition, message.position), letter)
             if queue.result_ttl:
-                error, text = reason_of(deliveries, known.attempts if known else ())
-                results.ended(queue, partition, message.position, "failed", now, error, text)
+                results.failed(queue, partition, message.position, letter, now)
             done.append(message.position)
     except QueueyError:
         return done, True
@@ -246,17 +245,12 @@ def letter_of(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
     """Returns a message as a dead letter, for the reason of its last attempt if that is known."""
-    error, text = reason_of(deliveries, attempts)
+    error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
+    if attempts:
+        error, text = attempts[-1].error, attempts[-1].text
     cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=tuple(attempts))
     dead = deadletters.dead_letter_of(message, queue.name, cause)
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
-
-
-def reason_of(deliveries: int, attempts: Sequence[Attempt]) -> tuple[str, str]:
-    """Returns class and text of the error for which a message becomes a dead letter."""
-    if attempts:
-        return attempts[-1].error, attempts[-1].text
-    return ERROR, f"delivered {deliveries} times without an acknowledgement"
 
 
 def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:

@@ -21,7 +21,7 @@ from queuey.service.claims.follow_ups import ERROR
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request, StateQuery
-from queuey.service.claims.results import JobEnd, Results
+from queuey.service.claims.results import EXPIRED, JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.watching import Waiter, WakeSource
@@ -252,7 +252,8 @@ class JobStatuses:
         """Returns what is known of a job that has ended and has no row."""
         if evidence.letter is not None:
             cause = evidence.letter.cause
-            return {"status": "failed", "ended": cause.at, "error": cause.error, "text": cause.text}
+            status = "expired" if cause.error == EXPIRED else "failed"
+            return {"status": status, "ended": cause.at, "error": cause.error, "text": cause.text}
         ttl, age = queue.ttl or self._limits.default_ttl, now - ids.ticks_to_seconds(place[1][0])
         keeps = queue.result_ttl > 0
         unknown = {"status": "unknown", "kept": queue.result_ttl}

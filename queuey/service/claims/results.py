@@ -21,9 +21,10 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ClaimReceipt
+from queuey.deadletters import dead_letter_from
 from queuey.errors import StoreBusy
 from queuey.ids import Position
-from queuey.messages import Queue
+from queuey.messages import NewMessage, Queue
 from queuey.service.claims.attempts import piece_of
 from queuey.storage import LEDGER_TTL, Ledger, exchange
 
@@ -31,6 +32,8 @@ GRACE = 60.0
 """Number of seconds for which a row is kept longer than it is shown: a void row outlives what it makes void."""
 LAST_NUMBER = 1 << 62
 """Number above that of any entry, in rows of jobs that ended without an acknowledgement."""
+EXPIRED = "Expired"
+"""The class of error of dead letters whose messages have expired."""
 _TRIES = 5
 
 End = Literal["failed", "expired", "removed", "superseded"]
@@ -109,6 +112,13 @@ class Results:
             return replace(row, number=LAST_NUMBER) if was_removed else end
 
         self._write(queue, end, changed)
+
+    def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
+        """Writes that a job became a dead letter, or expired if that is the letter's reason."""
+        headers = dict(letter.meta.headers) if letter.meta else {}
+        dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
+        error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
+        self.ended(queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text)
 
     def leaves(
         self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
