@@ -11,6 +11,7 @@ from queuey.client.calls import job_calls
 from queuey.client.calls.call import Seconds, location_text, seconds
 from queuey.client.claims.changes import Change
 from queuey.client.errors import ResultTimeout
+from queuey.client.forks import begin_in_children
 
 if TYPE_CHECKING:
     from queuey.api.jobs import JobInfo
@@ -34,6 +35,10 @@ class JobResults:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._change = Change()
+        self.begin_in_child()
+        begin_in_children(self)
+
+    def begin_in_child(self) -> None:
         self._queues: dict[str, _Waiting] = {}
 
     def bound(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
@@ -55,9 +60,13 @@ class JobResults:
             ResultTimeout: It has not ended in time.
             JobError: It has no result that is known.
         """
-        clock = self._sender.timing.clock
+        clock, place = self._sender.timing.clock, location_text(receipt)
         end = inf if timeout is None else clock() + seconds(timeout)
-        place = location_text(receipt)
+        if end <= clock():
+            info = self.show(queue, receipt)
+            if info.status in UNFINISHED:
+                raise ResultTimeout(f"job {place} has not ended")
+            return job_calls.result_of(info)
         with self._change:
             waiting = self._queues.setdefault(queue, _Waiting())
             waiting.add(place)
@@ -87,7 +96,7 @@ class JobResults:
             self._sender.timing.sleep(min(remaining, GATHERING))
             with self._change:
                 places, longest = waiting.places_to_poll(place)
-            [call] = job_calls.jobs(queue, places, min(remaining, longest))
+            [call] = job_calls.jobs(queue, places, round(min(remaining, longest), 3))
             infos = self._sender.run(call)
         finally:
             with self._change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from math import inf
 from typing import TYPE_CHECKING
 
 from queuey.client.forks import begin_in_children
@@ -54,7 +55,7 @@ class AsyncChange:
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            await asyncio.wait({future}, timeout=seconds)
+            await asyncio.wait({future}, timeout=None if seconds == inf else seconds)
         finally:
             self._waiting.discard(future)
 

@@ -180,7 +180,8 @@ class ClaimUseCases(ClaimOverview):
         ack = ack or PiggybackedAck()
         settles: Mapping[int, SettleRequest] = {}
         if ack.pending:
-            await self._keep_results(queue, ack.results)
+            if ack.results:
+                await self._keep_results(queue, ack.results)
             parts = by_partition(ack.receipts)
             self.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._knows(queue, parts):
@@ -320,12 +321,13 @@ class ClaimUseCases(ClaimOverview):
             InvalidRequest: The queue has no such partition.
             StoreUnavailable: ``outcome`` tells if some may have been acknowledged.
         """
-        await self._keep_results(queue, results)
+        if results:
+            await self._keep_results(queue, results)
         return await self._settle(queue, "acknowledge", receipts)
 
-    async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult] | None) -> None:
+    async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
         """Writes the results of deliveries that are the last ones, before they are acknowledged."""
-        if not results or not queue.result_ttl:
+        if not queue.result_ttl:
             return
         now = self._store.claim_now() / 1000
         settled = await self._settle(queue, "verify", list(results))

@@ -156,10 +156,10 @@ def _nothing(*_given: object, **_named: object) -> None:
     """Does nothing."""
 
 
-async def _keep_unasked(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult] | None) -> None:
+async def _keep_unasked(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
     """Writes results without a look at the log."""
     rows, now = claims._results, claims._store.claim_now() / 1000
-    for receipt, result in (results or {}).items():
+    for receipt, result in results.items():
         await claims.core.in_thread(partial(rows.acknowledged, queue, receipt, result, now))
 
 

@@ -138,6 +138,7 @@ def test_a_wait_that_ends_in_vain(owner: Caller, queue: str) -> None:
 def test_ids(owner: Caller, queue: str) -> None:
     """Bad ids and too many are refused; those of the other partition were never seen."""
     assert owner.get("q/jobs/1:xyz").status == 400
+    assert owner.get(f"q/jobs/3:{'0' * 12}1{'0' * 3}8{'0' * 15}").status == 400
     [place] = post(owner, "a")
     assert owner.get(f"q/jobs/{','.join([place] * 101)}").status == 400
     assert jobs(owner, f"{3 - int(place[0])}{place[1:]}")[0]["status"] == "never_seen"
