@@ -34,11 +34,13 @@ class MessageRun:
         settled: Its progress is recorded; later results do not count.
         state: The last state that the handler has set, in any thread: the number of its message, and JSON.
         state_seen: The last state that was passed on.
+        to_stop: The numbers of messages whose handlers are asked to stop.
+        tell_to_stop: Called with each of these, for executors that cannot check them.
     """
 
     __slots__ = (
-        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked", "messages",
-        "seen", "settled", "since", "state", "state_seen", "tell", "told",
+        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked",
+        "messages", "seen", "settled", "since", "state", "state_seen", "tell", "tell_to_stop", "to_stop", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -52,6 +54,18 @@ class MessageRun:
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
+        self.to_stop: frozenset[int] = frozenset()
+        self.tell_to_stop: Callable[[int], None] | None = None
+
+    def is_asked_to_stop(self) -> bool:
+        """Returns whether that is so of the present message."""
+        return self.handled in self.to_stop
+
+    def ask_to_stop(self, number: int) -> None:
+        """Asks the handler of one of the messages to stop."""
+        self.to_stop = self.to_stop | {number}
+        if self.tell_to_stop is not None:
+            self.tell_to_stop(number)
 
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state

@@ -19,8 +19,9 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from queuey.claims.covers import CoverDraft, ScanDuplicates
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import queue_for
