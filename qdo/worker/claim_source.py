@@ -218,7 +218,10 @@ class ClaimSource:
             logger.warning("%d jobs of %s were not begun: their claims were over", len(lost), first.queue)
             # A renewal under way may bring a claim back, and then nobody else would get the message.
             self._in_background(self._jobs.leave(lost))
-        return [job for job in jobs if job not in lost]
+        if cancelled := [job for job in jobs if job.cancelled and job not in lost]:
+            logger.info("%d jobs of %s were not begun: they are cancelled", len(cancelled), first.queue)
+            self._in_background(self._jobs.leave(cancelled))
+        return [job for job in jobs if job not in lost and job not in cancelled]
 
     def _begin(self, jobs: list[AsyncJob]) -> None:
         if not jobs:
@@ -289,7 +292,8 @@ class ClaimSource:
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
                 handling.retrying(place, message, failure, delay or 0.0)
-                text = "attempt %d failed, it is delivered again: %s"
+                again = "it is cancelled, so that was the last one" if job.cancelled else "it is delivered again"
+                text = f"attempt %d failed, {again}: %s"
                 report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():
@@ -344,10 +348,19 @@ class ClaimSource:
     async def _pass_on_states(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
+            self._pass_on_cancellations()
             said = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
             states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in said if state is not None]
             if states:
                 await self._set_states(states)
+
+    def _pass_on_cancellations(self) -> None:
+        """Asks the handlers of jobs to stop that an operator has cancelled, as renewals have said."""
+        for run, jobs in self._running.items():
+            for number, job in enumerate(jobs):
+                if job.cancelled and number not in run.to_stop:
+                    logger.info("%r is cancelled: its handler is asked to stop", job)
+                    run.ask_to_stop(number)
 
     async def _set_states(self, states: Sequence[tuple[MessageRun | None, Claim, bytes]]) -> None:
         """Nothing depends on states: where they cannot be set, that is logged, and those of active runs come again."""

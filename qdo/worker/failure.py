@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
@@ -66,6 +67,8 @@ class Delivery(_Place):
             with the loss of their worker.
         state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
             that of its first message. None if there is no such state.
+        cancelled: True once an operator has cancelled the job, which a long task can check between two steps; for
+            workers that claim. Whatever the task does, it is not tried again.
     """
 
     def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
@@ -75,6 +78,12 @@ class Delivery(_Place):
         return place
 
     state: Any = None
+    is_asked_to_stop: Callable[[], bool] | None = None
+    """Set where the message is handled."""
+
+    @property
+    def cancelled(self) -> bool:
+        return self.is_asked_to_stop is not None and self.is_asked_to_stop()
 
 
 class Failure(msgspec.Struct, frozen=True):

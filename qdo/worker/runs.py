@@ -35,13 +35,16 @@ class MessageRun:
         settled: Its progress is recorded; later results do not count.
         state: The last state that the handler has set, in any thread: the number of its message, and JSON.
         state_seen: The last state that was passed on.
+        to_stop: The numbers of messages whose handlers are asked to stop.
+        tell_to_stop: Called with each of these, for executors that cannot check them.
         keeps_results: What the handler returns is the result of its message.
         results: Results by the numbers of their messages.
     """
 
     __slots__ = (
         "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keeps_results", "keys", "leaked",
-        "messages", "results", "seen", "settled", "since", "state", "state_seen", "tell", "told",
+        "messages", "results", "seen", "settled", "since", "state", "state_seen", "tell", "tell_to_stop", "to_stop",
+        "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -55,6 +58,8 @@ class MessageRun:
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
+        self.to_stop: frozenset[int] = frozenset()
+        self.tell_to_stop: Callable[[int], None] | None = None
         self.keeps_results = False
         self.results: dict[int, JobResult] = {}
 
@@ -71,6 +76,16 @@ class MessageRun:
     def keep_result(self, result: JobResult | None) -> None:
         if result is not None:
             self.results[self.handled] = result
+
+    def is_asked_to_stop(self) -> bool:
+        """Returns whether that is so of the present message."""
+        return self.handled in self.to_stop
+
+    def ask_to_stop(self, number: int) -> None:
+        """Asks the handler of one of the messages to stop."""
+        self.to_stop = self.to_stop | {number}
+        if self.tell_to_stop is not None:
+            self.tell_to_stop(number)
 
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state

@@ -158,11 +158,16 @@ class States(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True, omit_defaults=True):
-    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter."""
+    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter.
+
+    Attributes:
+        cancelled: The job was cancelled: its worker is asked to stop. Only after a renewal.
+    """
 
     receipt: str
     status: Literal["ok", "superseded"]
     expires: float | None = None
+    cancelled: bool = False
 
 
 class Settled(Struct, frozen=True, tag_field="status", tag="ok"):
@@ -319,3 +324,25 @@ class Jobs(Struct, frozen=True, tag_field="status", tag="ok"):
     """Claimed messages; those whose claims have ended or end first come first."""
 
     jobs: list[Job]
+
+
+class CancelledJob(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The result of a cancellation.
+
+    Attributes:
+        job: ``removed``: it waited, and is not delivered any more; ``claimed``: its worker is asked to stop, and it is
+            not delivered again; ``done``: it was done before, or removed.
+    """
+
+    job: Literal["removed", "claimed", "done"]
+
+
+class RetriedJob(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The result of a retry.
+
+    Attributes:
+        job: ``waiting``: the next claim can get it; ``claimed``: a worker has it, and nothing was changed; ``done``: it
+            is done, or removed.
+    """
+
+    job: Literal["waiting", "claimed", "done"]

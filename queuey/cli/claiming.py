@@ -12,7 +12,7 @@ import time
 from contextlib import closing, suppress
 from functools import partial
 from subprocess import PIPE, Popen
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -130,11 +130,16 @@ def release(
 def jobs(
     client: Client,
     queue: Queue,
+    act: Annotated[Literal["cancel", "retry"] | None, typer.Argument(help="Cancel jobs, or retry them now.")] = None,
+    message: Annotated[list[str] | None, typer.Argument(help="Their ids: [PARTITION:]ID.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
 ) -> None:
     """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
     from queuey.client.results import OutstandingJob
 
+    if act is not None:
+        _act(client.job_queue(queue), act, message or [])
+        return
     backlog = client.job_queue(queue).backlog()
     found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
@@ -149,6 +154,25 @@ def jobs(
     )
     text = f"{backlog_text(backlog, now)}."
     output.show(msgspec.to_builtins(backlog) | {"jobs": found}, (text, table) if found else text)
+
+
+def _act(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
+    """Cancels jobs, or retries them now; prints what each is then."""
+    if not messages:
+        raise typer.BadParameter(f"there is no job to {act}: queuey jobs {jobs.name} shows ids", param_hint="MESSAGE")
+    for message in messages:
+        job = jobs.cancel(message) if act == "cancel" else jobs.retry(message)
+        output.show({"message": message, "job": job}, f"{message} {_ACTS[act, job]}")
+
+
+_ACTS = {
+    ("cancel", "removed"): "is removed.",
+    ("cancel", "claimed"): "is claimed: its worker is asked to stop, and it is not tried again.",
+    ("cancel", "done"): "was done before.",
+    ("retry", "waiting"): "can be claimed now.",
+    ("retry", "claimed"): "is claimed: a worker has it.",
+    ("retry", "done"): "is done, or was removed.",
+}
 
 
 def _state(job: OutstandingJob) -> str:

@@ -362,3 +362,21 @@ def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -
                 found = again.job_queue("jobs").size().size
     assert said.startswith(f"{script} ended with 1" if code else "The service is away")
     assert ("The release failed" in said, found) == (bool(code), code)
+
+
+def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:
+    """A line for each job says what it is then; the ids are those of the list, and one is to be named."""
+    later = client.send(queue, "later", delay=600)
+    place = f"{later.partition}:{later.id}"
+    ended = run("jobs", queue, "retry", later.id)
+    assert (ended.code, ended.text) == (0, f"{later.id} can be claimed now.\n")
+    [job] = client.job_queue(queue).receive()
+    assert run("jobs", queue, "retry", place, "--json").json == {"message": place, "job": "claimed"}
+    ended = run("jobs", queue, "cancel", place, later.id)
+    assert [line.partition(" is claimed: its worker ")[0] for line in ended.text.splitlines()] == [place, later.id]
+    client.job_queue(queue).release(job)
+    assert run("jobs", queue, "cancel", place).text == f"{place} was done before.\n"
+    assert client.job_queue(queue).receive() == []
+    assert run("jobs", queue, "cancel", "0123456789ab11e88000000000000001").code == 1
+    ended = run("jobs", queue, "cancel")
+    assert (ended.code, "no job to cancel" in ended.err) == (2, True)

@@ -121,6 +121,7 @@ def run_plain(
 
     The run ends before its last message when ``run.halt`` is set or after ``seconds``.
     """
+    place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
     token = state_setter.set(run.set_state)
     around = hooks.around
@@ -171,6 +172,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - it is awaited in one
+    place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
     state_setter.set(run.set_state)
     around = hooks.around

@@ -4,9 +4,10 @@ A child is the head of a process group, which is killed before the child is reap
 their number.
 
 **The protocol** of a worker and its children, over a socket that only they have. The parent sends frames: a
-``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the run after the present
-message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run one ``HANDLED`` a
-message, before it ``RESULT`` with a frame if the message has a result, ``STATE`` with a frame whenever the handler sets
+``ChildSetup`` first, then a ``ChildTask`` for each run; the number of a message of the run, whose handler is asked to
+stop; and ``b""``, which asks to end the run after the present message. The child answers ``READY``, or ``UNFIT`` and a
+frame with the reason; then for each run one ``HANDLED`` a message, before it ``RESULT`` with a frame if the message has
+a result, ``STATE`` with a frame whenever the handler sets
 one, and ``ENDED`` with a frame that holds a ``RunResult``. So the parent knows at any moment which message is being
 handled, also if the child dies.
 
@@ -153,15 +154,18 @@ class ChildProcess:
         writer = self._writer
         run.tell = lambda: writer.write(frame(None))
         before = run.handled
+        run.tell_to_stop = lambda number: writer.write(frame(number - before))
         try:
             task = frame(ChildTask(tuple(messages), place, run.keeps_results))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
-            run.tell = None
+            run.tell = run.tell_to_stop = None
             if len(messages) > 1:
                 return await self.run(messages[:1], place, run)
             return RunResult(0, Failure.of(error))
         try:
             writer.write(task)
+            for number in run.to_stop:
+                run.tell_to_stop(number)
             if run.halt:
                 run.tell()
             ran = await self._follow(run)
@@ -174,7 +178,7 @@ class ChildProcess:
             failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
             return RunResult(run.handled - before, failure)
         finally:
-            run.tell = None
+            run.tell = run.tell_to_stop = None
         return ran
 
     async def _follow(self, run: MessageRun) -> RunResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.api.jobs import JobInfo
@@ -306,6 +306,49 @@ class JobQueue:
     def resume(self) -> None:
         """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
         self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
+
+    def cancel(self, job: MessageLocation) -> Literal["removed", "claimed", "done"]:
+        """Cancels a job: it is not delivered any more. Needs the right ``claim``.
+
+        Args:
+            job: A receipt of sending, a message, or its partition and id.
+
+        Returns:
+            ``removed``: It waited, or was delayed. ``claimed``: A worker has it, and learns of it at the next renewal
+            (:attr:`Job.cancelled`); if it fails, it is not delivered again. ``done``: It was done before.
+
+        Raises:
+            MessageNotFound: There is no such message.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     receipt = client.send("orders", "three pears", delay=3600)
+            ...     print(client.job_queue("orders").cancel(receipt))
+            removed
+        """
+        return (self._sender.run(claim_calls.cancel(self.name, job))).job
+
+    def retry(self, job: MessageLocation) -> Literal["waiting", "claimed", "done"]:
+        """Makes a job deliverable now that was released with a delay, or is delayed. Needs the right ``claim``.
+
+        Args:
+            job: As for :meth:`cancel`.
+
+        Returns:
+            ``waiting``: The next claim can get it. ``claimed``: A worker has it. ``done``: It is done, or was removed.
+
+        Raises:
+            MessageNotFound: There is no such message.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     jobs, receipt = client.job_queue("orders"), client.send("orders", "now", delay=3600)
+            ...     print(jobs.retry(receipt), [job.message.body for job in jobs.receive()][0])
+            waiting now
+        """
+        return (self._sender.run(claim_calls.retry(self.name, job))).job
 
     def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""

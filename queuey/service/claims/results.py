@@ -123,11 +123,13 @@ class Results:
     def leaves(
         self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
     ) -> None:
-        """Writes that an unfinished message is about to be removed. A later delivery may still be acknowledged."""
+        """Writes that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
         end = JobEnd(partition, position, 0, status, time)
 
         def changed(row: JobEnd) -> JobEnd:
-            return replace(end, number=row.number) if row.status in {"void", "done"} else row
+            if row.status == "void":
+                return replace(end, number=row.number - 1)
+            return replace(end, number=row.number) if row.status == "done" else row
 
         self._write(queue, end, changed)
 

@@ -13,6 +13,7 @@ from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import Served
+from tests.waiting import until
 
 Queuey = Any
 """A client of either kind."""
@@ -212,3 +213,28 @@ def test_many_long_states(queuey: Queuey, queue: str) -> None:
     claimed = [one for _ in range(3) for one in jobs.receive(70)]
     assert jobs.set_states([(one, longest) for one in claimed]) == []
     assert [one.state for one in jobs.outstanding(states=True)] == [longest] * 70
+
+
+def test_a_worker_learns_that_its_job_is_cancelled(queuey: Queuey, queue: str) -> None:
+    """By the renewals that are made in the background, or by one of its own; its failure is its last."""
+    receipt = queuey.send(queue, "job")
+    jobs = queuey.job_queue(queue)
+    [ended] = (job for job in jobs.claim(idle=0, ttl=2) if not job.cancelled and stopped_by(jobs.cancel(receipt), job))
+    assert ended.cancelled
+    assert (jobs.cancel(receipt), jobs.retry(receipt), jobs.size().size) == ("done", "done", 0)
+    other = queuey.send(queue, "other", delay=600)
+    assert jobs.retry(other) == "waiting"
+    for job in jobs.claim(idle=0, ttl=600):
+        jobs.cancel(other)
+        assert not job.cancelled
+        job.renew()
+        assert job.cancelled
+        job.release(reason="stopped")
+    assert jobs.receive() == []
+
+
+def stopped_by(answer: str, job: Any) -> bool:  # noqa: ANN401 - of either client
+    """Waits until a job is asked to stop, after an act with this answer."""
+    assert answer == "claimed"
+    until(lambda: job.cancelled)
+    return True

@@ -263,6 +263,30 @@ def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: 
     assert other.end() == ("done", b"1")
 
 
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_cancelled(store: Store, clock: Clock, *, is_repeated: bool) -> None:
+    """A cancelled job is removed, and no dead letter; a result that its worker has all the same is shown."""
+    for end in ("waits", "released", "expired", "acknowledged"):
+        scene = Scene(store)
+        if is_repeated:
+            scene.write(scene.claim(10))
+            clock.advance(20)
+        receipt = None if end == "waits" else scene.claim(10)
+        if is_repeated and receipt is None:
+            scene.claims.release(scene.access, [receipt := scene.claim(10)])
+        scene.claims.cancel(scene.access, scene.position)
+        if receipt is not None and end == "released":
+            scene.claims.release(scene.access, [receipt], reason=ReleaseReason("ValueError"))
+        elif end == "expired":
+            clock.advance(20)
+            assert scene.claims.claim(scene.access, limit=1, ttl=60) == []
+        elif receipt is not None and end == "acknowledged":
+            assert scene.acknowledge(receipt, b"7") is ReceiptStatus.DONE
+        elif receipt is not None:
+            scene.write(receipt)
+        assert scene.end() == (("done", b"7") if end == "acknowledged" else ("removed", UNSET)), end
+
+
 def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> None:
     """What an attempt writes that was superseded before its message was deleted does not count."""
     scene = Scene(store)
