@@ -273,7 +273,7 @@ test("jobs have a status, a state and a result, and callers that wait share a re
   await assert.rejects(first.result({ timeout: 0.05 }), { code: "ResultTimeout" });
   asked = 0;
   const results = [...Array(50).fill(first), second].map((each) => each.result());
-  const late = failed.result();
+  const late = assert.rejects(failed.result(), (error) => error.code === "JobFailed" && error.job.status === "failed");
   await sleep(200);
   assert.ok(asked <= 3, `${asked} requests`);
   const claimed = await queuey.claim(queue, { limit: 3 });
@@ -282,7 +282,7 @@ test("jobs have a status, a state and a result, and callers that wait share a re
   await queuey.release(queue, claimed[2]);
   await queuey.claim(queue);
   assert.deepEqual(await Promise.all(results), [...Array(50).fill({ done: ["a"] }), null]);
-  await assert.rejects(late, (error) => error.code === "JobFailed" && error.job.status === "failed");
+  await late;
   assert.deepEqual((await queuey.jobs(queue, [first, `${second.partition}:${second.key}`])).map((each) => each.status), ["done", "done"]);
   await assert.rejects(other.result(queue, first, { signal: AbortSignal.abort(new Error("enough")) }), { message: "enough" });
 });

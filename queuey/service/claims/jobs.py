@@ -269,7 +269,8 @@ class JobStatuses:
     def _failure(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
         record = self._attempts.of(queue, place[0], [place[1]]).get(place[1])
         if record is None or not record.attempts:
-            return {"error": ERROR, "text": ""} if status == "failed" else {}
+            often = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
+            return often if status == "failed" else {}
         return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
 
     def _messages(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
