@@ -332,6 +332,7 @@ class ProcessExecutor:
                 total.quick + ran.quick,
                 total.seconds + ran.seconds,
                 total.slow + ran.slow,
+                total.slow_at + tuple(total.handled + index for index in ran.slow_at),
             )
             if ran.failure is not None:
                 break
