@@ -187,7 +187,8 @@ def test_a_job_that_retries(browser: Browser, owner: Caller) -> None:
     owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "delay": 600, "reason": reason})
     page = browser.part("/console/a/queuey/q/parts/backlog").text
     assert "Wait to be claimed 0 Not due yet 0 Claimed 0 Retrying, not due yet 1" in text_of(page)
-    assert 'thumb("<b>.jpg", size=4) retrying 1 1 w' in unescape(text_of(page))
+    place = f"1:{job['message_id']}"
+    assert f'thumb("<b>.jpg", size=4) {place} retrying until 2' in unescape(text_of(page))
     assert "ValueError: no <i>stack</i> 2" in unescape(text_of(page))
     assert "<i>" not in page
 
