@@ -149,6 +149,17 @@ class RunResult(NamedTuple):
     slow: tuple[float, ...] = ()
     slow_at: tuple[int, ...] = ()
 
+    def followed_by(self, ran: RunResult) -> RunResult:
+        """Returns the result of both runs as one."""
+        return RunResult(
+            self.handled + ran.handled,
+            ran.failure,
+            self.quick + ran.quick,
+            self.seconds + ran.seconds,
+            self.slow + ran.slow,
+            self.slow_at + tuple(self.handled + index for index in ran.slow_at),
+        )
+
     def by_task(self, tasks: Sequence[str]) -> dict[str, RunResult]:
         """Returns the part of each task; quick messages share their time evenly, because it is measured as one sum.
 

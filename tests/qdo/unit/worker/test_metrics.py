@@ -38,8 +38,9 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
     """Each task has its messages and the times of its slow ones; quick ones share the rest."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    for task, part in RunResult(4, None, 2, 0.001, (0.02, 0.3), (1, 3)).by_task(["a", "a", "b", "b"]).items():
-        metrics.ran("q", part, task)
+    ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).followed_by(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
+    for task, result in ran.by_task(["a", "a", "b", "b"]).items():
+        metrics.ran("q", result, task)
     metrics.ran("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), "a")
     lines = generate_latest(registry).decode().splitlines()
     for line in (

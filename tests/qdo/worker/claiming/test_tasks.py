@@ -432,12 +432,16 @@ async def test_a_worker_says_which_task(workers: Workers, jobs: Jobs, caplog: py
     exporter, provider, registry = InMemorySpanExporter(), TracerProvider(), CollectorRegistry()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
-    def fail(*_: object, **__: object) -> None:
-        raise ValueError("no stack")
+    @jobs.task(retries=0)
+    def shown(path: str, *, size: int) -> None:
+        raise ValueError(f"no stack for {len(path)} and {size}")
 
-    shown, hidden = jobs.task(retries=0, name="shown")(fail), jobs.task(retries=0, name="hidden", show_arguments=False)
+    @jobs.task(retries=0, show_arguments=False)
+    async def hidden(text: str) -> None:
+        raise ValueError(f"no stack for {len(text)}")
+
     await shown.asend("beach.jpg", size=4)
-    await hidden(fail).asend("secret")
+    await hidden.asend("secret")
     await workers.system.client.send(jobs.queues[0], json={"task": "unknown", "args": ["secret"]})
     enable_tracing(provider)
     try:
