@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from random import random
@@ -392,6 +392,10 @@ class PlainTasks:
         """Returns the task that a message calls, or None if it calls no known task."""
         name = message.body.get("task") if isinstance(message.body, dict) else None
         return self._tasks.get(name) if isinstance(name, str) else None
+
+    def names_of(self, handled: Sequence[Message]) -> list[str]:
+        """Returns the names of the tasks of messages that were handled: each of them calls a known task."""
+        return [message.body["task"] for message in handled]
 
     def call_of(self, message: Message) -> ShownCall | None:
         """Returns the call of a message for logs and spans, without arguments that are not to be shown."""

@@ -241,7 +241,7 @@ class ClaimSource:
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
-            if self._handling.task_of is None:
+            if self._handling.names_of is None:
                 self._metrics.ran(jobs[0].queue, ran)
             else:
                 self._handling.ran_tasks(jobs[0].queue, run, ran)

@@ -367,7 +367,7 @@ class Dispatcher:
         self._running -= 1
         self._metrics.in_flight = self._running
         self._free_exclusive_slot(work)
-        if self._handling.task_of is None:
+        if self._handling.names_of is None:
             self._metrics.ran(work.partition.queue.name, ran)
         else:
             self._handling.ran_tasks(work.partition.queue.name, run, ran)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import random
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -46,9 +46,9 @@ class Handling(NamedTuple):
         lag_shown: The lag is to be measured.
         prepare: Run beside the messages when the worker starts; None: nothing.
         retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
-        task_of: Returns the task that a message calls, or None if it calls no known task. None if the handler has
-            no tasks.
+        task_of: Returns the task that a message calls, or None if it calls no known task.
         call_of: Returns the call of a message for the log, or None if it calls no task.
+        names_of: Returns the names of the tasks of messages that were handled, or is None if the handler has no tasks.
     """
 
     runner: Executor
@@ -62,8 +62,9 @@ class Handling(NamedTuple):
     lag_shown: bool
     prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
-    task_of: TaskOf | None = None
+    task_of: TaskOf = lambda _message: None
     call_of: CallOf = calls_nothing
+    names_of: Callable[[Sequence[Message]], list[str]] | None = None
 
     def decided(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
         """Returns what becomes of a message whose attempt has failed; counts the failure and calls the hooks."""
@@ -84,16 +85,13 @@ class Handling(NamedTuple):
 
     def ran_tasks(self, queue: str, run: MessageRun, ran: RunResult) -> None:
         """Counts the messages of a run that were handled, by task."""
-        names = [self._name_of(message) for message in run.messages[: ran.handled]]
+        names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
         for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
             self.metrics.ran(queue, result, task)
 
     def count_message(self, name: str, queue: str, message: Message) -> None:
-        self.metrics.count(name, queue, self._name_of(message))
-
-    def _name_of(self, message: Message) -> str:
-        task = None if self.task_of is None else self.task_of(message)
-        return "" if task is None else str(task.name)
+        task = self.task_of(message)
+        self.metrics.count(name, queue, "" if task is None else task.name)
 
     def failed(self, place: Delivery, message: Message, failure: Failure) -> None:
         self.count_message("failed", place.partition.queue.name, message)

@@ -128,8 +128,9 @@ class Worker:
             lag_shown=registry is not None,
             prepare=getattr(found, "prepare", None),
             retry_of=getattr(found, "retry_of", lambda _message, _failure: None),
-            task_of=getattr(found, "task_of", None),
+            task_of=task_of,
             call_of=getattr(found, "call_of", calls_nothing),
+            names_of=getattr(found, "names_of", None),
         )
         self._source: Source
         if isinstance(consumer, Claims):
