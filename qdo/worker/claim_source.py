@@ -38,7 +38,6 @@ from qdo.worker.failure import (
     SkipMessage,
     StopTheWorker,
     TaskRetry,
-    report,
 )
 from qdo.worker.rights import PAUSES, until_answered
 from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
@@ -248,7 +247,10 @@ class ClaimSource:
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
-            self._metrics.ran(jobs[0].queue, ran)
+            if self._handling.names_of is None:
+                self._metrics.ran(jobs[0].queue, ran)
+            else:
+                self._handling.ran_tasks(jobs[0].queue, run, ran)
             self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
             self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
@@ -272,9 +274,9 @@ class ClaimSource:
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
         for job in takewhile(lambda job: job.lost, jobs):
             self._overdue.append(_key(job))
-            self._metrics.count("overdue", job.queue)
+            self._handling.count_message("overdue", job.queue, job.message)
             text = "the claim of %r was over before %s had handled it; an async handler must not block the event loop"
-            logger.warning(text, job, self._handling.task_of(job.message) or "the handler")
+            logger.warning(text, job, self._handling.call_of(job.message) or "the handler")
         self._jobs.finish(jobs)
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
@@ -294,14 +296,14 @@ class ClaimSource:
                 handling.retrying(place, message, failure, delay or 0.0)
                 again = "it is cancelled, so that was the last one" if job.cancelled else "it is delivered again"
                 text = f"attempt %d failed, {again}: %s"
-                report(logging.WARNING, place, message, failure, text, job.deliveries)
+                handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():
                 handling.given_up(place, message, failure, "skipped")
                 self._acknowledge([job])
             case DeadLetterIt():
                 text = "given up after %d attempts, it becomes a dead letter: %s"
-                report(logging.ERROR, place, message, failure, text, job.deliveries)
+                handling.report(logging.ERROR, place, message, failure, text, job.deliveries)
                 handling.given_up(place, message, failure, "dead")
                 self._in_background(self._release(job, failure, retry=False, said=said))
 
@@ -382,7 +384,7 @@ class ClaimSource:
         """Acknowledges what active runs have handled, and gives up runs that take too long."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
-            age = age_of(run, self._place(jobs[0]).partition, now)
+            age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)
             ages.append(age)
             handled = run.handled
             self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import CallOf, Delivery, Failure, RunResult
 from queuey.client import InvalidArgument, Message
 from queuey.client.calls.job_calls import JobResult, encoded_result
 
@@ -179,7 +179,7 @@ _LONG = 60.0
 """Min seconds for which a handler has had a message when that is first logged."""
 
 
-def age_of(run: MessageRun, partition: Partition, now: float) -> float:
+def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -> float:
     """Returns how long a run has been handling its present message, as far as known; logs it if that is long."""
     if run.handled != run.seen or not run.begun:
         run.seen, run.since, run.told = run.handled, now, 0.0
@@ -188,8 +188,9 @@ def age_of(run: MessageRun, partition: Partition, now: float) -> float:
         run.told = age
         message = run.messages[run.seen]
         fields = {"queue": partition.queue.name, "partition": partition.number, "message_id": message.id}
-        text = "a handler has been running with message %s of %s for %.0f s"
-        logger.warning(text, message.id, partition, age, extra=fields)
+        text = "a handler has been running with %smessage %s of %s for %.0f s"
+        call = call_of(message)
+        logger.warning(text, "" if call is None else f"{call}, ", message.id, partition, age, extra=fields)
     return age
 
 

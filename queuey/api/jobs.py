@@ -15,7 +15,7 @@ MAX_RESULTS = 100
 MAX_JOBS = 100
 """Max jobs that one request asks for."""
 
-JobStatus = Literal[
+JobInfoStatus = Literal[
     "waiting",
     "delayed",
     "claimed",
@@ -65,7 +65,7 @@ class JobInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     message_id: Id
     partition: Partition
-    status: JobStatus
+    status: JobInfoStatus
     deliveries: Count | UnsetType = UNSET
     worker: str | UnsetType = UNSET
     expires: float | UnsetType = UNSET

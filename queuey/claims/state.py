@@ -21,6 +21,7 @@ from bisect import insort
 from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Literal
 
 import msgspec
 
@@ -484,11 +485,17 @@ class State:
         claim = self.outstanding.get(position)
         return claim is not None and expired <= claim.expires <= expired + LATEST_END and position not in self.resting
 
+    def standing(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
+        """Returns what an outstanding message is: live, released with a delay, or free because its claim has ended."""
+        if self.has_ended(position, expired):
+            return "waiting"
+        return "retrying" if position in self.resting else "claimed"
+
     def live(self, expired: int) -> int:
         """Returns how many messages are live (:meth:`is_live`)."""
-        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_resting(expired)
+        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_retrying(expired)
 
-    def count_resting(self, expired: int) -> int:
+    def count_retrying(self, expired: int) -> int:
         """Returns how many messages were released with a delay that is not over."""
         return sum(not self.has_ended(position, expired) for position in self.resting)
 

@@ -22,7 +22,8 @@ from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, 
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
 from queuey.terminal.signals import handled
-from queuey.terminal.texts import plural, printable
+from queuey.terminal.task_calls import ShownCall
+from queuey.terminal.texts import plural, printable, shortened
 from queuey.time_parsing import length
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ LOST = "Another caller has the message by now, or the queue was purged."
 MAX_REASON_BYTES = 2048
 """Max bytes of a program's standard error, counted from its end, that become the reason of a failure."""
 MAX_STATES, MAX_SHOWN = 100, 60
-"""Max jobs whose states the service shows in one call; max characters of a state in a line."""
+"""Max jobs whose states the service shows in one call; max characters of a state or an error in a line."""
 STDERR_TIMEOUT = 1.0
 """Timeout for standard error to close after the program has ended, in seconds."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -134,7 +135,10 @@ def jobs(
     message: Annotated[list[str] | None, typer.Argument(help="Their ids: [PARTITION:]ID.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
 ) -> None:
-    """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
+    """Show how much is to be done, and the messages that were delivered: by whom, for how long, why they failed last.
+
+    With --limit up to 100 each has its task with the arguments, the state that its worker has set, and its last error.
+    """
     from queuey.client.results import OutstandingJob
 
     if act is not None:
@@ -147,10 +151,13 @@ def jobs(
         OutstandingJob,
         found,
         ("message", lambda job: f"{job.partition}:{job.message_id}"),
+        *([("task", _task)] if any(one.task for one in found) else []),
+        ("status", lambda job: job.status or ("claimed" if job.expires else "waiting")),
         "deliveries",
         ("worker", lambda job: job.worker or "-"),
         ("left", lambda job: _left(job, now)),
         *([("state", _state)] if any(one.state is not None for one in found) else []),
+        *([("last error", _error)] if any(one.failure is not None for one in found) else []),
     )
     text = f"{backlog_text(backlog, now)}."
     output.show(msgspec.to_builtins(backlog) | {"jobs": found}, (text, table) if found else text)
@@ -177,14 +184,24 @@ _ACTS = {
 
 def _state(job: OutstandingJob) -> str:
     """Returns the beginning of a job's state."""
-    text = "" if job.state is None else msgspec.json.encode(job.state).decode()
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return shortened("" if job.state is None else msgspec.json.encode(job.state).decode(), MAX_SHOWN)
+
+
+def _task(job: OutstandingJob) -> str:
+    return str(ShownCall(job.task, job.arguments)) if job.task else "-"
+
+
+def _error(job: OutstandingJob) -> str:
+    failure = job.failure
+    if failure is None:
+        return "-"
+    return shortened(f"{failure.error}: {failure.text}" if failure.text else failure.error, MAX_SHOWN)
 
 
 def _left(job: OutstandingJob, now: float) -> str:
-    """Returns how long a claim still lasts."""
+    """Returns how long a claim, or the delay of a release, still lasts."""
     if job.expires is None or job.expires <= now:
-        return "waits"
+        return "-"
     return length(math.ceil(job.expires - now))
 
 

@@ -336,13 +336,7 @@ class ProcessExecutor:
             ran = await child.run((message,), place, run)
             if ran.handled:
                 self._hooks.call("after", message, place)
-            total = RunResult(
-                total.handled + ran.handled,
-                ran.failure,
-                total.quick + ran.quick,
-                total.seconds + ran.seconds,
-                total.slow + ran.slow,
-            )
+            total = total.followed_by(ran)
             if ran.failure is not None:
                 break
         return total

@@ -34,7 +34,7 @@ class AsyncJob:
         ...             elif job.body == "two eggs":
         ...                 await job.release(delay=60)
         ...         counts = await client.job_queue("orders").counts()
-        ...         print(counts.waiting)
+        ...         print(counts.retrying)
         >>> asyncio.run(main())
         1
     """

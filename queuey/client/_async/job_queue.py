@@ -115,7 +115,7 @@ class AsyncJobQueue:
             ...             if job.body == "bad":
             ...                 await job.release(delay=600)
             ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.waiting)
+            ...         print(counts.retrying)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1
@@ -194,7 +194,7 @@ class AsyncJobQueue:
             ...         _ = await client.send_many(name, ["1", "0"])
             ...         await client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
             ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.waiting)
+            ...         print(counts.retrying)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1.0
@@ -421,7 +421,7 @@ class AsyncJobQueue:
         await self._sender.run(claim_calls.release_all(self.name))
 
     async def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, and how many wait to be delivered again."""
+        """Returns how many messages are claimed, are retrying, and wait to be delivered again."""
         return await self._sender.run(claim_calls.counts(self.name))
 
     async def size(self, limit: int | None = None) -> QueueSize:
@@ -429,7 +429,7 @@ class AsyncJobQueue:
         return await self._sender.run(claim_calls.size(self.name, limit))
 
     async def backlog(self, limit: int | None = None) -> Backlog:
-        """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
+        """Returns the open work: messages that wait, are delayed, claimed, retrying, and are dead letters.
 
         Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
         """
@@ -438,7 +438,8 @@ class AsyncJobQueue:
     async def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
         """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
 
-        With ``states`` it also returns their states (see :meth:`AsyncJob.set_state`), and at most 100 messages.
+        With ``states`` it also returns their states (see :meth:`AsyncJob.set_state`), their tasks and last failed
+        attempts, and at most 100 messages.
         """
         return await self._sender.run(claim_calls.outstanding(self.name, limit, states))
 

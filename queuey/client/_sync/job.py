@@ -32,7 +32,7 @@ class Job:
         ...         elif job.body == "two eggs":
         ...             job.release(delay=60)
         ...     counts = client.job_queue("orders").counts()
-        ...     print(counts.waiting)
+        ...     print(counts.retrying)
         1
     """
 

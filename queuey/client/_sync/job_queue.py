@@ -107,7 +107,7 @@ class JobQueue:
             ...         if job.body == "bad":
             ...             job.release(delay=600)
             ...     counts = client.job_queue(name).counts()
-            ...     print(counts.waiting)
+            ...     print(counts.retrying)
             ...     client.delete_queue(name)
             1
         """
@@ -183,7 +183,7 @@ class JobQueue:
             ...     _ = client.send_many(name, ["1", "0"])
             ...     client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
             ...     counts = client.job_queue(name).counts()
-            ...     print(counts.waiting)
+            ...     print(counts.retrying)
             ...     client.delete_queue(name)
             1.0
             1
@@ -355,7 +355,7 @@ class JobQueue:
         self._sender.run(claim_calls.release_all(self.name))
 
     def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, and how many wait to be delivered again."""
+        """Returns how many messages are claimed, are retrying, and wait to be delivered again."""
         return self._sender.run(claim_calls.counts(self.name))
 
     def size(self, limit: int | None = None) -> QueueSize:
@@ -363,7 +363,7 @@ class JobQueue:
         return self._sender.run(claim_calls.size(self.name, limit))
 
     def backlog(self, limit: int | None = None) -> Backlog:
-        """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
+        """Returns the open work: messages that wait, are delayed, claimed, retrying, and are dead letters.
 
         Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
         """
@@ -372,7 +372,8 @@ class JobQueue:
     def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
         """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
 
-        With ``states`` it also returns their states (see :meth:`Job.set_state`), and at most 100 messages.
+        With ``states`` it also returns their states (see :meth:`Job.set_state`), their tasks and last failed
+        attempts, and at most 100 messages.
         """
         return self._sender.run(claim_calls.outstanding(self.name, limit, states))
 

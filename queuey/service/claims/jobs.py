@@ -330,9 +330,7 @@ def _views(positions: Iterable[Position], expired: int, state: State) -> dict[Po
 def _view(position: Position, expired: int, state: State) -> LogView:
     claim = state.outstanding.get(position)
     if claim is not None:
-        if state.has_ended(position, expired):
-            return LogView("waiting", claim)
-        return LogView("retrying" if position in state.resting else "claimed", claim)
+        return LogView(state.standing(position, expired), claim)
     if position in state.outbox:
         return LogView("outbox")
     if position in state.superseded:

@@ -321,7 +321,7 @@ OPERATIONS = (
     ),
     _operation(
         f"GET {QUEUE}/jobs",
-        "List jobs, claimed messages and their workers",
+        "List jobs, delivered messages and their workers",
         claims.Jobs,
         ClaimViews.jobs,
         "read",

@@ -347,7 +347,7 @@ def test_a_delay_from_the_future_is_over() -> None:
     draft.release([receipt(1, number)], delay=60)
     apply(state, draft)
     assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.count_resting(TIMING.expired(NOW)) == 0
+    assert state.count_retrying(TIMING.expired(NOW)) == 0
 
 
 def test_a_clock_that_goes_back_and_forth() -> None:
