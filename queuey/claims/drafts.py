@@ -88,6 +88,8 @@ class EntryDraft:
         self._new = 0
         self._released_all = False
         self._cancels: dict[Position, None] = {}
+        self.records_ends = False
+        """The queue keeps results, so it is recorded how messages end that nobody acknowledges."""
 
     def latest(self) -> Position:
         """Returns the highest position of a message that some process's clock has reached."""
@@ -235,8 +237,7 @@ class EntryDraft:
         """Ends a message that an operator has cancelled; returns False if it is not."""
         if position not in self._state.cancelled and position not in self._cancels:
             return False
-        self._finals[position] = None
-        self.size += 1
+        self._end_without_letter(position)
         return True
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
@@ -272,21 +273,21 @@ class EntryDraft:
 
     # Deliveries
 
-    def drop(self, positions: Iterable[Position], target: str = "") -> None:
-        """Ends messages that are gone, unless they are claimed.
-
-        With a ``target`` they stay in the outbox until it is recorded how they ended; no letter is made of them. For a
-        cancelled message that was recorded before, and the message may still exist.
-        """
+    def drop(self, positions: Iterable[Position]) -> None:
+        """Ends messages that are gone or cancelled, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
-                if target and position not in self._state.cancelled:
-                    self._outs[position] = target
-                else:
-                    self._finals[position] = None
-                self.size += 1
+                self._end_without_letter(position)
                 if self._covers is not None and position not in self._state.cancelled:
                     self._covers.withdraw(position)
+
+    def _end_without_letter(self, position: Position) -> None:
+        """Ends a message; in the outbox, without a target, until it is recorded how that ended, if it is."""
+        if self.records_ends:
+            self._outs[position] = ""
+        else:
+            self._finals[position] = None
+        self.size += 1
 
     def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
         """Makes messages dead letters in the queue ``target``, unless they are claimed."""

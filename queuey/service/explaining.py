@@ -301,7 +301,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
             worker=claim.worker,
             number=claim.number,
         )
-    if position in state.outbox:
+    if position in state.outbox and state.outbox[position][0]:
         target, deliveries = state.outbox[position]
         return _Standing(code="dead_letter", deliveries=deliveries, target=target)
     if state.move is not None and any(position == taken for taken, _ in state.move.taken):

@@ -195,6 +195,12 @@ def publish(
                 done.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
+            if not name:  # It was cancelled.
+                results.ended(queue, partition, message.position, "removed", now)
+                if queue.on_ack == "delete":
+                    store.delete(queue, [(partition, message.position)])
+                done.append(message.position)
+                continue
             known = attempts.get(message.position)
             letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
             _put(store, queue, name, (partition, message.position), letter)

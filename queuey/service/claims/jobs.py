@@ -37,19 +37,20 @@ class LogView(NamedTuple):
     """What a log says about a job.
 
     Attributes:
-        standing: ``new``: nothing; ``outbox``: it becomes a dead letter; ``left``: it left the queue after a delivery
-            without an acknowledgement; ``final``: it is done, or has left the queue.
+        standing: ``new``: nothing; ``outbox``: it becomes a dead letter; ``ending``: it expired or was cancelled;
+            ``left``: it left the queue after a delivery without an acknowledgement; ``final``: it is done, or has left
+            the queue.
         claim: Its last delivery, if it is not final.
         was_moved: A move may have taken it.
     """
 
-    standing: Literal["new", "claimed", "retrying", "waiting", "outbox", "left", "final"]
+    standing: Literal["new", "claimed", "retrying", "waiting", "outbox", "ending", "left", "final"]
     claim: LastDelivery | None = None
     was_moved: bool = False
 
     @property
     def has_ended(self) -> bool:
-        return self.standing in {"outbox", "left", "final"}
+        return self.standing in {"outbox", "ending", "left", "final"}
 
 
 class JobPoll:
@@ -237,8 +238,8 @@ class JobStatuses:
         if view.standing == "new" and evidence.is_there:
             is_due = place[1][0] <= self._store.claim_time()
             return {"status": "waiting" if is_due else "delayed"}
-        if view.standing == "outbox" and evidence.is_there:
-            return {"status": "failed"}
+        if view.standing in {"outbox", "ending"} and evidence.is_there:
+            return {"status": "failed" if view.standing == "outbox" else "removed"}
         # Only of a message that is done it is certain that its result was acknowledged.
         if end is not None and (view.standing == "final" or end.status not in {"void", "done"}):
             return _of_end(end)
@@ -332,7 +333,7 @@ def _view(position: Position, expired: int, state: State) -> LogView:
     if claim is not None:
         return LogView(state.standing(position, expired), claim)
     if position in state.outbox:
-        return LogView("outbox")
+        return LogView("outbox" if state.outbox[position][0] else "ending")
     if position in state.superseded:
         return LogView("left")
     if not state.is_done(position):

@@ -292,6 +292,7 @@ class PartitionLog:
         finder, now = self._finder, self._store.claim_now()
         covers = None if finder.duplicates is None else self._covers(finder.duplicates, taken[0], candidates, now)
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
+        draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
         for request in taken:
             if not request.enter():
@@ -304,11 +305,10 @@ class PartitionLog:
             return draft, taken[0].passed
         if candidates is None:
             return draft, 0
-        target = queue_for(queue.name, queue.dead_letter)
         if candidates.gone:
-            draft.drop(candidates.gone, target if queue.result_ttl else "")
+            draft.drop(candidates.gone)
         if candidates.dead:
-            draft.make_dead_letters(candidates.dead, target)
+            draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
         draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")

@@ -8,8 +8,8 @@ acknowledgements that the log has accepted.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from msgspec import UNSET
 from queuey.api.jobs import UNFINISHED
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.errors import MessageNotFound
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.service import ClaimUseCases
@@ -54,12 +55,13 @@ class History:
         self._allowed: set[bytes | None] = set()
         """Results of the acknowledgement; empty if the log has accepted none."""
         self._is_deleted = False
+        """It was deleted or cancelled before an acknowledgement."""
         self._log: list[str] = []
 
     def run(self) -> str | None:
         """Plays events; returns what is shown and must not be, or None."""
         events = [self.claim] * 4 + [self.acknowledge] * 2 + [self.die] * 2 + [self.expire] * 3
-        events += [self.write_late, self.release, self.give_up, self.delete]
+        events += [self.write_late, self.release, self.give_up, self.delete, self.cancel]
         for _ in range(EVENTS):
             self._scene.use(self._random.choice(self._stores))
             event = self._random.choice(events)
@@ -128,8 +130,15 @@ class History:
     def delete(self) -> None:
         """Deletes the message, sometimes."""
         if self._random.random() < 0.2:
-            self._is_deleted = True
+            self._is_deleted = self._is_deleted or not self._allowed
             self._scene.service.messages.delete(self._scene.access, [self._scene.place])
+
+    def cancel(self) -> None:
+        """Cancels the job, sometimes."""
+        if self._random.random() < 0.2:
+            self._is_deleted = self._is_deleted or not self._allowed
+            with suppress(MessageNotFound):
+                self._scene.claims.cancel(self._scene.access, self._scene.position)
 
     def expire(self) -> None:
         """Time passes, and claims expire."""
@@ -168,12 +177,13 @@ def _write_always(rows: Results, queue: Queue, end: JobEnd, _change: Callable[[J
     _WRITE(rows, queue, end, lambda _row: end)
 
 
-_WRITE, _DROP = Results._write, EntryDraft.drop
+_WRITE = Results._write
 
 
-def _drop_at_once(draft: EntryDraft, positions: Sequence[Position], _target: str = "") -> None:
-    """Ends messages that are gone without the outbox."""
-    _DROP(draft, positions)
+def _end_at_once(draft: EntryDraft, position: Position) -> None:
+    """Ends a message that is gone or cancelled without the outbox."""
+    draft._finals[position] = None
+    draft.size += 1
 
 
 MUTATIONS: dict[str, tuple[Any, Any]] = {
@@ -181,7 +191,7 @@ MUTATIONS: dict[str, tuple[Any, Any]] = {
     "rows of other ends": (Results.ended, _nothing),
     "rows of later deliveries stay": (Results._write, _write_always),
     "verified before it is written": (ClaimUseCases._keep_results, _keep_unasked),
-    "what is gone goes to the outbox": (EntryDraft.drop, _drop_at_once),
+    "what is gone goes to the outbox": (EntryDraft._end_without_letter, _end_at_once),
 }
 
 
