@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from random import random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -266,6 +266,16 @@ class Jobs:
 
     async def _keep_schedules(self, client: AsyncClient) -> None:
         await keep_schedules(client, self.queues, self._schedules())
+
+    @contextmanager
+    def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:
+        """Sends and runs calls with other clients inside; for tests of a program."""
+        own = self._client, self._async_client
+        self._client, self._async_client = client, async_client or self._async_client
+        try:
+            yield
+        finally:
+            self._client, self._async_client = own
 
     def run_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.

@@ -49,7 +49,7 @@ client.job_queue("mails").claim(idle=0).__next__()
 
 
 def test_a_program_ends_without_a_close(tmp_path: Path) -> None:
-    """The end of the program ends the service, quietly; its claims are released."""
+    """The end of the program ends the service, quietly, and closes the file."""
     file = tmp_path / "jobs.db"
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(file)],
