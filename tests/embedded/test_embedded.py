@@ -24,10 +24,11 @@ from queuey.client import (
     ServiceUnavailable,
     TooLarge,
 )
-from queuey.embedded.exchange import MAX_UNREAD
+from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.storage import sqlite
+from queuey.web.responses import Response
 from tests.web.gateway_calls import held
 
 QUICK = {"sync": "normal"}
@@ -212,3 +213,26 @@ def test_a_file_that_sqlite3_has_open_is_refused(file: Path) -> None:
     with embedded.open(file, settings=QUICK) as one, embedded.open(file, settings=QUICK) as other:
         one.create_queue("mails")
         other.send("mails", "to a store that is open twice")
+
+
+async def test_sending_waits_for_the_reader() -> None:
+    """An answer does not pile up in memory, and a reader that leaves holds nobody up."""
+    parts: list[Part] = []
+    exchange = InProcessExchange(asyncio.get_running_loop(), b"", parts.append)
+
+    async def send() -> None:
+        await exchange.begin(Response(200, b""), None)
+        for _ in range(100):
+            await exchange.send(b"x" * 65_536, more=True)
+
+    sending = asyncio.create_task(send())
+    await asyncio.sleep(0.01)
+    _, *pieces = parts
+    assert MAX_UNREAD < sum(len(piece) for piece in pieces if isinstance(piece, bytes)) <= MAX_UNREAD + 65_536
+    exchange.taken(65_536)
+    await asyncio.sleep(0.01)
+    assert len(parts) == len(pieces) + 2
+    exchange.leave()
+    await sending
+    exchange.end()
+    assert isinstance(parts[-1], BrokenOff)

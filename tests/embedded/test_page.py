@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import pytest
 
+from queuey import embedded
 from tests.pages import ROOT, to_run
 
 PAGE = "docs/embedded.md"
@@ -19,3 +21,12 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / PAGE), "exec"), names)
     assert capsys.readouterr().out == "hello\nhello Ann\n"
     assert (tmp_path / "jobs.db").is_file()
+
+
+@pytest.mark.parametrize("name", embedded.__all__)
+def test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The example of each function prints what it shows."""
+    monkeypatch.chdir(tmp_path)
+    [example] = doctest.DocTestFinder().find(getattr(embedded, name), name)
+    assert example.examples
+    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0

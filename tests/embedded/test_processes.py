@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from qdo import Claims, StopWorker, Worker
 from queuey import embedded
-from queuey.client import InvalidArgument
+from queuey.client import InvalidArgument, Message
 from tests.servers.served import Served, environment
 
 pytestmark = pytest.mark.needs_programs
@@ -40,6 +41,7 @@ def test_a_child_is_told_to_open_the_store_again(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
+from qdo import Claims, StopWorker, Worker
 from queuey import embedded
 client = embedded.open(sys.argv[1])
 client.create_queue("mails")
@@ -73,3 +75,19 @@ def test_a_service_and_a_program_use_one_file(tmp_path: Path) -> None:
             assert [job.body for job in client.job_queue("mails").claim(idle=0)] == ["over HTTP"]
             client.send("mails", "embedded")
             assert [job.body for job in other.job_queue("mails").claim(idle=0)] == ["embedded"]
+
+
+def test_a_worker_runs_on_it(tmp_path: Path) -> None:
+    """A worker of Qdo claims from a store in its own process."""
+    file = tmp_path / "jobs.db"
+    with embedded.open(file) as client:
+        client.create_queue("mails")
+        client.send("mails", "hello")
+    seen = []
+
+    def handle(message: Message, _context: object) -> None:
+        seen.append(message.body)
+        raise StopWorker
+
+    assert Worker(handle, Claims(embedded.open_async(file), ["mails"])).run() == 0
+    assert seen == ["hello"]
