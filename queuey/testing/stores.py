@@ -51,9 +51,7 @@ class TestStores:
         settings = load({"data": str(self._directories.mktemp("queuey") / "test.db"), "sync": "normal"}, {}).settings
         self.clock = clock = Clock()
         store = sqlite.open_store(settings.data, options=replace(sqlite_options(settings), clock=clock.ticks))
-        store.clock_difference = (
-            0.0  # There is one clock, so what is due after an hour is due when it was moved by one.
-        )
+        store.clock_difference = 0.0  # No other clock is there to differ: what is due in an hour is due after one.
         self._service = EmbeddedService(store, settings, MovedCore(clock))
         clock.of(self._service.service)
         return self._service

@@ -29,7 +29,7 @@ from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.storage import sqlite
 from queuey.web.responses import Response
-from tests.web.gateway_calls import held
+from tests.web.gateway_calls import ALWAYS, held
 
 QUICK = {"sync": "normal"}
 
@@ -123,6 +123,7 @@ async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
         writer.send_many("mails", [Outgoing("x" * 100_000) for _ in range(4 * MAX_UNREAD // 100_000)])
     async with embedded.open_async(file, settings=QUICK) as client:
         service = client._sender._connections.of(client.servers[0]).pool._service
+        service._gateway._sender._stall = ALWAYS  # It is not given up for being slow.
         async with asyncio.timeout(60):
             events = client.stream("mails", since=0)
             assert len((await anext(events)).message.body) == 100_000

@@ -37,6 +37,15 @@ def test_delays_and_claims_go_by_the_clock(queuey: Client, queuey_clock: Clock) 
     assert list(mails.receive()) != []
 
 
+def test_the_service_measures_by_the_clock(queuey_clock: Clock) -> None:
+    """What the service waits for between two acts, such as the retry of a failed step, passes with the time."""
+    assert queuey_clock._service is not None
+    boottime = queuey_clock._service.core.boottime
+    before = boottime()
+    queuey_clock.move(hours=1)
+    assert boottime() - before >= 3600
+
+
 def test_messages_expire_and_show_by_the_clock(queuey: Client, queuey_clock: Clock) -> None:
     """TTLs and read delays go by it; so does ``now`` of what is read."""
     queuey.create_queue("mails", read_delay=60)
