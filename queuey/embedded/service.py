@@ -15,6 +15,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -104,11 +105,11 @@ class EmbeddedService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
         self._is_closed = self._is_forked = False
-        self._file = None if is_cassandra(settings) else file_of(settings)
-        started = threading.Event()
+        self._file = None if is_cassandra(settings) else file_of(settings).resolve()
+        started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="queuey-embedded", daemon=True)
         self._thread.start()
-        started.wait()
+        started.result()
         if self._file is not None:
             _open_files.append(self._file)
         begin_in_children(self)
@@ -126,7 +127,7 @@ class EmbeddedService:
         try:
             settings = load({**options, **place}, os.environ).settings
             if not is_cassandra(settings):
-                _check_place(file_of(settings))
+                _check_place(file_of(settings).resolve())
             opened = open_store(settings)
             try:
                 if not is_cassandra(settings):
@@ -179,17 +180,21 @@ class EmbeddedService:
 
     # From start to end
 
-    def _run(self, started: threading.Event) -> None:
+    def _run(self, started: Future[None]) -> None:
         try:
             self._loop.run_until_complete(self._serve(started))
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(error)
         finally:
             self._loop.close()
 
-    async def _serve(self, started: threading.Event) -> None:
+    async def _serve(self, started: Future[None]) -> None:
         self._gateway.start(self._loop)
         self.service.moves.watch()
         self.service.schedules.watch()
-        started.set()
+        started.set_result(None)
         await self._stop.wait()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
@@ -235,12 +240,12 @@ def _check_place(file: Path) -> None:
         InvalidArgument: It is one.
     """
     try:
-        mode = file.absolute().parent.stat().st_mode
+        mode = file.parent.stat().st_mode
     except OSError:
         return  # It is made, or opening says what is wrong.
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        text = f"everybody may write to the directory {file.absolute().parent}, and so replace the store"
-        raise InvalidArgument(f"{text}. Choose another, or run: chmod o-w {file.absolute().parent}")
+        text = f"everybody may write to the directory {file.parent}, and so replace the store"
+        raise InvalidArgument(f"{text}. Choose another, or run: chmod o-w {file.parent}")
     if file not in _open_files and _is_open_here(file):
         raise InvalidArgument(
             f"{file} is open in this process, perhaps by sqlite3: when that closes it, the store loses its locks. "
