@@ -88,7 +88,7 @@ def test_threads_share_a_client(client: Client) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(ALWAYS)
     bodies = {message.body for message in client.read_all("mails", since=0)}
     assert bodies == {f"{thread} {number}" for thread in range(8) for number in range(20)}
 
@@ -150,7 +150,7 @@ def test_closing_ends_what_waits(file: Path) -> None:
         time.sleep(0.01)
     began = time.monotonic()
     client.close()
-    waiting.join()
+    waiting.join(ALWAYS)
     assert time.monotonic() - began < 200
     assert jobs == []
     assert not service._thread.is_alive()

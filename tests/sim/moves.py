@@ -13,7 +13,8 @@ from types import coroutine
 from typing import Any, Literal, NamedTuple
 
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, State
 from queuey.ids import FIRST, Position
