@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import Entry, Group, MoveStep, grouped
+from queuey.claims.entries import FORMAT, KEEPING, Entry, Group, MoveStep, grouped
+from queuey.claims.expiry import EndedMessages, may_expire
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -103,6 +104,7 @@ class EntryDraft:
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
+        self._keeps = state.keeps
         self._new = 0
         self._released_all = False
 
@@ -279,6 +281,23 @@ class EntryDraft:
                 self._note_lapse(position)
                 self.size += 1
 
+    def keep(self) -> None:
+        """Marks the log: from now on reads for claims must show expired messages."""
+        if not self._keeps:
+            self._keeps = True
+            self.size += 1
+
+    def expire(self, ended: EndedMessages, target: str) -> None:
+        """Makes expired messages dead letters in the queue ``target``, as many as there is room for."""
+        untouched = [position for position in ended.due if not self._is_touched(position)]
+        room, outs = MOST_IDS - self.size, len(self._outs)
+        for position in may_expire(self._state, untouched, ended.overdue, self.expired, room, outs):
+            self._outs[position] = target
+            self._note_lapse(position)
+            self.size += 1
+            if self._covers is not None:
+                self._covers.withdraw(position)
+
     def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
         """Makes claimed messages dead letters in the queue ``target``."""
         found = []
@@ -387,6 +406,7 @@ class EntryDraft:
         Clocks differ: another process may have passed such a message before and have delivered the next one of its key.
         """
         latest = self._latest()[0]
+        done = done and not self._keeps
         late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
         for message in late[: max(0, MOST_IDS - self.size)] if done else ():
             self._finals[message.position] = None
@@ -491,7 +511,7 @@ class EntryDraft:
         """
         there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
         undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
-        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken)
+        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
             if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
                 bound = position
@@ -548,6 +568,7 @@ class EntryDraft:
         outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
         return Entry(
+            format=KEEPING if self._keeps else FORMAT,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -558,9 +579,10 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(one, target, outstanding[one].deliveries) for one, target in self._outs.items()]
-            if self._outs
-            else [],
+            outs=[
+                (one, target, outstanding[one].deliveries if one in outstanding else 0)
+                for one, target in self._outs.items()
+            ],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),
