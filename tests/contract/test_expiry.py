@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from queuey import ids
-from queuey.messages import MAX_TTL, Slice
+from queuey.messages import MAX_TTL, Queue, Slice
 from queuey.storage import Store
 from tests import strategies
 from tests.backends import Clock
@@ -27,6 +28,8 @@ from tests.contract.samples import (
 
 PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
 """Seconds; no few of them sum up to a whole number, at which one tick would decide what is alive."""
+ENDED = structs.replace(whole(), kept=True)
+"""A slice of everything, messages that have ended as well."""
 
 
 def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock: Clock) -> None:
@@ -137,3 +140,44 @@ def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
     before = read_one(store, queue, whole()).horizon
     clock.advance(100)
     assert read_one(store, queue, whole()).horizon >= before
+
+
+def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
+    """The bodies that a kept read of a partition shows."""
+    return bodies(read_one(store, queue, ENDED).messages)
+
+
+@pytest.mark.needs("exact_horizon")
+def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store, clock: Clock) -> None:
+    """Past its end a kept message is in no read, count or lag, but in reads that ask for it, until it is deleted."""
+    queue = make_queue(store)
+    items = [new("a", ttl=10, kept=True), new("b", ttl=10, delay=5, kept=True), new("c", ttl=1000)]
+    first, delayed, live = store.append(queue, items)
+    clock.advance(1)
+    assert kept_bodies(other, queue) == shown_bodies(other, queue) == ["a", "c"]
+    clock.advance(30)
+    for one in (store, other):
+        assert shown_bodies(one, queue) == ["c"]
+        assert bodies(one.fetch(queue, [(1, first), (1, delayed), (1, live)])) == ["c"]
+        _, (info,) = one.inspect(queue)
+        assert (info.count, info.oldest, info.newest) == (1, live, live)
+        assert one.lag(queue, [(1, None)])[0].count == 1
+        assert [measure.count for measures in one.measure([queue]) for measure in measures] == [1]
+    for one in (store, other):
+        assert kept_bodies(one, queue) == ["a", "c", "b"]
+        assert bodies(one.fetch(queue, [(1, delayed), (1, first)], kept=True)) == ["b", "a"]
+        by_two = pages(one, queue, structs.replace(ENDED, limit=2, descending=True, bodies=False))
+        assert [positions(page.messages) for page in by_two] == [[delayed, live], [first]]
+    store.delete(queue, [(1, first)])
+    assert kept_bodies(other, queue) == ["c", "b"]
+
+
+@pytest.mark.needs("exact_horizon")
+def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: Store, clock: Clock) -> None:
+    """What reads find out about where live messages begin does not hold for reads of kept ones."""
+    queue = make_queue(store)
+    for _ in range(3):
+        store.append(queue, [new("kept", ttl=10, kept=True)])
+        clock.advance(60)
+        assert read_one(store, queue, Slice(1)).messages == []
+    assert kept_bodies(store, queue) == ["kept"] * 3

@@ -178,7 +178,7 @@ class CassandraMessages(ConnectedStore, Scanning):
     # Reading
 
     @blocking()
-    async def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
+    async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
         await self._watch.require()
         row = await self._rows.current(queue)
         wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
@@ -199,7 +199,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         for number, answer in zip(owners, answers, strict=True):
             for one in answer:
                 message = message_codec.message(one, wanted[number][0])
-                if message.expires > now:
+                if kept or message.expires > now:
                     found.setdefault(number, message)
         return [found[number] for number in sorted(found)]
 
