@@ -21,6 +21,7 @@ from queuey.queue_options import (
     DeliveriesOption,
     KindOption,
     OnAckOption,
+    OnExpiryOption,
     ReadDelayOption,
     TypeOption,
     option,
@@ -109,6 +110,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Annotated[Backoff, BACKOFF] | None = None
     dead_letter: DeadLetterOption | None = None
     on_ack: OnAckOption | None = None
+    on_expiry: OnExpiryOption | None = None
     kind: KindOption | None = None
     max_claimed: ClaimedOption | None = None
     max_claimed_per_key: ClaimedPerKeyOption | None = None
@@ -145,6 +147,7 @@ class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Annotated[Backoff, BACKOFF] | None = None
     dead_letter: DeadLetterOption = ""
     on_ack: OnAckOption = "keep"
+    on_expiry: OnExpiryOption = "drop"
     kind: KindOption = "plain"
     max_claimed: ClaimedOption = 0
     max_claimed_per_key: ClaimedPerKeyOption = 0

@@ -322,8 +322,9 @@ class MessageUseCases:
         self._addressed(queue, [draft])
 
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
-        """Gives each draft its partition and TTL."""
+        """Gives each draft its partition and TTL; those without a TTL are kept, if the queue does not drop them."""
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
+        keeps = queue.on_expiry == "dead-letter"
         free = 1 if len(drafts) == 1 else sum(draft.partition is None and draft.key is None for draft in drafts)
         first = self._sticky.choose(queue.partitions) if free else 0
         placed = 0
@@ -342,7 +343,10 @@ class MessageUseCases:
                     partition = by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
                 raise InvalidRequest({"partition": partition_error(partition, queue) or ""})
-            items.append(NewMessage(draft.body, partition, ttl if draft.ttl is None else draft.ttl, meta, draft.delay))
+            if draft.ttl is None:
+                items.append(NewMessage(draft.body, partition, ttl, meta, draft.delay, keeps))
+            else:
+                items.append(NewMessage(draft.body, partition, draft.ttl, meta, draft.delay))
         return items
 
 

@@ -316,8 +316,15 @@ class ActiveMove:
         """Posts a chunk once; its messages keep the rest of their TTL."""
         now = self.store.now()
         to = self._target()
+        keeps = to.on_expiry == "dead-letter"
         items = [
-            NewMessage(one.body, place_in(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
+            NewMessage(
+                one.body,
+                place_in(one, partition, to),
+                -(-(one.expires - now) // TICKS_PER_SECOND),
+                one.meta,
+                kept=keeps,
+            )
             for one in (moved_to(to.name, one) for one in messages)
             if one.expires > now
         ]

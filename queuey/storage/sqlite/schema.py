@@ -22,6 +22,7 @@ APPLICATION_ID = 0x51554559
 FORMAT = 2
 UPGRADES = {
     1: "ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';"
+    "ALTER TABLE queues ADD COLUMN on_expiry TEXT NOT NULL DEFAULT 'drop';"
     "ALTER TABLE messages ADD COLUMN stored_until INTEGER"
 }
 """What makes each earlier format the next one."""
@@ -70,6 +71,7 @@ CREATE TABLE queues (
     max_claimed_per_key INTEGER NOT NULL,
     description TEXT NOT NULL,
     claims TEXT NOT NULL DEFAULT 'open',
+    on_expiry TEXT NOT NULL DEFAULT 'drop',
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 
