@@ -6,12 +6,12 @@ takes it for a live one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from queuey.claims.state import MOST_ABOVE, State
-from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.ids import LAST, TICKS_PER_SECOND, Position
 from queuey.messages import KEPT_SECONDS, Message
 
 ROW_SECONDS = 10.0
@@ -28,14 +28,21 @@ class EndedMessages(msgspec.Struct):
     """Expired messages that were read.
 
     Attributes:
-        all: All of them.
+        all: All of them, with their ends (ticks).
         due: Those that may be given up.
         overdue: Those that may be given up even if a worker has them: their rows go in half a day.
+        first_live: The lowest message, of those read, that has not ended and was not delivered. The cursor stays below.
     """
 
-    all: set[Position] = msgspec.field(default_factory=set)
+    all: dict[Position, int] = {}
     due: list[Position] = []
-    overdue: set[Position] = msgspec.field(default_factory=set)
+    overdue: set[Position] = set()
+    first_live: Position = LAST
+
+    def saw_live(self, messages: Sequence[Message]) -> None:
+        """Records messages that were not delivered, ascending."""
+        if messages:
+            self.first_live = min(self.first_live, messages[0].position)
 
     @property
     def are_many(self) -> bool:
@@ -60,7 +67,7 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
         position = message.position
         if message.expires > now or position in ended.all:
             continue
-        ended.all.add(position)
+        ended.all[position] = message.expires
         if message.expires <= due:
             ended.due.append(position)
         if message.expires <= overdue:
@@ -77,24 +84,24 @@ def due_after(margin: float) -> int:
 
 
 def may_expire(
-    state: State, positions: Iterable[Position], overdue: Collection[Position], expired: int, room: int, outs: int
-) -> list[Position]:
-    """Returns the expired messages that the next entry makes dead letters.
+    state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
+) -> Iterator[Position]:
+    """Yields the expired messages that the next entry makes dead letters.
+
+    With very many messages above the cursor it yields only those that the cursor then passes.
 
     Args:
         state: After the last entry.
-        positions: The messages.
-        overdue: Those that are not left to a worker who has claimed them.
+        ended: The messages that were read.
+        is_changed: Tells if the entry changes a message otherwise.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
         room: Max messages.
-        outs: How many messages the entry makes dead letters already.
     """
-    room = min(room, MOST_OUTBOX - len(state.outbox) - outs)
-    above = MOST_ABOVE - len(state.above)
-    chosen: list[Position] = []
-    for position in positions:
-        if len(chosen) >= min(room, above):
-            break
-        if not state.is_done(position) and (position in overdue or not state.is_live(position, expired)):
-            chosen.append(position)
-    return chosen
+    upper = ended.first_live if len(state.above) >= MOST_ABOVE else LAST
+    for position in ended.due:
+        if room <= 0:
+            return
+        is_left = state.is_live(position, expired) and position not in ended.overdue
+        if position < upper and not (is_left or is_changed(position) or state.is_done(position)):
+            room -= 1
+            yield position
