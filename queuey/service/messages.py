@@ -19,6 +19,7 @@ from queuey.ids import Position
 from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
+from queuey.service.claims import Rely
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -153,8 +154,19 @@ def _forget(moments: deque[float], now: float) -> None:
 
 
 class MessageUseCases:
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
+    """Single messages.
+
+    Args:
+        store: Has them.
+        limits: Of one request.
+        metrics: Counts messages in and out.
+        core: The loop.
+        rely: Makes sure that expired messages become dead letters; None: none do.
+    """
+
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, rely: Rely | None = None) -> None:
         self._store = store
+        self._rely = rely
         self._core = core
         self._limits = limits
         self._metrics = metrics
@@ -244,6 +256,22 @@ class MessageUseCases:
         return left >= self._store.write_within(queue) and self._budget.take(now)
 
     async def _append(
+        self,
+        queue: Queue,
+        drafts: Sequence[Draft],
+        items: Sequence[NewMessage],
+        after: Position | None,
+        key: str | PostKey | None,
+    ) -> PostResult:
+        keeps = self._rely is not None and any(item.kept for item in items)
+        if keeps and self._rely is not None:
+            await self._rely(queue, items)
+        result = await self._write(queue, drafts, items, after, key)
+        if keeps and self._rely is not None:
+            await self._rely(queue, items, is_stored=True)
+        return result
+
+    async def _write(
         self,
         queue: Queue,
         drafts: Sequence[Draft],

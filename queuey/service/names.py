@@ -216,7 +216,11 @@ class NameUseCases:
         content = content_of([draft])
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
+            if keeps:
+                await self._claims.rely(queue, [item])
             found = await self._name(queue, name).change(item, content, free_only=free_only)
+            if keeps:
+                await self._claims.rely(queue, [item], is_stored=True)
         if found.stored:
             self._metrics.received(1, queue)
         return found

@@ -14,9 +14,9 @@ from queuey.claims.covers import ScanDuplicates
 from queuey.claims.drafts import MOST_IDS, EntryDraft
 from queuey.claims.expiry import EndedMessages
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
+from queuey.deadletters import queue_for
 from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
-from queuey.deadletters import queue_for
 from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 

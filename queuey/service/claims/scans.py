@@ -200,7 +200,7 @@ class Scanner:
             await self.look()
         left: Slice | None = None
         boot = self._boottime() if front > first else 0.0
-        full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
+        full = _is_full(state)
         if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps)):
             past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered the cursor must move, whoever waits for it.
@@ -208,11 +208,10 @@ class Scanner:
             left = await self._look_again(state, found, past, most)
             if found.chain.bound >= certain and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
-            if found.has_enough:
-                return found
-            if full and found.ended.all:
-                # They hold the cursor up: more is delivered once some of them are dead letters.
-                found.full = found.stopped = True
+            # Messages that have ended hold the cursor up: more is delivered once some of them are dead letters.
+            found.full = full and bool(found.ended.all)
+            found.stopped = found.stopped or found.full
+            if found.has_enough or found.full:
                 return found
         lower = front
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
@@ -320,6 +319,10 @@ class Scanner:
         """Moves the front over messages that another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
+
+
+def _is_full(state: State) -> bool:
+    return len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
 
 
 class Wish(msgspec.Struct, frozen=True):
