@@ -147,7 +147,6 @@ def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
     return bodies(read_one(store, queue, ENDED).messages)
 
 
-@pytest.mark.needs("exact_horizon")
 def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store, clock: Clock) -> None:
     """Past its end a kept message is in no read, count or lag, but in reads that ask for it, until it is deleted."""
     queue = make_queue(store)
@@ -172,7 +171,6 @@ def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store
     assert kept_bodies(other, queue) == ["c", "b"]
 
 
-@pytest.mark.needs("exact_horizon")
 def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: Store, clock: Clock) -> None:
     """What reads find out about where live messages begin does not hold for reads of kept ones."""
     queue = make_queue(store)
