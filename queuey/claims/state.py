@@ -45,7 +45,7 @@ MOST_UNDELETED = 20_000
 
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
-_WEIGHT = 5200
+_WEIGHT = 5300
 _STALE = 100
 """Number of expiries that may be kept besides those of live claims."""
 

@@ -272,7 +272,7 @@ def test_only_the_next_entry() -> None:
     assert state.number == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x02", msgspec.msgpack.encode([2, "other", {}])])
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x03", msgspec.msgpack.encode([3, "other", {}])])
 def test_unknown_formats(body: bytes) -> None:
     """What a later program wrote is refused, and not taken for something else."""
     with pytest.raises(UnknownFormat, match="format"):
