@@ -7,7 +7,7 @@ is left of them. The record has three times beside its due time, the next search
 * ``until``: nobody removes the record before. So posts of a process rely on it until then, without a call. A post
   checks this before it stores messages, and again before it acknowledges them, since a process may stand still.
 * ``shortest``: the shortest TTL of these posts. What a search has not seen was posted after its horizon, and ends that
-  much later at the earliest; so the next search is due then, or when the first message that it has seen ends.
+  much later at the earliest; so the next search is due a minute after that, or when the first message that it has seen ends.
 
 The logs of the queue are marked before the record is made, or says that the queue has more partitions: so readers see
 messages that have ended, and version 0.1.0, which would pass them, refuses these logs.
@@ -43,6 +43,8 @@ MAX_SECONDS = 10.0
 """Max seconds of a step, about; the next one goes on."""
 AT_ONCE = 8
 """Max partitions that are searched at the same time."""
+MAX_LATE = 60
+"""Number of seconds by which a message that was posted after a search may be given up late."""
 PAUSE = 1.0
 """Min interval in seconds between two steps."""
 REST, LONGEST_REST = 100, 3600.0
@@ -236,7 +238,8 @@ class ExpiryRecords(DueWork):
         if found.is_cut:
             return self._now(PAUSE)
         rest = PAUSE if found.given_up else min(max(PAUSE, REST * took), LONGEST_REST)
-        return max(min(found.following, found.horizon + value.shortest * TICKS_PER_SECOND), self._now(rest))
+        unseen = found.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
+        return max(min(found.following, unseen), self._now(rest))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
         """Searches all partitions."""
