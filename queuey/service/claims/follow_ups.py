@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from math import inf
 
@@ -16,12 +17,14 @@ import msgspec
 
 from queuey import deadletters
 from queuey.claims.covers import place_in
-from queuey.claims.state import State
+from queuey.claims.state import LastDelivery, State
 from queuey.deadletters import Attempt, Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
-from queuey.service.claims.attempts import Attempts
+from queuey.service.claims.attempts import Attempts, note_lapsed
+from queuey.service.core import Core
+from queuey.service.limits import Limits
 from queuey.storage import Store
 
 OVERDUE = 10.0
@@ -110,6 +113,51 @@ class FollowUps:
         # Not again for a while, whatever comes of it.
         self.open[key] = now
         return True
+
+
+class FollowUpRunner:
+    """Carries out the follow-up work of one log. What fails is repeated later.
+
+    Attributes:
+        known: The work that is open.
+    """
+
+    def __init__(self, store: Store, partition: int, core: Core, limits: Limits) -> None:
+        self.known = FollowUps()
+        self._store = store
+        self._partition = partition
+        self._core = core
+        self._most_letters = max(1, limits.page_bytes // limits.longest)
+
+    async def delete(self, queue: Queue, state: State, number: int) -> None:
+        """Deletes the messages that entry ``number`` and overdue ones ask to delete."""
+        for key in self.known.deletions(state, number, self._core.boottime()):
+            places = [(self._partition, position) for position in state.pending_deletes[key]]
+            try:
+                await self._core.in_thread(partial(self._store.delete, queue, places))
+            except QueueyError:
+                return
+            self.known.deleted(key)
+
+    async def publish(
+        self, queue: Queue, state: State, outs: Sequence[Position], gone_below: Position
+    ) -> list[Position]:
+        """Publishes some dead letters, ``outs`` first; returns the messages that need no publishing any more."""
+        letters = self.known.letters(state, outs, self._core.boottime(), self._most_letters)
+        if not letters:
+            return []
+        now = self._store.claim_now() / 1000
+        work = partial(publish, self._store, queue, self._partition, letters, gone_below, now)
+        sent, failed = await self._core.in_thread(work)
+        if failed:
+            self.known.put_off(state, self._core.boottime())
+        return sent
+
+    async def note_lapsed(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
+        """Records expired claims of workers that have a name."""
+        if claims := {position: last for position, last in lapsed.items() if last.worker}:
+            with suppress(QueueyError):
+                await self._core.in_thread(partial(note_lapsed, self._store, queue, self._partition, claims))
 
 
 def most_deliveries(queue: Queue) -> int:

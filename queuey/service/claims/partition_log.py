@@ -14,8 +14,7 @@ One round is under way at a time; requests that come meanwhile wait for the next
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ from queuey.claims.covers import CoverDraft, ScanDuplicates
 from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
-from queuey.claims.state import ClaimTiming, LastDelivery, State
+from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import queue_for
 from queuey.errors import (
     InvalidRequest,
@@ -38,9 +37,8 @@ from queuey.errors import (
 )
 from queuey.ids import Position
 from queuey.messages import LogEntry, LogPage, Queue
-from queuey.service.claims.attempts import note_lapsed
 from queuey.service.claims.finding import Duplicates, Finder
-from queuey.service.claims.follow_ups import FollowUps, LogCompaction, SnapshotPolicy, publish
+from queuey.service.claims.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
     ClaimTotals,
@@ -133,7 +131,7 @@ class PartitionLog:
         self._row: Queue | None = None
         self._current = -1e9
         self._length = LogCompaction(upkeep)
-        self._follow_ups = FollowUps()
+        self._follow_ups = FollowUpRunner(store, self._partition, core, limits)
         self._rounds: asyncio.Task[None] | None = None
 
     @property
@@ -220,8 +218,8 @@ class PartitionLog:
                 self._totals.ended(taken, None, self.state)
                 self._answer(taken, polls, candidates, end)
                 # This round has left nothing to do, but perhaps another process died before it did its part.
-                await self._delete(queue, 0)
-                await self._follow_up(queue, None)
+                await self._follow_ups.delete(queue, self.state, 0)
+                await self._follow_up(queue, ())
                 return
             if self._length.is_due():
                 # This may take long, and the expiries of claims count from the decision.
@@ -233,11 +231,11 @@ class PartitionLog:
                 end = RoundEnd(number, chosen, self._must_search_again(candidates, draft, passed, is_written=True))
                 self._totals.ended(taken, entry, self.state)
                 if self.state.pending_deletes:
-                    await self._delete(queue, number)
+                    await self._follow_ups.delete(queue, self.state, number)
                 self._answer(taken, polls, candidates, end)
                 if draft.lapsed:
-                    await self._note_lapsed(queue, draft.lapsed)
-                await self._follow_up(queue, entry)
+                    await self._follow_ups.note_lapsed(queue, draft.lapsed)
+                await self._follow_up(queue, [position for position, _, _ in entry.outs])
                 return
             # It is certain that nothing was done for them.
             leave(taken)
@@ -263,7 +261,7 @@ class PartitionLog:
             await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
             # Before the entry of this round, which then says that it is done.
-            await self._delete(queue, 0)
+            await self._follow_ups.delete(queue, self.state, 0)
         unknown: list[SettleRequest] = []
         is_current = True
         for request in taken:
@@ -322,7 +320,7 @@ class PartitionLog:
 
     def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
         state, duplicates = self.state, self._finder.duplicates
-        deleted = self._follow_ups.all_deleted(state) if state.pending_deletes else 0
+        deleted = self._follow_ups.known.all_deleted(state) if state.pending_deletes else 0
         snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
         stored = None if duplicates is None else duplicates.written(state)
@@ -445,7 +443,7 @@ class PartitionLog:
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
-            self._follow_ups.found([*state.pending_deletes, *state.outbox])
+            self._follow_ups.known.found([*state.pending_deletes, *state.outbox])
         for one in page.entries:
             if one.number > state.number:
                 entry = decode_entry(one.body)
@@ -459,7 +457,7 @@ class PartitionLog:
         state.apply(one.number, entry)
         self._finder.scanner.claimed(new)
         self._length.entered(one.number, len(one.body), written)
-        self._follow_ups.found([one.number, *(place for place, _, _ in entry.outs)], written)
+        self._follow_ups.known.found([one.number, *(place for place, _, _ in entry.outs)], written)
 
     async def _read_log(self, queue: Queue, first: int, *, newest: bool) -> LogPage:
         read = partial(self._store.read_log, queue, self._partition, first, newest=newest)
@@ -527,44 +525,17 @@ class PartitionLog:
             raise QueueChanged("the queue was purged")
         return fresh
 
-    # Follow-up work
+    async def _follow_up(self, queue: Queue, outs: Sequence[Position]) -> None:
+        """Publishes dead letters, ``outs`` first, and forgets covers that are of no use any more.
 
-    async def _follow_up(self, queue: Queue, entry: Entry | None) -> None:
-        """Publishes dead letters, those of this round first, and forgets covers that are of no use any more."""
-        if self.state.outbox or self._follow_ups.open:
-            await self._publish(queue, [position for position, _, _ in entry.outs] if entry is not None else ())
+        The next round records what was published, and goes on.
+        """
+        if self.state.outbox or self._follow_ups.known.open:
+            sent = await self._follow_ups.publish(queue, self.state, outs, self._finder.scanner.horizon)
+            if sent:
+                self.add(SentRequest(queue, lambda draft: draft.report_sent(sent)))
         if self._finder.duplicates is not None:
             await self._finder.duplicates.forget(self.state)
-
-    async def _note_lapsed(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
-        """Records expired claims of workers that have a name."""
-        if known := {position: last for position, last in lapsed.items() if last.worker}:
-            with suppress(QueueyError):
-                await self._core.in_thread(partial(note_lapsed, self._store, queue, self._partition, known))
-
-    async def _delete(self, queue: Queue, number: int) -> None:
-        """Deletes the messages that the log asks to delete. If that fails, it is repeated later."""
-        for key in self._follow_ups.deletions(self.state, number, self._core.boottime()):
-            places = [(self._partition, position) for position in self.state.pending_deletes[key]]
-            try:
-                await self._core.in_thread(partial(self._store.delete, queue, places))
-            except QueueyError:
-                return
-            self._follow_ups.deleted(key)
-
-    async def _publish(self, queue: Queue, outs: Sequence[Position]) -> None:
-        """Publishes some dead letters; the next round records that and goes on. If that fails, it is repeated later."""
-        fit = max(1, self._limits.page_bytes // self._limits.longest)
-        letters = self._follow_ups.letters(self.state, outs, self._core.boottime(), fit)
-        if not letters:
-            return
-        now, horizon = self._store.claim_now() / 1000, self._finder.scanner.horizon
-        work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
-        sent, failed = await self._core.in_thread(work)
-        if failed:
-            self._follow_ups.put_off(self.state, self._core.boottime())
-        if sent:
-            self.add(SentRequest(queue, lambda draft: draft.report_sent(sent)))
 
     async def _snapshot(self, queue: Queue) -> None:
         """Writes a snapshot; the next entry names it."""
