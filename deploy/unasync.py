@@ -40,7 +40,9 @@ TEXTS = {
 
 NAMES = {
     r"\b_async\b": "_sync",
-    r"\bhttpx2\.AsyncByteStream\b": "httpx2.SyncByteStream",
+    r"\bhttpcore2\.AnyIOBackend\b": "httpcore2.SyncBackend",
+    r"\bhandle_async_request\b": "handle_request",
+    r"\baiter_stream\b": "iter_stream",
     r"\bAsyncGenerator\[(.+), None\]": r"Generator[\1, None, None]",
     r"\bAwaitable\[None\]": "None",
     r"\bAwaitable, ": "",

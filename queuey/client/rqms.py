@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from urllib.parse import urlsplit
 
-import httpx2
 import msgspec
 
 from queuey.client._sync.sender import Sender
@@ -23,6 +22,10 @@ from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import RetryPolicy, Timing
 from queuey.client.http.servers import leads_elsewhere, parse_servers, path_segment
+
+if TYPE_CHECKING:
+    import httpcore2
+    import httpx2
 
 __all__ = ["Item", "Queue"]
 
@@ -80,7 +83,7 @@ class Queue:
             ``time``; one whose time is over is not returned any more.
         multiple_ok: Tasks are named (:meth:`set`): it does not matter if one was set again while it was being done.
         retry: How often a call that fails is sent again.
-        transport: An httpx2 transport to use instead of the network.
+        transport: An httpx2 transport, or a pool of httpcore2, to use instead of the network.
         timing: The clock, the pause and the random numbers.
 
     Raises:
@@ -103,7 +106,7 @@ class Queue:
         multiple_ok: bool = False,  # noqa: FBT001, FBT002 - the same
         *,
         retry: RetryPolicy = PATIENT,
-        transport: httpx2.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | httpcore2.ConnectionPool | None = None,
         timing: Timing | None = None,
     ) -> None:
         parts = urlsplit(url)

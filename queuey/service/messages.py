@@ -16,7 +16,18 @@ from queuey import ids
 from queuey.claims.covers import digest_of, partition_of
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
-from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
+from queuey.messages import (
+    KEPT_SECONDS,
+    Location,
+    Message,
+    Meta,
+    NewMessage,
+    PostKey,
+    PostResult,
+    Queue,
+    body_bytes,
+    bytes_of,
+)
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
 from queuey.service.claims import Rely
@@ -74,7 +85,7 @@ def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most
         items: The same messages, addressed.
         most: Max seconds for which a key is remembered.
     """
-    longest = max((item.ttl + math.ceil(item.delay) for item in items), default=0)
+    longest = max((item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items), default=0)
     return PostKey(text, content_of(drafts), min(most, max(MIN_REMEMBERED, longest)))
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey import ids
-from queuey.messages import MAX_TTL, Queue, Slice
+from queuey.ids import Position
+from queuey.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
+from queuey.service import Draft
 from queuey.storage import Store
 from tests import strategies
-from tests.backends import Clock
+from tests.backends import APP, PROMPT, Clock
+from tests.blocking import BlockingNames
+from tests.contract.claims.test_moves import Mover
 from tests.contract.samples import (
     bodies,
     eventually,
+    fresh_name,
     make_queue,
     new,
     pages,
@@ -25,6 +32,7 @@ from tests.contract.samples import (
     shown_bodies,
     whole,
 )
+from tests.interposed_store import InterposedStore
 
 PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
 """Seconds; no few of them sum up to a whole number, at which one tick would decide what is alive."""
@@ -179,3 +187,30 @@ def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: St
         clock.advance(60)
         assert read_one(store, queue, Slice(1)).messages == []
     assert kept_bodies(store, queue) == ["kept"] * 3
+
+
+def test_named_and_moved_messages_are_kept(store: Store) -> None:
+    """Values of names without a TTL of their own are kept, and what is moved, in a queue that does not drop them."""
+    spec = QueueSpec(read_delay=0.0, consistency=PROMPT, on_ack="delete", on_expiry="dead-letter")
+    target, _ = store.create_queue(APP, fresh_name(), spec)
+    between, stored = InterposedStore(store), list[NewMessage]()
+
+    def write_named(queue: Queue, name: str, item: NewMessage, content: bytes, seen: Named | None) -> Named:
+        stored.append(item)
+        return store.write_named(queue, name, item, content, seen)
+
+    def append_once(queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None) -> PostResult:
+        stored.extend(items)
+        return store.append_once(queue, items, key, after=after)
+
+    between.instead(Store.write_named, write_named)
+    between.instead(Store.append_once, append_once)
+    mover = Mover(between.store)
+    names = BlockingNames(mover.service)
+    names.create(mover.way(target), "a", Draft("a"))
+    names.create(mover.way(target), "b", Draft("b", ttl=60))
+    source = make_queue(store, consistency=PROMPT)
+    say(store, source, "c", ttl=1000)
+    assert mover.ended(mover.begin(source, target)).moved == 1
+    mover.stopping.set()
+    assert [(item.body, item.kept) for item in stored] == [("a", True), ("b", False), ("c", True)]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
+    import httpcore2
     import httpx2
 
 
@@ -79,7 +80,7 @@ class AsyncClient(AsyncReading):
         timeout: Seconds to wait for the server at every step; connecting takes 5 at most. The policy's ``deadline``
             holds for a whole call.
         retry: The policy of retries.
-        transport: An async httpx2 transport to use instead of the network.
+        transport: An async httpx2 transport, or a pool of httpcore2, to use instead of the network.
         timing: The clock, the pause and the random numbers.
         receipts: A file to which a line is appended for every message that was stored; see
             :mod:`queuey.client.receipts`. None: none.
@@ -118,13 +119,13 @@ class AsyncClient(AsyncReading):
         verify: bool | str | Path | ssl.SSLContext = True,
         timeout: Seconds = 10.0,
         retry: RetryPolicy | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | httpcore2.AsyncConnectionPool | None = None,
         timing: AsyncTiming | None = None,
         receipts: str | Path | None = None,
         max_answer: int = MAX_ANSWER,
         idempotent: bool = True,
     ) -> None:
-        from queuey.client._async.sender import AsyncSender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
+        from queuey.client._async.sender import AsyncSender  # noqa: PLC0415 - httpcore2 is loaded when it is first needed
 
         credential = find_credential(
             key, token=token, token_file=token_file, token_command=token_command, scheme=scheme

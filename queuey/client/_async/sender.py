@@ -1,4 +1,4 @@
-"""Sends calls with httpx2 until they are answered, within bounds, with a token that still lives."""
+"""Sends calls with httpcore2 until they are answered, within bounds, with a token that still lives."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx2
+import httpcore2
 
 from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Times
 from queuey.client.credentials.lookup import Credential
@@ -18,16 +18,22 @@ from queuey.client.credentials.tokens import AsyncLock, KeptToken, TokenSource
 from queuey.client.errors import ClientError, NotAuthenticated, TokenError
 from queuey.client.http.attempts import AsyncTiming, Attempts, RetryPolicy
 from queuey.client.http.connections import (
-    AsyncConnections,
+    Connections,
     Content,
     Wrapper,
     ends_in,
+    headers_of,
+    is_pool,
     pieces,
     request_of,
+    request_of_httpx,
     time_left,
     translated,
 )
 from queuey.client.http.servers import Server, ServerChoice
+
+if TYPE_CHECKING:
+    import httpx2
 
 T = TypeVar("T")
 
@@ -47,7 +53,7 @@ class AsyncSender:
         timeout: Seconds to wait for the server at every step.
         verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
         max_answer: Max bytes of an answer, before and after decoding.
-        transport: Stands in for the network, in tests.
+        transport: Stands in for the network: one of httpx2, or a pool of httpcore2.
     """
 
     def __init__(
@@ -60,7 +66,7 @@ class AsyncSender:
         *,
         verify: bool | str | Path | ssl.SSLContext = True,
         max_answer: int = MAX_ANSWER,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | httpcore2.AsyncConnectionPool | None = None,
     ) -> None:
         self.policy = policy
         self.timing = timing
@@ -68,7 +74,8 @@ class AsyncSender:
         self._timeout = timeout
         self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
         self._max_answer = max_answer
-        self._connections = AsyncConnections(servers, verify, transport, AsyncNetwork)
+        pool = transport if transport is None or is_pool(transport) else AsyncTransportPool(transport)
+        self._connections = Connections(servers, verify, _pool, pool)
 
     async def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again, and returns the answer's value.
@@ -113,17 +120,30 @@ class AsyncSender:
             TransportError: No whole answer came.
             InvalidAnswer: The answer is too large, or its encoding is broken.
         """
-        client, call, times = self._connections.client, attempts.call, attempts.times
-        with translated(attempts.server, closed=client.is_closed), ends_in(times.whole):
-            request = request_of(call, times, authorization)
-            async with client.stream(call.method, attempts.url, **request) as response:
+        call, times = attempts.call, attempts.times
+        with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
+            async with self._sent(attempts.server, call, times, authorization) as response:
                 return await self._whole(response)
 
-    async def _whole(self, response: httpx2.Response) -> HttpAnswer:
-        content = Content(response.headers.get("content-encoding", ""), self._max_answer)
-        async for part in cast("httpx2.AsyncByteStream", response.stream):
+    @asynccontextmanager
+    async def _sent(
+        self, server: Server, call: Call[Any], times: Times, authorization: str | None
+    ) -> AsyncIterator[httpcore2.Response]:
+        """Sends a request; yields its answer, which is to be read inside."""
+        endpoint = self._connections.of(server)
+        response = await endpoint.pool.handle_async_request(request_of(endpoint, call, times, authorization))
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _whole(self, response: httpcore2.Response) -> HttpAnswer:
+        headers = headers_of(response)
+        content = Content(headers.get("content-encoding", ""), self._max_answer)
+        async for part in response.aiter_stream():
             content.add(part)
-        return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+            time_left(None, httpcore2.ReadTimeout)  # The steps of a transport that was passed end when it likes.
+        return HttpAnswer(response.status, headers, content.whole())
 
     @asynccontextmanager
     async def open(self, attempts: Attempts[None], authorization: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -132,17 +152,17 @@ class AsyncSender:
         Raises:
             ClientError: It was refused, or there was no answer, or it broke off.
         """
-        client, call = self._connections.client, attempts.call
-        request = request_of(call, Times(SILENCE, inf), authorization)
-        with translated(attempts.server, closed=client.is_closed):
-            async with client.stream(call.method, attempts.url, **request) as response:
-                if response.status_code != OK:
+        times = Times(SILENCE, inf)
+        with translated(attempts.server, closed=self._connections.is_closed):
+            async with self._sent(attempts.server, attempts.call, times, authorization) as response:
+                if response.status != OK:
                     attempts.read(await self._whole(response))
-                yield aiter(cast("httpx2.AsyncByteStream", response.stream))
+                yield response.aiter_stream()
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._connections.client.aclose()
+        for pool in self._connections.close():
+            await pool.aclose()
 
 
 class AsyncAuthorizationHeader:
@@ -208,19 +228,38 @@ class AsyncAuthorizationHeader:
 
 class AsyncStream(Wrapper):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore2's
-        data: bytes = await self._inner.read(max_bytes, timeout=time_left(timeout, httpx2.ReadTimeout))
+        data: bytes = await self._inner.read(max_bytes, timeout=time_left(timeout, httpcore2.ReadTimeout))
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore2's
         for piece in pieces(buffer):
-            await self._inner.write(piece, timeout=time_left(timeout, httpx2.WriteTimeout))
+            await self._inner.write(piece, timeout=time_left(timeout, httpcore2.WriteTimeout))
 
     async def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
-        left = time_left(timeout, httpx2.ConnectTimeout)
+        left = time_left(timeout, httpcore2.ConnectTimeout)
         return AsyncStream(await self._inner.start_tls(*args, timeout=left, **options))
 
 
 class AsyncNetwork(Wrapper):
     async def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
-        left = time_left(timeout, httpx2.ConnectTimeout)
+        left = time_left(timeout, httpcore2.ConnectTimeout)
         return AsyncStream(await self._inner.connect_tcp(*args, timeout=left, **options))
+
+
+def _pool(**options: Any) -> httpcore2.AsyncConnectionPool:  # noqa: ANN401 - passed on
+    return httpcore2.AsyncConnectionPool(network_backend=AsyncNetwork(httpcore2.AnyIOBackend()), **options)  # type: ignore[arg-type] # it has all methods
+
+
+class AsyncTransportPool:
+    """A transport of httpx2, in the place of a pool of httpcore2."""
+
+    def __init__(self, transport: Any) -> None:  # noqa: ANN401 - of httpx2
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
+        """Has a request answered."""
+        answer = await self._transport.handle_async_request(request_of_httpx(request))
+        return httpcore2.Response(answer.status_code, headers=answer.headers.raw, content=answer.stream)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()

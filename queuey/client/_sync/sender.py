@@ -1,4 +1,4 @@
-"""Sends calls with httpx2 until they are answered, within bounds, with a token that still lives."""
+"""Sends calls with httpcore2 until they are answered, within bounds, with a token that still lives."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx2
+import httpcore2
 
 from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Times
 from queuey.client.credentials.lookup import Credential
@@ -22,12 +22,18 @@ from queuey.client.http.connections import (
     Content,
     Wrapper,
     ends_in,
+    headers_of,
+    is_pool,
     pieces,
     request_of,
+    request_of_httpx,
     time_left,
     translated,
 )
 from queuey.client.http.servers import Server, ServerChoice
+
+if TYPE_CHECKING:
+    import httpx2
 
 T = TypeVar("T")
 
@@ -47,7 +53,7 @@ class Sender:
         timeout: Seconds to wait for the server at every step.
         verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
         max_answer: Max bytes of an answer, before and after decoding.
-        transport: Stands in for the network, in tests.
+        transport: Stands in for the network: one of httpx2, or a pool of httpcore2.
     """
 
     def __init__(
@@ -60,7 +66,7 @@ class Sender:
         *,
         verify: bool | str | Path | ssl.SSLContext = True,
         max_answer: int = MAX_ANSWER,
-        transport: httpx2.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | httpcore2.ConnectionPool | None = None,
     ) -> None:
         self.policy = policy
         self.timing = timing
@@ -68,7 +74,8 @@ class Sender:
         self._timeout = timeout
         self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
         self._max_answer = max_answer
-        self._connections = Connections(servers, verify, transport, Network)
+        pool = transport if transport is None or is_pool(transport) else TransportPool(transport)
+        self._connections = Connections(servers, verify, _pool, pool)
 
     def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again, and returns the answer's value.
@@ -113,17 +120,30 @@ class Sender:
             TransportError: No whole answer came.
             InvalidAnswer: The answer is too large, or its encoding is broken.
         """
-        client, call, times = self._connections.client, attempts.call, attempts.times
-        with translated(attempts.server, closed=client.is_closed), ends_in(times.whole):
-            request = request_of(call, times, authorization)
-            with client.stream(call.method, attempts.url, **request) as response:
+        call, times = attempts.call, attempts.times
+        with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
+            with self._sent(attempts.server, call, times, authorization) as response:
                 return self._whole(response)
 
-    def _whole(self, response: httpx2.Response) -> HttpAnswer:
-        content = Content(response.headers.get("content-encoding", ""), self._max_answer)
-        for part in cast("httpx2.SyncByteStream", response.stream):
+    @contextmanager
+    def _sent(
+        self, server: Server, call: Call[Any], times: Times, authorization: str | None
+    ) -> Iterator[httpcore2.Response]:
+        """Sends a request; yields its answer, which is to be read inside."""
+        endpoint = self._connections.of(server)
+        response = endpoint.pool.handle_request(request_of(endpoint, call, times, authorization))
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def _whole(self, response: httpcore2.Response) -> HttpAnswer:
+        headers = headers_of(response)
+        content = Content(headers.get("content-encoding", ""), self._max_answer)
+        for part in response.iter_stream():
             content.add(part)
-        return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+            time_left(None, httpcore2.ReadTimeout)  # The steps of a transport that was passed end when it likes.
+        return HttpAnswer(response.status, headers, content.whole())
 
     @contextmanager
     def open(self, attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
@@ -132,17 +152,17 @@ class Sender:
         Raises:
             ClientError: It was refused, or there was no answer, or it broke off.
         """
-        client, call = self._connections.client, attempts.call
-        request = request_of(call, Times(SILENCE, inf), authorization)
-        with translated(attempts.server, closed=client.is_closed):
-            with client.stream(call.method, attempts.url, **request) as response:
-                if response.status_code != OK:
+        times = Times(SILENCE, inf)
+        with translated(attempts.server, closed=self._connections.is_closed):
+            with self._sent(attempts.server, attempts.call, times, authorization) as response:
+                if response.status != OK:
                     attempts.read(self._whole(response))
-                yield iter(cast("httpx2.SyncByteStream", response.stream))
+                yield response.iter_stream()
 
     def close(self) -> None:
         """Closes the connections."""
-        self._connections.client.close()
+        for pool in self._connections.close():
+            pool.close()
 
 
 class AuthorizationHeader:
@@ -208,19 +228,38 @@ class AuthorizationHeader:
 
 class Stream(Wrapper):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data: bytes = self._inner.read(max_bytes, timeout=time_left(timeout, httpx2.ReadTimeout))
+        data: bytes = self._inner.read(max_bytes, timeout=time_left(timeout, httpcore2.ReadTimeout))
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for piece in pieces(buffer):
-            self._inner.write(piece, timeout=time_left(timeout, httpx2.WriteTimeout))
+            self._inner.write(piece, timeout=time_left(timeout, httpcore2.WriteTimeout))
 
     def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
-        left = time_left(timeout, httpx2.ConnectTimeout)
+        left = time_left(timeout, httpcore2.ConnectTimeout)
         return Stream(self._inner.start_tls(*args, timeout=left, **options))
 
 
 class Network(Wrapper):
     def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
-        left = time_left(timeout, httpx2.ConnectTimeout)
+        left = time_left(timeout, httpcore2.ConnectTimeout)
         return Stream(self._inner.connect_tcp(*args, timeout=left, **options))
+
+
+def _pool(**options: Any) -> httpcore2.ConnectionPool:  # noqa: ANN401 - passed on
+    return httpcore2.ConnectionPool(network_backend=Network(httpcore2.SyncBackend()), **options)  # type: ignore[arg-type] # it has all methods
+
+
+class TransportPool:
+    """A transport of httpx2, in the place of a pool of httpcore2."""
+
+    def __init__(self, transport: Any) -> None:  # noqa: ANN401 - of httpx2
+        self._transport = transport
+
+    def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
+        """Has a request answered."""
+        answer = self._transport.handle_request(request_of_httpx(request))
+        return httpcore2.Response(answer.status_code, headers=answer.headers.raw, content=answer.stream)
+
+    def close(self) -> None:
+        self._transport.close()

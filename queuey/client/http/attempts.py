@@ -167,12 +167,6 @@ class Attempts(Generic[T]):
         self.server = choice.choose()
 
     @property
-    def url(self) -> str:
-        """The URL of the next attempt."""
-        path = self.call.path
-        return self.server.root + path if path.startswith("/") else self.server.base + path
-
-    @property
     def times(self) -> Times:
         """The timeouts of the next attempt: of a step, and of the rest of the call."""
         left = max(0.001, self._end - self._timing.clock())

@@ -1,8 +1,8 @@
-"""What both clients do with httpx2: their connections, requests and answers. None of its errors gets past here.
+"""What both clients do with httpcore2: their connections, requests and answers. None of its errors gets past here.
 
-An attempt at a call is bounded in seconds whatever the server does, and in bytes of its answer. The timeouts of httpx2
-hold for one step. A server that sends a byte now and then, or one interim answer after another, begins a new step each
-time, so every step here gets what is left of the whole.
+An attempt at a call is bounded in seconds whatever the server does, and in bytes of its answer. The timeouts of
+httpcore2 hold for one step. A server that sends a byte now and then, or one interim answer after another, begins a new
+step each time, so every step here gets what is left of the whole.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 import ssl
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
-import httpx2
+import httpcore2
 
 import queuey
 from queuey.client.calls.call import Call, Times
@@ -38,126 +39,181 @@ from queuey.client.errors import (
 from queuey.client.forks import begin_in_children
 from queuey.client.http.servers import Server
 
-C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
-
 # -- connections
 
 CONNECTIONS = 500
 """Max connections of a client; a process often may have no more than 1,024 files."""
-_inherited: list[httpx2.Client] = []
-"""Clients of a parent process. To drop them would close the parent's connections."""
+KEEPALIVE_SECONDS = 5.0
+"""Max seconds for which a connection that is not used stays open."""
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
+_PROXY_SCHEMES = frozenset({"http", "https", "socks5", "socks5h"})
+_PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
+"""Characters that :func:`urllib.parse.quote` leaves in a path, besides letters and digits."""
+_inherited: list[list[Endpoint]] = []
+"""Endpoints of a parent process. To drop them would close the parent's connections."""
+
+
+class MakePool(Protocol):
+    """Makes a pool, such as ``httpcore2.ConnectionPool``, with a network whose every step obeys :func:`ends_in`."""
+
+    def __call__(self, **options: Any) -> Any:  # noqa: ANN401 - as httpcore2 has them
+        ...
+
+
+class Endpoint(NamedTuple):
+    """How one server is reached.
+
+    Attributes:
+        pool: Has the connections; servers that are reached in the same way share it.
+        scheme, host, port: The server's; without a port it is that of the scheme.
+        root, base: Paths of the server and of the application, as they are sent.
+        headers: Every request has them unless it has others; names are in lower case.
+    """
+
+    pool: Any
+    scheme: bytes
+    host: bytes
+    port: int | None
+    root: str
+    base: str
+    headers: dict[bytes, bytes]
 
 
 class Connections:
-    """The connections of a client for threads. A child process that was forked opens its own."""
+    """The connections of a client. A child process that was forked opens its own.
+
+    Args:
+        servers: The servers that it may ask.
+        verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
+        make: Makes a pool.
+        pool: Stands in for the network; without it pools are made.
+
+    Raises:
+        InvalidArgument: An address, the certificates or the environment's proxy cannot be used.
+    """
 
     def __init__(
         self,
         servers: tuple[Server, ...],
         verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
-        transport: httpx2.BaseTransport | None,
-        network: type[Wrapper],
+        make: MakePool,
+        pool: Any | None,  # noqa: ANN401 - as httpcore2 has them
     ) -> None:
-        self._make = partial(_made, httpx2.Client, network, transport=transport, **_options(servers, verify))
-        self._client = self._make()
-        self._forked = False
+        self.is_closed = False
+        self._servers = servers
+        self._make = partial(_endpoints, servers, verify, make, pool)
+        self._endpoints = self._make()
+        self._is_forked = False
         self._lock = Lock()
         begin_in_children(self)
 
     def begin_in_child(self) -> None:
-        self._forked = True
+        self._is_forked = True
         self._lock = Lock()
 
-    @property
-    def client(self) -> httpx2.Client:
-        if self._forked:
+    def of(self, server: Server) -> Endpoint:
+        """Returns how one of the servers is reached."""
+        if self._is_forked:
             with self._lock:
-                if self._forked:
-                    _inherited.append(self._client)
-                    self._client = self._make()
-                    self._forked = False
-        return self._client
+                if self._is_forked:
+                    _inherited.append(self._endpoints)
+                    self._endpoints = self._make()
+                    self._is_forked = False
+        return self._endpoints[self._servers.index(server)]
+
+    def close(self) -> list[Any]:
+        """Refuses further calls; returns the pools, which are to be closed."""
+        self.is_closed = True
+        return [] if self._is_forked else list({id(each.pool): each.pool for each in self._endpoints}.values())
 
 
-class AsyncConnections:
-    """The connections of a client for async code."""
-
-    def __init__(
-        self,
-        servers: tuple[Server, ...],
-        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
-        transport: httpx2.AsyncBaseTransport | None,
-        network: type[Wrapper],
-    ) -> None:
-        self.client = _made(httpx2.AsyncClient, network, transport=transport, **_options(servers, verify))
-
-
-def _options(
+def _endpoints(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
-) -> dict[str, Any]:
-    """Returns what both kinds of httpx2 client are made with."""
-    headers = {
-        "user-agent": f"queuey-client/{queuey.__version__}",
-        "accept": "application/json, application/problem+json",
-        "accept-encoding": "gzip",
-    }
-    hosts = {_pattern(server): None for server in servers if server.local}
-    return {
-        "headers": headers,
-        "verify": _context(servers, verify),
-        "trust_env": not _all_plain_and_local(servers),
+    make: MakePool,
+    pool: Any | None,  # noqa: ANN401 - as httpcore2 has them
+) -> list[Endpoint]:
+    # Renewals do not wait for those who wait for messages, however many these are.
+    most = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
+    context = _context(servers, verify) if pool is None else None
+    pools: dict[str | None, Any] = {}
+    endpoints = []
+    for server in servers:
         # A proxy has no business between a client and its own machine.
-        "mounts": hosts,
-        "follow_redirects": False,
-        # Renewals do not wait for those who wait for messages, however many these are.
-        "limits": httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
-    }
+        proxy = None if server.local or pool is not None else _proxy_of(server)
+        if proxy not in pools:
+            way = None if proxy is None else _proxy(proxy)
+            pools[proxy] = pool or make(ssl_context=context, proxy=way, keepalive_expiry=KEEPALIVE_SECONDS, **most)
+        endpoints.append(_endpoint(server, pools[proxy]))
+    return endpoints
 
 
-def _made(kind: type[C], network: type[Wrapper], **options: Any) -> C:  # noqa: ANN401 - of either kind
-    """Makes a client of httpx2, which reads the environment's proxies.
-
-    Raises:
-        InvalidArgument: It cannot use them.
-    """
+def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - as httpcore2 has them
+    parts = urlsplit(server.root)
+    name = parts.hostname or ""
     try:
-        client = kind(**options)
-    except (ImportError, ValueError, httpx2.InvalidURL) as error:
-        proxies = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
-        if not proxies:
-            raise
-        text = f"the proxy of the environment cannot be used ({', '.join(proxies)}): {error}"
-        raise InvalidArgument(f"{text}. Name a proxy whose address begins with http://, or unset it") from error
-    _bound(client, network)
-    return client
+        host = name.encode() if name.isascii() else name.encode("idna")
+    except UnicodeError as error:
+        raise InvalidArgument(f"{server.root!r} is not the address of a server: {error}") from error
+    authority = b"[%b]" % host if b":" in host else host
+    if server.origin != f"{parts.scheme}://{parts.hostname}:{_DEFAULT_PORTS[parts.scheme]}":
+        authority += b":%d" % (parts.port or 0)
+    headers = {
+        b"host": authority,
+        b"user-agent": f"queuey-client/{queuey.__version__}".encode(),
+        b"accept": b"application/json, application/problem+json",
+        b"accept-encoding": b"gzip",
+    }
+    root = quote(parts.path, safe=_PATH_CHARACTERS)
+    base = root + server.base.removeprefix(server.root)
+    return Endpoint(pool, parts.scheme.encode(), host, parts.port, root, base, headers)
 
 
-def _bound(client: httpx2.Client | httpx2.AsyncClient, network: type[Wrapper]) -> None:
-    """Makes every step of a client's connections obey :func:`ends_in`, those through proxies included.
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
-    httpx2 offers no public way to give its pools another network; a pool asks for a connection when it needs one.
+
+def _proxy_of(server: Server) -> str | None:
+    """Returns the address of the proxy that the environment names for a server, if it names one."""
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - costs more than all the rest, and is seldom needed
+
+    parts = urlsplit(server.root)
+    proxies = getproxies()
+    address = proxies.get(parts.scheme) or proxies.get("all")
+    if not address or proxy_bypass(parts.netloc):
+        return None
+    return address if "://" in address else f"http://{address}"
+
+
+def _proxy(address: str) -> httpcore2.Proxy:
+    """Returns a proxy by its address, which may name a user and a password.
 
     Raises:
-        AttributeError: httpx2 has other names for that than those known here, so calls would have no limit.
+        InvalidArgument: It cannot be used.
     """
-    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
-        if isinstance(transport, httpx2.HTTPTransport | httpx2.AsyncHTTPTransport):
-            pool: Any = transport._pool  # noqa: SLF001
-            if not isinstance(pool._network_backend, network):  # noqa: SLF001
-                pool._network_backend = network(pool._network_backend)  # noqa: SLF001
-
-
-def _pattern(server: Server) -> str:
-    host = urlsplit(server.root).hostname or ""
-    return f"all://[{host}]" if ":" in host else f"all://{host}"
+    parts = urlsplit(address)
+    user = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
+    error: object = None
+    if parts.scheme not in _PROXY_SCHEMES or not parts.hostname:
+        error = f"unknown scheme for proxy URL {parts.scheme}://{parts.hostname or ''}"
+    elif parts.scheme.startswith("socks") and find_spec("socksio") is None:
+        error = "the package socksio is not installed"
+    try:
+        if error is None:
+            url = httpcore2.URL(scheme=parts.scheme, host=parts.hostname or "", port=parts.port, target="/")
+            return httpcore2.Proxy(url, auth=None if user is None else (user[0].encode(), user[1].encode()))
+    except (ValueError, TypeError) as failure:
+        error = failure
+    names = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
+    text = f"the proxy of the environment cannot be used ({', '.join(names)}): {error}"
+    raise InvalidArgument(f"{text}. Name a proxy whose address begins with http://, or unset it")
 
 
 def _context(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
-) -> bool | ssl.SSLContext:
+) -> ssl.SSLContext:
+    if isinstance(verify, ssl.SSLContext):
+        return verify
     if isinstance(verify, str | Path):
         try:
             path = Path(verify)
@@ -166,30 +222,32 @@ def _context(
             return ssl.create_default_context(cafile=path)
         except OSError as error:
             raise InvalidArgument(f"the certificates {str(verify)!r} cannot be loaded: {error}") from error
-    if verify is True and _all_plain_and_local(servers):
-        # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
-        # would trust no server.
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return verify
+    if verify and not all(server.local and server.root.startswith("http://") for server in servers):
+        return httpcore2.default_ssl_context()
+    # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
+    # would trust no server.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
-def _all_plain_and_local(servers: tuple[Server, ...]) -> bool:
-    return all(server.local and server.root.startswith("http://") for server in servers)
-
-
-# -- requests, and errors of httpx2
+# -- requests, answers, and errors of httpcore2
 
 CONNECT_SECONDS = 5.0
 """Timeout in seconds of a connection, so that another server is asked soon."""
+_LIBRARIES = frozenset({"httpcore2", "httpx2"})
+"""Libraries with translated errors; httpx2, of which a caller may pass a transport, has the same names for them."""
 
-# The most specific first. A pool without a free connection has sent nothing either; what a proxy refuses neither.
-_FAILURES: tuple[tuple[type[httpx2.HTTPError], type[TransportError]], ...] = (
-    (httpx2.ConnectTimeout, ConnectTimeout),
-    (httpx2.PoolTimeout, ConnectTimeout),
-    (httpx2.TimeoutException, AnswerTimeout),
-    (httpx2.ConnectError, ConnectionFailed),
-    (httpx2.ProxyError, ConnectionFailed),
-)
+# A pool without a free connection has sent nothing either; what a proxy refuses neither.
+_FAILURES: dict[str, type[TransportError]] = {
+    "ConnectTimeout": ConnectTimeout,
+    "PoolTimeout": ConnectTimeout,
+    "TimeoutException": AnswerTimeout,
+    "ConnectError": ConnectionFailed,
+    "ProxyError": ConnectionFailed,
+}
 
 _TEXTS = {
     ConnectTimeout: "no connection in time",
@@ -197,18 +255,41 @@ _TEXTS = {
     ConnectionFailed: "no connection",
     ConnectionLost: "the connection broke",
 }
+_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
-def request_of(call: Call[Any], times: Times, authorization: str | None) -> dict[str, Any]:
-    headers = dict(call.headers)
+def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
+    """Returns the request of a call to a server."""
+    target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
+    if call.params:
+        target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
+    headers = endpoint.headers | {name.lower().encode(): value.encode() for name, value in call.headers.items()}
     if authorization is not None:
-        headers["authorization"] = authorization
-    return {
-        "content": call.content,
-        "params": list(call.params) or None,
-        "headers": headers,
-        "timeout": httpx2.Timeout(times.step, connect=min(times.step, CONNECT_SECONDS)),
-    }
+        headers[b"authorization"] = authorization.encode()
+    if call.content is not None or call.method in _WITH_LENGTH:
+        headers[b"content-length"] = b"%d" % len(call.content or b"")
+    timeouts = dict.fromkeys(("read", "write", "pool"), times.step) | {"connect": min(times.step, CONNECT_SECONDS)}
+    url = httpcore2.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port, target=target)
+    extensions = {"timeout": timeouts}
+    return httpcore2.Request(
+        call.method, url, headers=list(headers.items()), content=call.content, extensions=extensions
+    )
+
+
+def headers_of(response: httpcore2.Response) -> dict[str, str]:
+    """Returns the headers of an answer, names in lower case. The values of a repeated header are joined."""
+    joined: dict[str, str] = {}
+    for name, value in response.headers:
+        key, text = name.decode("latin-1").lower(), _text(value)
+        joined[key] = f"{joined[key]}, {text}" if key in joined else text
+    return joined
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 @contextmanager
@@ -219,15 +300,39 @@ def translated(server: Server, *, closed: bool) -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{error.object!r:.100} has no UTF-8 form") from error
-    except httpx2.DecodingError as error:
-        raise InvalidAnswer(f"the answer's encoding is broken: {error}") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-        kind = next((ours for theirs, ours in _FAILURES if isinstance(error, theirs)), ConnectionLost)
+    except Exception as error:
+        kinds = type(error).__mro__
+        if _LIBRARIES.isdisjoint(kind.__module__.partition(".")[0] for kind in kinds):
+            raise
+        kind = next((_FAILURES[each.__name__] for each in kinds if each.__name__ in _FAILURES), ConnectionLost)
         detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
         hint = ". Start the service: queuey serve" if server.local and kind is ConnectionFailed else ""
         if "SSL" in detail:
             hint = "" if "CERTIFICATE" in detail else ". A server without TLS has an address that begins with http://"
         raise kind(_TEXTS[kind] + detail + hint, server.root) from error
+
+
+# -- transports that the caller passes
+
+
+def is_pool(transport: Any) -> bool:  # noqa: ANN401 - what the caller passes
+    """Returns whether a transport takes requests of httpcore2, as its pools do; others are of httpx2."""
+    return any(kind.__module__.partition(".")[0] == "httpcore2" for kind in type(transport).__mro__)
+
+
+def request_of_httpx(request: httpcore2.Request) -> Any:  # noqa: ANN401 - of httpx2
+    """Returns a request for a transport of httpx2."""
+    import httpx2  # noqa: PLC0415 - only who passes such a transport needs it
+
+    url = request.url
+    host = b"[%b]" % url.host if b":" in url.host else url.host
+    port = "" if url.port is None else f":{url.port}"
+    whole = httpx2.URL(f"{url.scheme.decode()}://{host.decode()}{port}").copy_with(raw_path=url.target)
+    stream: Any = request.stream
+    content = b"".join(stream) if isinstance(stream, Iterable) else None
+    return httpx2.Request(
+        request.method.decode(), whole, headers=request.headers, content=content, extensions=request.extensions
+    )
 
 
 # -- bounds
@@ -302,7 +407,7 @@ class Content:
         )
 
 
-def time_left(timeout: float | None, error: type[httpx2.TimeoutException]) -> float:
+def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
     left = _end.get() - monotonic()
     if left <= 0:
         raise error("the time for the whole call is used up")

@@ -114,6 +114,16 @@ def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
     assert swept.rows() == 20
 
 
+def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
+    """A kept message that is deleted is subtracted where it was counted, beside a window of others of its TTL."""
+    queue = make_queue(swept.store)
+    found = swept.store.append(queue, [new("x", kept=number < 3) for number in range(5)])
+    swept.store.delete(queue, [(1, position) for position in found[:3]])
+    with contextlib.closing(apsw.Connection(str(swept.directory / driver.FILE))) as connection:
+        counts = connection.execute("SELECT message_count FROM expiry_windows ORDER BY expired_by").fetchall()
+    assert counts == [(2,), (0,)]
+
+
 def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
     """A kept message's row is removed a day after its end, those of others around it soon after theirs."""
     queue = make_queue(swept.store)

@@ -17,7 +17,8 @@ from tests.contract.samples import bodies, new, pages, shown_bodies, whole
 from tests.replacing import replace
 from tests.sim.cassandra.one_node.in_process import InProcessCluster, InProcessStore, make
 
-TTL = 6 * bucketing.HOUR
+HOUR = bucketing.HOUR
+TTL = 6 * HOUR
 SPEC = QueueSpec(ttl=TTL, read_delay=0.0, on_ack="delete", on_expiry="dead-letter")
 
 
@@ -45,15 +46,20 @@ def kept_bodies(store: CassandraStore, queue: Queue) -> list[str | bytes]:
     return bodies(found)
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, *, later: bool) -> None:
+@pytest.mark.parametrize(("ttl", "later"), [(6 * HOUR, False), (6 * HOUR, True), (10 * HOUR, True)])
+def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, ttl: int, *, later: bool) -> None:
     """The row of a kept message stays for a day after its end, in a queue that has the option and one that gets it."""
-    queue, _ = store.create_queue(APP, "q", QueueSpec(ttl=TTL, read_delay=0.0) if later else SPEC)
+    spec = structs.replace(SPEC, ttl=ttl)
+    queue, _ = store.create_queue(APP, "q", QueueSpec(ttl=ttl, read_delay=0.0) if later else spec)
     if later:
-        queue = store.update_queue(queue, SPEC)
-    items = [new("kept", ttl=TTL, kept=True), new("dropped", ttl=TTL), new("kept", ttl=TTL, kept=True)]
+        queue = store.update_queue(queue, spec)
+    else:
+        row = store._rows.get(APP, "q")
+        assert row is not None
+        assert (row.home_class, row.longest_ttl) == (bucketing.class_of(30 * HOUR), 30 * HOUR)
+    items = [new("kept", ttl=ttl, kept=True), new("dropped", ttl=ttl), new("kept", ttl=ttl, kept=True)]
     first, _, _ = store.append(queue, items)
-    assert cluster.leap(TTL - 60)
+    assert cluster.leap(ttl - 60)
     assert shown_bodies(store, queue) == kept_bodies(store, queue) == ["kept", "dropped", "kept"]
     assert cluster.leap(120)
     assert (shown_bodies(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])

@@ -219,7 +219,10 @@ def test_a_look_does_not_walk_over_what_lies_below_the_low_watermark() -> None:
     assert {*minted[-10:], *given_ids} <= {*known.recorded.time_buckets}
     assert len(known.recorded.time_buckets) <= 11 + len(given_ids)
     assert record.cached(minted[0].start, minted[0].end, kept=True) is None
-    for untrusting in (record.lookup(low_watermarks=False), record.lookup(kept=True)):
+    of_kept = record.lookup(kept=True)
+    assert record.cached(minted[0].start, minted[0].end, kept=True) is of_kept
+    assert record.cached(minted[0].start, minted[0].end) is known
+    for untrusting in (record.lookup(low_watermarks=False), of_kept):
         assert untrusting.low_watermark is None
         assert overlapping(minted, untrusting) <= {*untrusting.recorded.time_buckets}
         assert minted[0] in untrusting.recorded.time_buckets

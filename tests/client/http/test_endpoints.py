@@ -1,0 +1,142 @@
+"""How the servers of a client are reached: addresses, proxies of the environment, and transports that callers pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpcore2
+import httpx2
+import pytest
+
+from queuey.client import AsyncClient, Client
+from queuey.client.calls.call import Call, Times, nothing
+from queuey.client.errors import InvalidArgument
+from queuey.client.http.connections import Connections, Endpoint, request_of
+from queuey.client.http.servers import parse_servers
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+FAR = "http://proxy.example:3128"
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names none."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
+    """The endpoints of servers, and what each pool was made with."""
+    made: list[dict[str, Any]] = []
+
+    def make(**options: Any) -> object:  # noqa: ANN401 - options of any type
+        made.append(options)
+        return object()
+
+    servers = parse_servers(addresses, "app")
+    connections = Connections(servers, verify=True, make=make, pool=None)
+    return [connections.of(server) for server in servers], made
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port", "header"),
+    [
+        ("http://127.0.0.1:5000", b"127.0.0.1", 5000, b"127.0.0.1:5000"),
+        ("http://Queues.Example", b"queues.example", None, b"queues.example"),
+        ("https://queues.example:443", b"queues.example", 443, b"queues.example"),
+        ("http://[::1]:5000", b"::1", 5000, b"[::1]:5000"),
+        ("http://bücher.example", b"xn--bcher-kva.example", None, b"xn--bcher-kva.example"),
+    ],
+)
+def test_addresses(address: str, host: bytes, port: int | None, header: bytes) -> None:
+    """Hosts are sent in the form that goes over the wire, without the port that the scheme has anyway."""
+    [endpoint], _ = endpoints(address)
+    assert (endpoint.host, endpoint.port, endpoint.headers[b"host"]) == (host, port, header)
+
+
+def test_a_host_that_cannot_be_is_refused() -> None:
+    """A label of a name has 63 characters."""
+    with pytest.raises(InvalidArgument, match="is not the address of a server"):
+        endpoints(f"http://{'ü' * 64}.example")
+
+
+@pytest.mark.parametrize(
+    ("call", "target", "length"),
+    [
+        (Call("GET", "q", nothing, (("a", "x y&z"), ("b", "ü"))), b"/p%20q/v1/app/q?a=x%20y%26z&b=%C3%BC", None),
+        (Call("POST", "/ünder", nothing), b"/p%20q/%C3%BCnder", b"0"),
+        (Call("PUT", "a%2Fb", nothing, content=b"four"), b"/p%20q/v1/app/a%2Fb", b"4"),
+        (Call("DELETE", "q", nothing, content=b"\0" * 12), b"/p%20q/v1/app/q", b"12"),
+    ],
+)
+def test_requests(call: Call[None], target: bytes, length: bytes | None) -> None:
+    """Paths and queries are encoded once, bodies have their length, and a call's header replaces one of all calls."""
+    [endpoint], _ = endpoints("http://127.0.0.1/p%20q")
+    call = Call(call.method, call.path, call.parse, call.params, {"Accept": "text/plain"}, call.content)
+    request = request_of(endpoint, call, Times(30.0, 30.0), "Application key")
+    headers = dict(request.headers)
+    assert request.url.target == target
+    assert headers.get(b"content-length") == length
+    assert (headers[b"accept"], headers[b"authorization"]) == (b"text/plain", b"Application key")
+    assert request.extensions["timeout"] == {"read": 30.0, "write": 30.0, "pool": 30.0, "connect": 5.0}
+
+
+def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are used for other machines' servers, and never for this one's or for those that are excepted."""
+    monkeypatch.setenv("HTTP_PROXY", FAR)
+    monkeypatch.setenv("ALL_PROXY", "http://ann:p%40ss@all.example")
+    monkeypatch.setenv("NO_PROXY", "near.example,.inner.example")
+    near = "http://near.example,http://a.inner.example:80,http://127.0.0.1:5000,http://[::1]:5000"
+    found, made = endpoints(f"{near},http://far.example,http://other.example,https://far.example")
+    assert len({id(one.pool) for one in found[:4]}) == 1
+    assert found[4].pool is found[5].pool
+    direct, proxy, of_all = (options["proxy"] for options in made)
+    assert direct is None
+    assert (proxy.url, proxy.auth) == (httpcore2.URL(f"{FAR}/"), None)
+    assert (of_all.url.host, of_all.auth) == (b"all.example", (b"ann", b"p@ss"))
+
+
+@pytest.mark.parametrize("proxy", ["socks://127.0.0.1:1080/", "http://", "http://h:port", "ftp://far.example"])
+def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    """It is wrong usage for a server elsewhere, and none for one on this machine."""
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(InvalidArgument, match="ALL_PROXY"):
+        endpoints("http://far.example")
+    endpoints("http://127.0.0.1:5000")
+
+
+class Pool(httpcore2.ConnectionPool):
+    """A pool that answers itself."""
+
+    def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
+        """Says what was asked."""
+        headers = [(b"X-Twice", b"a"), (b"x-twice", b"\xe9")]
+        return httpcore2.Response(404, headers=headers, content=request.url.target)
+
+
+def test_a_pool_of_the_caller() -> None:
+    """It takes the place of the network, as transports of httpx2 do; the answer's headers are read in any case."""
+    with Client("http://127.0.0.1:5000", key="", transport=Pool()) as client:
+        sender = client._sender
+        attempts = sender.attempts(Call("GET", "/there", lambda answer: answer))
+        answer = sender._answer(attempts, None)
+    assert (answer.status, answer.content) == (404, b"/there")
+    assert dict(answer.headers) == {"x-twice": "a, é"}
+
+
+async def test_transports_of_httpx() -> None:
+    """They get whole requests."""
+    asked: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request)
+        return httpx2.Response(200, json={"version": "1", "store": "sqlite", "id": "0" * 32})
+
+    url = "http://[::1]:5000/prefix"
+    with Client(url, key="k", transport=httpx2.MockTransport(answer)) as client:
+        assert client.hello().store == "sqlite"
+    async with AsyncClient(url, key="k", transport=httpx2.MockTransport(answer)) as coroutines:
+        assert (await coroutines.hello()).store == "sqlite"
+    assert [str(one.url) for one in asked] == ["http://[::1]:5000/prefix/v1/"] * 2
+    assert {one.headers["authorization"] for one in asked} == {"Application k"}
