@@ -66,6 +66,10 @@ class ExpiryRequest(ReadingRequest):
         self._rows = False
         """There are messages that have not ended."""
 
+    @property
+    def depends_on_others(self) -> bool:
+        return True  # Where an older state has no mark, messages that have ended were not read.
+
     async def gather(self, state: State, sources: Sources) -> None:
         """Reads what is not done, from the first message that was delivered or the cursor on."""
         self._begin()

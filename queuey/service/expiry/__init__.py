@@ -92,6 +92,10 @@ class Search(msgspec.Struct):
     is_unfinished: bool = False
     is_cut: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        return not (self.is_unfinished or self.is_cut)
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ExpiryRecord).decode
@@ -223,20 +227,27 @@ class ExpiryRecords(DueWork):
         now, began = self._now(), self._core.boottime()
         record = await self._set(replace(record, due=now + LEASE * TICKS_PER_SECOND))
         found = await self._search(queue, began + MAX_SECONDS)
-        margin = int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
-        if not (found.is_unfinished or found.is_cut) and now > value.until + margin:
+        if found.is_over and self._may_remove(value, now):
             await self._remove(record)
             return None
         due = self._next(value, found, self._core.boottime() - began)
-        if not (found.is_unfinished or found.is_cut):
-            due = max(due, value.until + 2 * margin)
         record = await self._set(replace(record, due=due))
         return NextStep(record.version, record.due)
+
+    def _may_remove(self, value: ExpiryRecord, began: int) -> bool:
+        """Returns whether a search that began then (ticks) has seen all that was posted with the record."""
+        return began > value.until + self._margin
+
+    @property
+    def _margin(self) -> int:
+        return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
 
     def _next(self, value: ExpiryRecord, found: Search, took: float) -> int:
         """Returns when the next step is due, after one that took so many seconds."""
         if found.is_cut:
             return self._now(PAUSE)
+        if found.is_over:
+            return value.until + 2 * self._margin
         rest = PAUSE if found.given_up else min(max(PAUSE, REST * took), LONGEST_REST)
         unseen = found.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
         return max(min(found.following, unseen), self._now(rest))

@@ -6,6 +6,7 @@ process takes the steps of records that are due. In the end all TTLs are over fo
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -159,13 +160,25 @@ class KeptStore(ModelStore):
         return [RecordDue(one.application, one.name, one.due, one.version) for one in there if one.due <= until]
 
 
+class HesitantRecords(ExpiryRecords):
+    """Posts something now and then while a record is removed."""
+
+    post: Callable[[], None]
+
+    async def _remove(self, record: Record) -> None:
+        if self._core.chance.random() < 0.3:
+            self.post()
+            await asyncio.sleep(self._core.chance.random() * 0.3)
+        await super()._remove(record)
+
+
 class KeptWeb(Web):
     """A process that posts, claims and takes the steps of records."""
 
     def _start(self) -> Any:  # noqa: ANN401 - as the base class
         claims = super()._start()
         store = claims._store
-        self.records = ExpiryRecords(store, claims, self.core)
+        self.records = HesitantRecords(store, claims, self.core)
         self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, rely=self.records.rely)
         self.runner = DueRunner(store, self.records, self.core, threading.Event(), TIMING)
         self.records.know = self.runner.know
@@ -196,6 +209,7 @@ class History:
         self.webs = [
             KeptWeb(world, self.replicas, rng.choice((-APART, 0, APART)) / 2, setup) for _ in range(rng.randint(1, 2))
         ]
+        HesitantRecords.post = staticmethod(self._post)
         self.ttls = rng.choice(((5,), (20,), (300, 10), (3600, 5)))
         self.posted: set[Position] = set()
         self.done: set[Position] = set()
@@ -217,7 +231,7 @@ class History:
             world.at(rng.random() * 4000, self._post)
             world.at(rng.random() * 4000, self._claim)
         world.run(world.now + ACTIVE + 10)
-        self.replicas.faults = Faults()
+        self.replicas.faults = Faults(failing=self.replicas.faults.failing)
         world.run(world.now + 10_000)
         world.run(max([world.now, *self.replicas.ends.values()]) + KEPT_SECONDS + 1000)
         self._check()
@@ -234,6 +248,8 @@ class History:
         queue = replace(QUEUE, ttl=rng.choice(self.ttls))
         draft = Draft("x", partition=1, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
         begin(web.core, web.messages.post(queue, [draft]), done)
+        if rng.random() < 0.1:
+            self.world.at(rng.random() * 0.1, partial(web.process.pause, rng.choice((40.0, 5000.0))))
 
     def _claim(self) -> None:
         web, asked, ttl = self.rng.choice(self.webs), self.world.now, self.rng.choice((5.0, 30.0, 30.0, 40_000.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +74,9 @@ def removing_any(store: KeptStore, record: Record) -> None:
     store._replicas.records.pop(record.name, None)
 
 
-async def set_without_until(records: ExpiryRecords, record: Record) -> Record:
-    """Stores a record that may be removed at once."""
-    return await REAL_SET(records, record)
+def removing_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) -> bool:
+    """Removes records although posts rely on them."""
+    return True
 
 
 def hidden(finder: Finder, state: State) -> None:
@@ -84,9 +84,9 @@ def hidden(finder: Finder, state: State) -> None:
     finder.keeps, finder.scanner.split_ended = False, None
 
 
-def forgetting_the_mark(body: bytes) -> State:
+def forgetting_the_mark(cls: type[State], body: bytes) -> State:
     """Reads a snapshot without the mark."""
-    state = REAL_DECODE(body)
+    state: State = REAL_DECODE.__func__(cls, body)  # type: ignore[attr-defined]
     state.keeps = False
     return state
 
@@ -120,14 +120,7 @@ def only_what_was_seen(records: ExpiryRecords, value: ExpiryRecord, found: Searc
     return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)
 
 
-@contextmanager
-def without_until() -> Iterator[None]:
-    """Removes records although posts rely on them."""
-    with replace(ExpiryRecord.until, 0):
-        yield
-
-
-REAL_RELY, REAL_SET, REAL_NEXT = ExpiryRecords.rely, ExpiryRecords._set, ExpiryRecords._next
+REAL_RELY, REAL_NEXT = ExpiryRecords.rely, ExpiryRecords._next
 REAL_DECODE, REAL_RESULT = State.decode, ExpiryRequest.result
 
 
@@ -149,6 +142,7 @@ class Mutation:
 MUTATIONS = {
     "the record before the message": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_once_stored)),
     "the record at the acknowledgement": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_before)),
+    "until": Mutation(("E1",), lambda: replace(ExpiryRecords._may_remove, removing_at_once)),
     "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any)),
     "the next search, of what was not seen": Mutation(("E1",), lambda: replace(ExpiryRecords._next, only_what_was_seen)),
     "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._begin, hidden)),
