@@ -176,10 +176,9 @@ class Transaction:
         self.last, self._catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
         self._kept: list[tuple[Any, ...]] = []
-        """Rows of kept messages."""
-        self._counts: dict[tuple[int, int, int], list[int]] = {}
-        """Of the gathered rows without a delay, by partition, lifetime and time that the row stays after it: how many,
-        lowest and highest tick."""
+        """Gathered rows of kept messages."""
+        self._counts: dict[tuple[int, int], list[int]] = {}
+        """Of the other rows without a delay, by partition and lifetime: how many, lowest and highest tick."""
         self._delayed: list[int] = []
         self._delayed_low = 0
         self.tally = WindowCounts()
@@ -212,32 +211,39 @@ class Transaction:
         for item in append.items:
             qp = base | item.partition
             span = item.ttl * TICKS_PER_SECOND
-            rest = KEPT_TICKS if item.kept else 0
+            meta = None if item.meta is None else row_codec.encode_meta(item.meta)
             if item.delay:
                 position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
-                until = window_end(span + rest, position[0] + span + rest)
-                self.tally.add(qp, until, position[0], position[0], span, 1)
-                self.touched.add(qp)
             else:
                 self.last = tick = next(ticks)
                 position = tick, low
-                entry = counts.get((qp, span, rest))
+            positions.append(position)
+            if item.kept:
+                self._keep((qp, *position, position[0] + span, item.body, meta), span)
+                continue
+            if item.delay:
+                self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
+                self.touched.add(qp)
+            else:
+                entry = counts.get((qp, span))
                 if entry is None:
-                    counts[qp, span, rest] = [1, tick, tick]
+                    counts[qp, span] = [1, tick, tick]
                 else:
                     entry[0] += 1
                     entry[2] = tick
-            meta = None if item.meta is None else row_codec.encode_meta(item.meta)
-            if rest:
-                expires = position[0] + span
-                self._kept.append((qp, *position, expires, item.body, meta, expires + rest))
-            else:
-                parameters += (qp, *position, position[0] + span, item.body, meta)
-            positions.append(position)
+            parameters += (qp, *position, position[0] + span, item.body, meta)
         self.messages += len(positions)
         if len(parameters) >= _COLUMNS * _CHUNK:
             self.flush(whole_chunks=True)
         return positions
+
+    def _keep(self, row: Row, span: int) -> None:
+        """Gathers the row of a message that lives for ``span``, and stays in the file for ``KEPT_TICKS`` more."""
+        qp, ticks, _, expires, _, _ = row
+        stored_until = expires + KEPT_TICKS
+        self._kept.append((*row, stored_until))
+        self.tally.add(qp, window_end(span + KEPT_TICKS, stored_until), ticks, ticks, span, 1)
+        self.touched.add(qp)
 
     def append_once(self, append: Append, key: PostKey) -> PostResult:
         """Stores messages and their key, unless that shows that they were stored before.
@@ -342,9 +348,9 @@ class Transaction:
 
     def flush(self, *, whole_chunks: bool = False) -> None:
         """Sends gathered rows to the database, so that later statements of this transaction see them."""
-        for (qp, span, rest), (count, lowest, highest) in self._counts.items():
+        for (qp, span), (count, lowest, highest) in self._counts.items():
             # At the border between two windows the count of the earlier one stays a little low.
-            self.tally.add(qp, window_end(span + rest, highest + span + rest), lowest, highest, span, count)
+            self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
             self.touched.add(qp)
         self._counts.clear()
         if self._kept:
