@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from queuey.service.messages import Draft, MessageUseCases
 from tests.harness.checking.claims import APART
 from tests.sim.replicas import DEADLINE, Faults, ModelStore, Replicas
 from tests.sim.web import Setup, Web
-from tests.sim.world import Process, World, begin
+from tests.sim.world import SimulatedCore, World, begin
 
 QUEUE = Queue(application="acme", name="q", uid=1, qid=1, on_ack="delete", on_expiry="dead-letter", ttl=60)
 ACTIVE = 60.0
@@ -161,9 +161,17 @@ class KeptStore(ModelStore):
 
 
 class HesitantRecords(ExpiryRecords):
-    """Posts something now and then while a record is removed."""
+    """Now and then something is posted while a record is removed, and a process stands still before it posts."""
 
     post: Callable[[], None]
+
+    async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        """See the base class."""
+        await super().rely(queue, items, is_stored=is_stored)
+        rng = self._core.chance
+        if not is_stored and rng.random() < 0.1:
+            cast("SimulatedCore", self._core)._process.pause(rng.choice((40.0, 5000.0)))
+            await asyncio.sleep(0)
 
     async def _remove(self, record: Record) -> None:
         if self._core.chance.random() < 0.3:
@@ -220,7 +228,7 @@ class History:
     def run(self) -> list[str]:
         """Lets it happen; returns what has gone wrong."""
         world, rng = self.world, self.rng
-        for _ in range(rng.randint(1, 6)):
+        for _ in range(rng.choice((1, 3, 6, 12))):
             world.at(rng.random() * ACTIVE, self._post)
         for _ in range(rng.choice((0, 0, 3, 10))):
             world.at(rng.random() * ACTIVE, self._claim)
@@ -230,6 +238,7 @@ class History:
         for _ in range(rng.choice((0, 2))):
             world.at(rng.random() * 4000, self._post)
             world.at(rng.random() * 4000, self._claim)
+            world.at(rng.random() * 4000, lambda: rng.choice(self.webs).crash())
         world.run(world.now + ACTIVE + 10)
         self.replicas.faults = Faults(failing=self.replicas.faults.failing)
         world.run(world.now + 10_000)
@@ -248,8 +257,6 @@ class History:
         queue = replace(QUEUE, ttl=rng.choice(self.ttls))
         draft = Draft("x", partition=1, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
         begin(web.core, web.messages.post(queue, [draft]), done)
-        if rng.random() < 0.1:
-            self.world.at(rng.random() * 0.1, partial(web.process.pause, rng.choice((40.0, 5000.0))))
 
     def _claim(self) -> None:
         web, asked, ttl = self.rng.choice(self.webs), self.world.now, self.rng.choice((5.0, 30.0, 30.0, 40_000.0))
