@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.claims.covers import CoverDraft
 from queuey.claims.entries import FORMAT, KEEPING, Entry, Group, MoveStep, grouped
-from queuey.claims.expiry import MOST_OUTBOX, EndedMessages, may_expire
+from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, may_expire
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -289,7 +289,7 @@ class EntryDraft:
 
     def expire(self, ended: EndedMessages, target: str) -> None:
         """Makes expired messages dead letters in the queue ``target``, as many as there is room for."""
-        room = min(MOST_IDS - self.size, MOST_OUTBOX - len(self._state.outbox) - len(self._outs))
+        room = min(MOST_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
         for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
             self._outs[position] = target
             self._note_lapse(position)

@@ -11,8 +11,8 @@ from queuey.ids import FIRST, Position
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""
 KEEPING = 2
-"""The same encoding, in the log of a queue whose expired messages become dead letters. Version 0.1.0 does not read it:
-its cursor would pass them."""
+"""Version of the same encoding in the log of a queue whose expired messages become dead letters. Version 0.1.0, whose
+cursor would pass them, does not read it."""
 Group = tuple[int, list[Position]]
 """Expiry of claims (milliseconds since 1970), and their messages."""
 

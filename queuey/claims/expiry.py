@@ -18,9 +18,9 @@ ROW_SECONDS = 10.0
 """Max seconds from the end of a message that is not kept until its row goes."""
 LIVE_SECONDS = KEPT_SECONDS // 2
 """Number of seconds after its end for which a message is left to the worker that has claimed it."""
-MOST_OUTBOX = 1_000
+MAX_OUTBOX = 1_000
 """Max dead letters of a partition that wait to be published while more are made of expired messages."""
-MOST_ENDED = 5_000
+MAX_ENDED = 5_000
 """Max expired messages of one scan."""
 
 
@@ -29,8 +29,8 @@ class EndedMessages(msgspec.Struct):
 
     Attributes:
         all: All of them, with their ends (ticks).
-        due: Those that may be given up.
-        overdue: Those that may be given up even if a worker has them: their rows go in half a day.
+        due: Messages that may be given up.
+        overdue: Messages that may be given up even if a worker has them: their rows go in half a day.
         first_live: The lowest message, of those read, that has not ended and was not delivered. The cursor stays below.
     """
 
@@ -46,7 +46,7 @@ class EndedMessages(msgspec.Struct):
 
     @property
     def are_many(self) -> bool:
-        return len(self.all) >= MOST_ENDED
+        return len(self.all) >= MAX_ENDED
 
 
 def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, margin: float) -> list[Message]:
@@ -88,7 +88,7 @@ def may_expire(
 ) -> Iterator[Position]:
     """Yields the expired messages that the next entry makes dead letters.
 
-    With very many messages above the cursor it yields only those that the cursor then passes.
+    With very many messages above the cursor it yields only messages that the cursor then passes.
 
     Args:
         state: After the last entry.

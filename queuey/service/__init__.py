@@ -95,7 +95,7 @@ class Service:
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         expiry = ExpiryRecords(store, self.claims, self.core)
         self.expiry = DueRunner(store, expiry, self.core, self.stopping, EXPIRY_TIMING)
-        expiry.know = self.expiry.know
+        expiry.planned = self.expiry.know
         self.claims.rely = expiry.rely
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, rely=expiry.rely)
         self.workers = Workers()

@@ -169,10 +169,10 @@ class MessageUseCases:
 
     Args:
         store: Has them.
-        limits: Of one request.
+        limits: Bounds of one request.
         metrics: Counts messages in and out.
         core: The loop.
-        rely: Makes sure that expired messages become dead letters; None: none do.
+        rely: Makes sure that expired messages become dead letters, if given.
     """
 
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, rely: Rely | None = None) -> None:

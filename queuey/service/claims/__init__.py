@@ -89,7 +89,7 @@ class ClaimUseCases(ClaimOverview):
     """Claims, acknowledges, renews and releases.
 
     Attributes:
-        rely: For whoever stores messages.
+        rely: Called by use cases that store messages.
     """
 
     def __init__(
@@ -472,7 +472,7 @@ class ClaimUseCases(ClaimOverview):
         return await self._ask(queue, {number: StateQuery(queue, seen) for number in numbers})
 
 
-async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:  # noqa: ARG001
+async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
     """Is replaced by the service."""
 
 

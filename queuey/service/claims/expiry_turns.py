@@ -1,4 +1,4 @@
-"""One turn at a partition's log that searches it for expired messages, whoever claims from it."""
+"""One turn at a partition's log that searches it for expired messages, whether or not a worker claims from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PAGES = 8
 PAGE_BYTES = 1 << 20
 """Max bytes of a page's messages, in a dedup queue, which needs their bodies."""
 LETTERS_TICKS = 10 * TICKS_PER_SECOND
-"""Ticks until it is searched again while dead letters are not published."""
+"""Number of ticks until it is searched again while dead letters are not published."""
 TICKS_PER_MILLISECOND = TICKS_PER_SECOND // 1000
 
 
@@ -27,7 +27,7 @@ class ExpiryTurn(NamedTuple):
 
     Attributes:
         given_up: Number of messages that become dead letters.
-        next: Where the next turn goes on; None: this one has reached the end.
+        next: Where the next turn goes on; None at the end of the partition.
         following: When the first message that was read, and is not done, may be given up (ticks); ``TICKS_MAX``: none.
         horizon: All that was posted before was seen (ticks).
         is_unfinished: A message is not done, or a dead letter is not published.
@@ -71,8 +71,7 @@ class ExpiryRequest(ReadingRequest):
         return True  # Where an older state has no mark, messages that have ended were not read.
 
     async def gather(self, state: State, sources: Sources) -> None:
-        """Reads what is not done, from the first message that was delivered or the cursor on."""
-        self._begin()
+        self._begin()  # From the first message that was delivered, or the cursor, on.
         above = ids.following(state.cursor)
         lower = start = max(self._start, min([above, *state.outstanding]))
         needs_bodies = sources.split is not None
@@ -81,16 +80,16 @@ class ExpiryRequest(ReadingRequest):
             if number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MOST_COPIES:
                 self._end = lower
                 break
-            part = Slice(sources.partition, lower, limit=PAGE, max_bytes=PAGE_BYTES, ahead=True, bodies=needs_bodies)
-            page = await sources.read(part)
+            rows = Slice(sources.partition, lower, limit=PAGE, max_bytes=PAGE_BYTES, ahead=True, bodies=needs_bodies)
+            page = await sources.read(rows)
             if self.horizon == FIRST:
                 self.horizon = (page.horizon, LOW_MIN)
             lower = page.next or lower
             seen += [message.position for message in page.messages]
-            there = [message for message in page.messages if not state.is_done(message.position)]
-            unknown = [message for message in there if not state.is_known(message.position)]
+            unfinished = [message for message in page.messages if not state.is_done(message.position)]
+            unknown = [message for message in unfinished if not state.is_known(message.position)]
             firsts = await sources.firsts(state, self.copies, unknown)
-            live = sources.split_ended([message for message in there if state.is_known(message.position)], self.ended)
+            live = sources.split_ended([one for one in unfinished if state.is_known(one.position)], self.ended)
             new = sources.split_ended(firsts, self.ended)
             self.ended.saw_live(new)
             self._rows = self._rows or bool(live or new or len(firsts) < len(unknown))
@@ -101,19 +100,19 @@ class ExpiryRequest(ReadingRequest):
         end = min(lower, self.horizon)
         if start <= above:
             self.chain.seen, self.chain.bound = seen, end
-        there_are = set(seen)
-        self._gone = sorted(one for one in state.outstanding if start <= one < end and one not in there_are)[:MOST_IDS]
+        stored = set(seen)
+        self._gone = sorted(one for one in state.outstanding if start <= one < end and one not in stored)[:MOST_IDS]
 
     @property
     def _wait(self) -> int:
         return due_after(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
-        """Searches a delayed message, which ends after those that may be posted now."""
+        """Searches a delayed message, which ends after all messages that are posted now."""
         if not self._rows:
             lower = self._now, LOW_MIN
-            part = Slice(sources.partition, lower, limit=1, delayed=False, due=False, bodies=False)
-            self._rows = bool((await sources.read(part)).messages)
+            delayed = Slice(sources.partition, lower, limit=1, delayed=False, due=False, bodies=False)
+            self._rows = bool((await sources.read(delayed)).messages)
 
     def edit(self, draft: EntryDraft) -> None:
         draft.drop(self._gone)
@@ -121,19 +120,21 @@ class ExpiryRequest(ReadingRequest):
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=True)
 
     def result(self, state: State) -> ExpiryTurn:
-        left = {position: self._due(state, position) for position in self.ended.all if not state.is_done(position)}
+        unfinished = {
+            position: self._due(state, position) for position in self.ended.all if not state.is_done(position)
+        }
         is_moving = state.move is not None and state.move.chunk > 0
-        following = min([self._following, *left.values()])
+        following = min([self._following, *unfinished.values()])
         if state.outbox or is_moving:
             following = min(following, self._now + LETTERS_TICKS)
         # There was no room for these.
-        again = min((position for position, due in left.items() if due <= self._now), default=None)
+        again = min((position for position, due in unfinished.items() if due <= self._now), default=None)
         return ExpiryTurn(
-            given_up=len(self.ended.all) - len(left),
+            given_up=len(self.ended.all) - len(unfinished),
             next=again or self._end,
             following=following,
             horizon=self.horizon[0],
-            is_unfinished=bool(self._rows or left or state.outstanding or state.outbox or is_moving),
+            is_unfinished=bool(self._rows or unfinished or state.outstanding or state.outbox or is_moving),
         )
 
     def _due(self, state: State, position: Position) -> int:

@@ -250,9 +250,9 @@ class Finder:
         return await self._core.in_thread(partial(self._store.fetch, self.row, places, kept=self.keeps))
 
     async def read(self, part: Slice) -> Page:
-        row, part = self.row, replace(part, kept=True) if self.keeps else part
-        begin = partial(self._store.begin_read, row, part)
-        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [part])[0])
+        row, rows = self.row, replace(part, kept=True) if self.keeps else part
+        begin = partial(self._store.begin_read, row, rows)
+        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [rows])[0])
         return page
 
 

@@ -94,7 +94,7 @@ class Sources(NamedTuple):
     split_ended: SplitEnded
 
     async def firsts(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-        """Returns messages that are no copies."""
+        """Leaves out copies."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
@@ -115,7 +115,7 @@ class ReadingRequest(Request):
         self.ended = EndedMessages()
         """In a log that keeps them."""
         self.horizon: Position = FIRST
-        """Of the first read."""
+        """The horizon of the first read."""
         self.passed = 0
         """Messages that the cursor passes."""
 
@@ -153,7 +153,7 @@ class MoveRequest(ReadingRequest):
         return self._order.below
 
     async def gather(self, state: State, sources: Sources) -> None:
-        """Reads messages that may be taken: below the horizon, so that none can be undone any more."""
+        # Only below the horizon: there no message can be undone any more.
         expired = sources.expired
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
@@ -185,8 +185,8 @@ class MoveRequest(ReadingRequest):
         for _ in range(MOST_PAGES):
             if lower >= below:
                 return fresh, below, True
-            part = Slice(sources.partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True)
-            page = await sources.read(part)
+            chunk = Slice(sources.partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True)
+            page = await sources.read(chunk)
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]

@@ -128,7 +128,7 @@ class Candidates(msgspec.Struct):
         full: Nothing new was searched, because there are too many claims.
         covers: The version of the covers by which copies were found.
         keeps: Reads have shown messages that have ended.
-        ended: Those of them whose claims have ended.
+        ended: Messages that have ended, and whose claims have ended.
         unread: Further claims have ended, whose messages were not read.
         by_key: They are of a queue that keeps keys. Then they are of use only for the state by which they were read:
             others of their keys may have been given since. And in an ordered queue a message that another process has
@@ -164,7 +164,7 @@ class Scanner:
     Attributes:
         horizon: The highest horizon of a read: below it, a message that was not seen does not exist.
         split: Separates messages from copies, in a dedup queue.
-        split_ended: Separates messages from those that have ended, in a log that keeps them.
+        split_ended: Separates live messages from expired ones, in a log that keeps these.
     """
 
     def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int, read: Read) -> None:
@@ -390,8 +390,8 @@ class OrderedScanner:
         scan.fresh.sort(key=lambda message: message.position)
         scan.chain = self._chain(state, {message.position for message in scan.fresh} | scan.ended.all.keys())
         if scan.ended.all:
-            left = (position for position in waiting.ascending(state) if position not in scan.ended.all)
-            scan.ended.first_live = next(left, ids.LAST)
+            live = (position for position in waiting.ascending(state) if position not in scan.ended.all)
+            scan.ended.first_live = next(live, ids.LAST)
         return scan
 
     def _begin(self, state: State) -> Position:

@@ -1,13 +1,13 @@
 """Records of the queues that may have unfinished messages which become dead letters when they expire.
 
-Nobody may ever claim from a queue again. So somebody has to search it when messages expire, and only then: a queue
-has a record of the durable runner (:mod:`queuey.service.due_work`) from before such a message is stored until nothing
-is left of them. The record has three times beside its due time, the next search:
+Perhaps no worker ever claims from a queue again. So a process has to search it when messages expire, and only then: a
+queue has a record of the durable runner (:mod:`queuey.service.due_work`) from before such a message is stored until
+nothing is left of them. The next search is its due time. Its value has two more times:
 
 * ``until``: nobody removes the record before. So posts of a process rely on it until then, without a call. A post
   checks this before it stores messages, and again before it acknowledges them, since a process may stand still.
 * ``shortest``: the shortest TTL of these posts. What a search has not seen was posted after its horizon, and ends that
-  much later at the earliest; so the next search is due a minute after that, or when the first message that it has seen ends.
+  much later at the earliest. So the next search is due a minute after that, or when a message ends that it has seen.
 
 The logs of the queue are marked before the record is made, or says that the queue has more partitions: so readers see
 messages that have ended, and version 0.1.0, which would pass them, refuses these logs.
@@ -47,9 +47,9 @@ MAX_LATE = 60
 """Number of seconds by which a message that was posted after a search may be given up late."""
 PAUSE = 1.0
 """Min interval in seconds between two steps."""
-REST, LONGEST_REST = 100, 3600.0
-"""Rest after a step that has found nothing to do: its ratio to the time of the step, and max seconds."""
-MAX_KNOWN = 10_000
+REST_RATIO, MAX_REST = 100, 3600.0
+"""Ratio of the rest after a step that has found nothing to do to the time of the step, and max seconds of it."""
+MAX_RECORDS = 10_000
 """Max queues whose records a process remembers."""
 _TRIES = 20
 """Max attempts at a change that others interfere with."""
@@ -60,7 +60,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         queue: Its name.
-        partitions: Those whose logs are marked: the first ones.
+        partitions: Number of partitions whose logs are marked, from the first on.
         until: Nobody removes it before (ticks).
         shortest: The shortest TTL of a message (seconds).
     """
@@ -105,7 +105,7 @@ class ExpiryRecords(DueWork):
     """Makes the records, takes their steps, and removes them.
 
     Attributes:
-        know: Is called with a record that was made or changed here.
+        planned: Is called with a record that was made or changed here.
     """
 
     kind = KIND
@@ -114,9 +114,9 @@ class ExpiryRecords(DueWork):
         self._store = store
         self._claims = claims
         self._core = core
-        self._known: OrderedDict[int, ExpiryRecord] = OrderedDict()
+        self._records: OrderedDict[int, ExpiryRecord] = OrderedDict()
         self._changes: dict[int, asyncio.Task[None]] = {}
-        self.know: Callable[[Record], None] = lambda _record: None
+        self.planned: Callable[[Record], None] = lambda _record: None
 
     # Posts
 
@@ -125,7 +125,7 @@ class ExpiryRecords(DueWork):
 
         Args:
             queue: The row that they are stored by.
-            items: New messages; those that are not kept do not matter.
+            items: New messages; only kept ones matter.
             is_stored: They may be stored, so an error is in doubt.
 
         Raises:
@@ -158,7 +158,7 @@ class ExpiryRecords(DueWork):
         return self._store.claim_time() + int(ahead * TICKS_PER_SECOND)
 
     def _may_rely(self, queue: Queue, ttl: int) -> bool:
-        record = self._known.get(queue.qid)
+        record = self._records.get(queue.qid)
         return record is not None and record.holds(queue, ttl, self._now(self._store.clock_difference))
 
     async def _change(self, queue: Queue, ttl: int) -> None:
@@ -178,45 +178,45 @@ class ExpiryRecords(DueWork):
         name = _name_of(queue.qid)
         for _ in range(_TRIES):
             record = await self._core.in_thread(partial(self._store.record, KIND, queue.application, name))
-            there = None if record is None else _decode(record.value)
-            if there is not None and there.holds(queue, ttl, self._now(self._store.clock_difference + PAUSE)):
-                self._remember(queue.qid, there)
+            before = None if record is None else _decode(record.value)
+            if before is not None and before.holds(queue, ttl, self._now(self._store.clock_difference + PAUSE)):
+                self._remember(queue.qid, before)
                 return
-            if there is None or there.partitions < queue.partitions:
+            if before is None or before.partitions < queue.partitions:
                 await self._claims.keep(queue)
             now = self._now()
             until = now + min(max(ttl, MIN_RELIANCE), MAX_RELIANCE) * TICKS_PER_SECOND
             value = ExpiryRecord(queue.name, queue.partitions, until, ttl)
             due = now + ttl * TICKS_PER_SECOND + due_after(self._store.clock_difference)
-            if record is None or there is None:
+            if record is None or before is None:
                 record = Record(KIND, queue.application, name, _encode(value), due)
             else:
                 value = ExpiryRecord(
                     queue.name,
-                    max(queue.partitions, there.partitions),
-                    max(until, there.until),
-                    min(ttl, there.shortest),
+                    max(queue.partitions, before.partitions),
+                    max(until, before.until),
+                    min(ttl, before.shortest),
                 )
                 record = replace(record, value=_encode(value), due=min(due, record.due))
             try:
                 record = await self._core.in_thread(partial(self._store.set_record, record))
             except RecordChanged:
                 continue
-            self.know(record)
+            self.planned(record)
             self._remember(queue.qid, value)
             return
         raise StoreBusy(f"The record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
-        self._known[qid] = record
-        self._known.move_to_end(qid)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._records[qid] = record
+        self._records.move_to_end(qid)
+        if len(self._records) > MAX_RECORDS:
+            self._records.popitem(last=False)
 
     # Steps
 
     def prepare(self, ahead: float) -> None:
-        """There is nothing to prepare."""
+        pass
 
     async def step(self, record: Record) -> NextStep | None:
         value = _decode(record.value)
@@ -226,11 +226,11 @@ class ExpiryRecords(DueWork):
             return None
         now, began = self._now(), self._core.boottime()
         record = await self._set(replace(record, due=now + LEASE * TICKS_PER_SECOND))
-        found = await self._search(queue, began + MAX_SECONDS)
-        if found.is_over and self._may_remove(value, now):
+        result = await self._search(queue, began + MAX_SECONDS)
+        if result.is_over and self._may_remove(value, now):
             await self._remove(record)
             return None
-        due = self._next(value, found, self._core.boottime() - began)
+        due = self._next(value, result, self._core.boottime() - began)
         record = await self._set(replace(record, due=due))
         return NextStep(record.version, record.due)
 
@@ -242,39 +242,39 @@ class ExpiryRecords(DueWork):
     def _margin(self) -> int:
         return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
 
-    def _next(self, value: ExpiryRecord, found: Search, took: float) -> int:
-        """Returns when the next step is due, after one that took so many seconds."""
-        if found.is_cut:
+    def _next(self, value: ExpiryRecord, result: Search, took: float) -> int:
+        """Returns when the next step is due, after one that took ``took`` seconds."""
+        if result.is_cut:
             return self._now(PAUSE)
-        if found.is_over:
+        if result.is_over:
             return value.until + 2 * self._margin
-        rest = PAUSE if found.given_up else min(max(PAUSE, REST * took), LONGEST_REST)
-        unseen = found.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
-        return max(min(found.following, unseen), self._now(rest))
+        rest = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
+        unseen = result.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
+        return max(min(result.following, unseen), self._now(rest))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
         """Searches all partitions."""
-        found, room = Search(), asyncio.Semaphore(AT_ONCE)
+        result, room = Search(), asyncio.Semaphore(AT_ONCE)
 
         async def search(partition: int) -> None:
             async with room:
-                await self._search_partition(queue, partition, found, deadline)
+                await self._search_partition(queue, partition, result, deadline)
 
         await asyncio.gather(*map(search, range(1, queue.partitions + 1)))
-        return found
+        return result
 
-    async def _search_partition(self, queue: Queue, partition: int, found: Search, deadline: float) -> None:
+    async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)
-            found.given_up += turn.given_up
-            found.following = min(found.following, turn.following)
-            found.horizon = min(found.horizon, turn.horizon)
-            found.is_unfinished = found.is_unfinished or turn.is_unfinished
+            result.given_up += turn.given_up
+            result.following = min(result.following, turn.following)
+            result.horizon = min(result.horizon, turn.horizon)
+            result.is_unfinished = result.is_unfinished or turn.is_unfinished
             if turn.next is None:
                 return
             if (turn.next <= start and not turn.given_up) or self._core.boottime() > deadline:
-                found.is_cut = True
+                result.is_cut = True
                 return
             start = turn.next
 
@@ -286,7 +286,7 @@ class ExpiryRecords(DueWork):
         await self._core.in_thread(partial(self._store.remove_record, record))
 
     async def _present(self, application: str, name: str, qid: int) -> Queue | None:
-        """Returns the queue's present row; None: it was purged or deleted, and its messages are gone."""
+        """Returns the queue's present row, or None if it was purged or deleted: its messages are gone."""
         try:
             queue: Queue = await self._core.in_thread(partial(self._store.queue, application, name, fresh=True))
         except QueueNotFound:

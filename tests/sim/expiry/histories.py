@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
-import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.errors import QueueNotFound, RecordChanged, StoreUnavailable
+from queuey.errors import RecordChanged, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import (
     KEPT_SECONDS,
@@ -189,7 +188,7 @@ class KeptWeb(Web):
         self.records = HesitantRecords(store, claims, self.core)
         self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, rely=self.records.rely)
         self.runner = DueRunner(store, self.records, self.core, threading.Event(), TIMING)
-        self.records.know = self.runner.know
+        self.records.planned = self.runner.know
         with self.core.loop.running():
             self.runner._begin()
         return claims

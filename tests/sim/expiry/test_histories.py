@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
 
-from queuey.claims import drafts, expiry
+from queuey.claims import drafts
 from queuey.claims.expiry import EndedMessages, due_after, may_expire
 from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Record
+from queuey.service.claims import expiry_turns
 from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.finding import Finder
-from queuey.service.claims import expiry_turns
 from queuey.service.expiry import ExpiryRecord, ExpiryRecords, Search
 from tests.replacing import replace, replace_in
-from tests.sim.expiry.histories import History, KeptReplicas, KeptStore, violations
+from tests.sim.expiry.histories import History, KeptStore, violations
 
 HISTORIES = 30
 """Histories of `make test`, beside those that show a mutation."""
@@ -96,6 +96,13 @@ def at_once(margin: float) -> int:
     return 0
 
 
+@contextmanager
+def without_margin() -> Iterator[None]:
+    """Gives messages up too early."""
+    with replace(due_after, at_once), replace_in(expiry_turns, due_after, at_once):
+        yield
+
+
 def taking_claims(
     state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
 ) -> Iterator[Position]:
@@ -144,10 +151,10 @@ MUTATIONS = {
     "the record at the acknowledgement": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_before)),
     "until": Mutation(("E1",), lambda: replace(ExpiryRecords._may_remove, removing_at_once)),
     "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any)),
-    "the next search, of what was not seen": Mutation(("E1",), lambda: replace(ExpiryRecords._next, only_what_was_seen)),
+    "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next, only_what_was_seen)),
     "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._begin, hidden)),
     "the mark in the state": Mutation(("E1",), lambda: replace(State.decode, forgetting_the_mark)),
-    "S after an end": Mutation(("E3",), lambda: replace_in(expiry, due_after, at_once)),
+    "S after an end": Mutation(("E3",), without_margin),
     "live claims are left": Mutation(("E3",), lambda: replace_in(drafts, may_expire, taking_claims)),
     "the open outbox": Mutation(("E1",), lambda: replace(ExpiryRequest.result, ignoring_the_outbox)),
 }

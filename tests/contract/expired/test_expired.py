@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -187,8 +186,8 @@ def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: 
     process, queue, other = Process(store), make(store), Process(store)
     there: list[Record | None] = []
 
-    async def stand_still(row: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        await process.records.rely(row, items, is_stored=is_stored)
+    async def stand_still(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        await process.records.rely(queue, items, is_stored=is_stored)
         if not is_stored:
             there.append(other.record(queue))
             clock.advance(2 * DAY)
