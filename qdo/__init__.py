@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         TimeLimit,
         UnknownTask,
     )
-    from qdo.jobs import Jobs, Task, TaskCall, TaskOptions, TaskSender
+    from qdo.jobs import JobQueueOptions, Jobs, Task, TaskCall, TaskOptions, TaskSender
     from qdo.partitions import Partition, Queue
     from qdo.settings import ConsumerSettings, Retry, WorkerSettings
     from qdo.worker.claim_source import Claims
@@ -66,6 +66,7 @@ __all__ = [
     "GroupActive",
     "HandlerError",
     "InvalidArgument",
+    "JobQueueOptions",
     "Jobs",
     "MemberExists",
     "Middleware",

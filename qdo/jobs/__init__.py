@@ -7,6 +7,7 @@ messages (:mod:`qdo.worker.claim_source`) and call the function of that name.
 from __future__ import annotations
 
 from qdo.jobs.jobs import Jobs, TaskOptions
+from qdo.jobs.queues import JobQueueOptions
 from qdo.jobs.tasks import Task, TaskCall, TaskSender
 
-__all__ = ["Jobs", "Task", "TaskCall", "TaskOptions", "TaskSender"]
+__all__ = ["JobQueueOptions", "Jobs", "Task", "TaskCall", "TaskOptions", "TaskSender"]

@@ -8,12 +8,22 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from qdo.errors import InvalidArgument, UnknownTask
+from qdo.jobs.queues import (
+    JobQueueOptions,
+    create_queue,
+    create_queue_async,
+    job_queues,
+    keep_queues,
+    sending,
+    sending_async,
+)
 from qdo.jobs.schedules import (
     TaskSchedule,
     check_scheduled,
@@ -26,14 +36,15 @@ from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, man
 from qdo.worker.executors.in_process import limited
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client
-from queuey.client.calls.claim_calls import names_of
 from queuey.client.claims.handlers import check_ran, runs_nothing
 
 if TYPE_CHECKING:
     from queuey.client import Backoff, Message, Receipt, Schedule
+    from queuey.client.results import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class TaskOptions(TypedDict, total=False):
@@ -47,7 +58,7 @@ class TaskOptions(TypedDict, total=False):
 
     Attributes:
         name: What travels in messages; None: the function's own name. It must stay the same while calls wait.
-        queue: One of the queues; None: the first.
+        queue: Its queue; not given: the first.
         retries: How often a call that failed is tried again; then it is a dead letter. None: as the queue's
             ``max_deliveries`` says, which counts in any case.
         backoff: When it is tried again; None: as the queue's ``backoff`` says.
@@ -84,22 +95,28 @@ class Jobs:
 
     Args:
         queue: Where calls go, and workers claim them. Of several, in order of preference, the first is where tasks go
-            that name none; at most 10.
+            that name none; at most 10. A mapping gives each of them options of its own.
         client: Sends; None: one that the profile of the user tells where to go.
         async_client: Sends for async code; None: the same for each event loop.
+        options: Options of all these queues; see :class:`JobQueueOptions`.
 
     Attributes:
         queues: The queues.
+
+    Raises:
+        InvalidArgument: There can be no such queue, or not with these options.
     """
 
     def __init__(
         self,
-        queue: str | Iterable[str],
+        queue: str | Iterable[str] | Mapping[str, JobQueueOptions],
         *,
         client: Client | None = None,
         async_client: AsyncClient | None = None,
+        **options: Unpack[JobQueueOptions],
     ) -> None:
-        self.queues = names_of(queue)
+        self._queues = job_queues(queue, options)
+        self.queues = tuple(self._queues)
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._client = client
         self._async_client = async_client
@@ -209,8 +226,8 @@ class Jobs:
         messages, unique = many(calls)
         receipts: list[Receipt] = []
         for queue, some in messages.items():
-            receipts += self.client.send_many(queue, some)
-        sent = [send_call(self.client, call, {}) for call in unique]
+            receipts += self.sent(queue, partial(self.client.send_many, queue, some))
+        sent = [send_call(self, call, {}) for call in unique]
         return [*receipts, *filter(None, sent)]
 
     async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
@@ -218,9 +235,32 @@ class Jobs:
         messages, unique = many(calls)
         receipts: list[Receipt] = []
         for queue, some in messages.items():
-            receipts += await self.async_client.send_many(queue, some)
-        sent = [await send_call_async(self.async_client, call, {}) for call in unique]
+            receipts += await self.asent(queue, partial(self.async_client.send_many, queue, some))
+        sent = [await send_call_async(self, call, {}) for call in unique]
         return [*receipts, *filter(None, sent)]
+
+    def sent(self, queue: str, send: Callable[[], T]) -> T:
+        """Returns the result of ``send``; if the queue does not exist, it is created first."""
+        return sending(self.client, self._queues.get(queue), send)
+
+    async def asent(self, queue: str, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Async variant of :meth:`sent`."""
+        return await sending_async(self.async_client, self._queues.get(queue), send)
+
+    def create_queues(self) -> list[Queue]:
+        """Creates the queues that do not exist; of the others it changes the options that the code names.
+
+        A worker does this when it starts, except that it overrides no value that somebody has set.
+
+        Raises:
+            NotAllowed: It takes ``admin`` for the queues.
+            InvalidRequest: A queue cannot be changed like this: its partitions only grow, and its kind stays.
+        """
+        return [create_queue(self.client, queue) for queue in self._queues.values()]
+
+    async def acreate_queues(self) -> list[Queue]:
+        """Async variant of :meth:`create_queues`."""
+        return [await create_queue_async(self.async_client, queue) for queue in self._queues.values()]
 
     def put_schedules(self) -> list[Schedule]:
         """Makes the service call the tasks that have ``cron`` or ``every``; returns their schedules.
@@ -262,7 +302,10 @@ class Jobs:
     def as_handler(self) -> PlainTasks | AsyncTasks:
         """Returns the handler for a worker."""
         has_async = any(task.is_async for task in self._tasks.values())
-        return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_schedules)
+        return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_queues, self._keep_schedules)
+
+    async def _keep_queues(self, client: AsyncClient) -> None:
+        await keep_queues(client, self._queues.values())
 
     async def _keep_schedules(self, client: AsyncClient) -> None:
         await keep_schedules(client, self.queues, self._schedules())
@@ -363,14 +406,17 @@ def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called
         raise UnknownTask(f"task {call.task} does not take these arguments: {error}") from error
 
 
+AtStart = Callable[[AsyncClient], Coroutine[Any, Any, None]]
+
+
 class PlainTasks:
     """Calls plain tasks: the handler of a worker with threads or processes."""
 
-    def __init__(
-        self, tasks: Mapping[str, Task[Any, Any, Any]], prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]]
-    ) -> None:
+    def __init__(self, tasks: Mapping[str, Task[Any, Any, Any]], keep_queues: AtStart, keep_schedules: AtStart) -> None:
         self._tasks = tasks
-        self.prepare = prepare
+        self.keep_queues = keep_queues
+        """Awaited before the first claim when a worker starts."""
+        self.prepare = keep_schedules
         """Run beside the messages when a worker starts."""
         limited = [task.name for task in tasks.values() if task.timeout is not None and not task.is_async]
         self.needs_processes = ", ".join(limited)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qdo.jobs.jobs import Jobs
     from qdo.jobs.schedules import Timetable
     from qdo.worker.failure import TaskRetry
-    from queuey.client import AsyncClient, Client, Receipt
+    from queuey.client import Receipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -163,12 +163,12 @@ class Task(Generic[P, R, S]):
             ClientError: It could not be sent.
         """
         call = self.call(*args, **kwargs)  # Before a client is made: a wrong call is refused without a service.
-        return cast("S", send_call(self._jobs.client, call, {}))
+        return cast("S", send_call(self._jobs, call, {}))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> S:
         """Async variant of :meth:`send`."""
         call = self.call(*args, **kwargs)
-        return cast("S", await send_call_async(self._jobs.async_client, call, {}))
+        return cast("S", await send_call_async(self._jobs, call, {}))
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Sends calls (see :meth:`call`) in as few requests as the service allows; unique ones one by one.
@@ -307,34 +307,38 @@ class TaskSender(Generic[P]):
         If the very same call has it, nothing is sent either, and the receipt is that one's.
         """
         call = self._call(*args, **kwargs)
-        return send_call(self._jobs.client, call, self._options)
+        return send_call(self._jobs, call, self._options)
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Receipt | None:
         """Async variant of :meth:`send`."""
         call = self._call(*args, **kwargs)
-        return await send_call_async(self._jobs.async_client, call, self._options)
+        return await send_call_async(self._jobs, call, self._options)
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         call = self._task.call(*args, **kwargs)
         return call if self._unique is None else call._replace(unique=self._unique)
 
 
-def send_call(client: Client, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
+def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
     """Sends a call; None: another one has its name."""
+    client = jobs.client
     if call.unique is None:
-        return client.send(call.queue, json=call.body, **options)
+        return jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
+    named, name = client.named(call.queue), call.unique
     try:
-        return client.named(call.queue).create(call.unique, json=call.body, **options)
+        return jobs.sent(call.queue, lambda: named.create(name, json=call.body, **options))
     except NameTaken:
         return None
 
 
-async def send_call_async(client: AsyncClient, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
+async def send_call_async(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
     """Async variant of :func:`send_call`."""
+    client = jobs.async_client
     if call.unique is None:
-        return await client.send(call.queue, json=call.body, **options)
+        return await jobs.asent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
+    named, name = client.named(call.queue), call.unique
     try:
-        return await client.named(call.queue).create(call.unique, json=call.body, **options)
+        return await jobs.asent(call.queue, lambda: named.create(name, json=call.body, **options))
     except NameTaken:
         return None
 

@@ -135,6 +135,8 @@ class ClaimSource:
             raise MissingRights(
                 f"the credential may not claim from {', '.join(lacking)}: a key needs read and claim (docs/access.md)"
             )
+        if self._handling.keep_queues is not None:
+            await self._handling.keep_queues(client)
         self._queues = {name: Queue(service, client.application, name) for name in names}
         logger.info("claims messages of %s as %s", ", ".join(names), this_process())
         if self._handling.prepare is not None:

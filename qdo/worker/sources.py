@@ -41,6 +41,7 @@ class Handling(NamedTuple):
         end: Called when the worker is to end, with the reason.
         stop: Called when the worker is to end because its source has nothing more.
         lag_shown: The lag is to be measured.
+        keep_queues: Awaited before the first claim when the worker starts; None: nothing.
         prepare: Run beside the messages when the worker starts; None: nothing.
         retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
         task_of: Returns the task that a message calls, or None if it calls no known task.
@@ -55,6 +56,7 @@ class Handling(NamedTuple):
     end: Callable[[StopTheWorker, Failure], None]
     stop: Callable[[int], None]
     lag_shown: bool
+    keep_queues: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
     task_of: TaskOf = lambda _message: None

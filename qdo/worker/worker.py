@@ -126,6 +126,7 @@ class Worker:
             end=self._end,
             stop=self._stop_with,
             lag_shown=registry is not None,
+            keep_queues=getattr(found, "keep_queues", None),
             prepare=getattr(found, "prepare", None),
             retry_of=getattr(found, "retry_of", lambda _message, _failure: None),
             task_of=task_of,

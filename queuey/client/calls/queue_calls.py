@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
+from msgspec.structs import fields as fields_of
 
 from queuey.api.queues import QueueExplanation, QueueInfo, Rights
 from queuey.client.calls.call import (
@@ -22,9 +23,9 @@ from queuey.client.calls.call import (
     reads,
     seconds,
 )
-from queuey.client.errors import InvalidAnswer
+from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueuePage
-from queuey.messages import Backoff
+from queuey.messages import Backoff, ChosenOptions, QueueOptions, options
 
 _CREATED = 201
 
@@ -97,6 +98,30 @@ class _Name(msgspec.Struct, frozen=True):
 class _Names(msgspec.Struct, frozen=True):
     queues: tuple[_Name, ...]
     next: str | None = None
+
+
+UNSET: Mapping[str, Any] = {
+    field.name: field.default for field in fields_of(ChosenOptions) if (options()[field.name].extra or {})["changes"]
+}
+"""Options that an update may set, each as a queue has it for which it was never set."""
+
+
+def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options as a queue has them, leaving out what is None.
+
+    Raises:
+        InvalidArgument: It is not such an option, or cannot have the value.
+    """
+    checked = {name: seconds(value) if name == "ttl" else value for name, value in fields.items() if value is not None}
+    for name, value in checked.items():
+        try:
+            msgspec.convert({name: value}, QueueOptions)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"{name} is {value!r}: {error}") from error
+        words = (options()[name].extra_json_schema or {}).get("enum", [value])
+        if value not in words:
+            raise InvalidArgument(f"{name} is {value!r}: it is {' or '.join(words)}")
+    return checked
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:

@@ -1,0 +1,153 @@
+"""Queues of tasks: their options follow the code, and nobody has to create them by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from qdo import Claims, InvalidArgument, Jobs, Worker
+from qdo.jobs.queues import DEFAULTS
+from queuey.client import AsyncClient, Backoff, Client, InvalidRequest, NotAllowed, QueueNotFound
+from tests.qdo.consumer.test_sight import GroupWithKeys, group
+from tests.qdo.worker.conftest import Workers, until
+
+__all__ = ["group"]
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a queue that does not exist."""
+    return uuid4().hex
+
+
+async def begin(workers: Workers, jobs: Jobs, client: AsyncClient | None = None) -> None:
+    """Lets a worker start, until it claims."""
+    worker = Worker(jobs, Claims(client or workers.system.connect(), jobs.queues))
+    running = workers.start(worker)
+    await until(lambda: bool(worker._source._queues) or running.done())  # type: ignore[attr-defined] # it claims
+    worker.stop()
+    await running
+
+
+async def test_a_worker_creates_them(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """New queues have the defaults and what the code names, each its own; another start changes and says nothing."""
+    other, ran = f"{name}-2", list[str]()
+    jobs = Jobs({name: {}, other: {"ttl": timedelta(hours=1)}}, max_deliveries=3)
+    jobs.task(every=60, name="later")(print)
+    worker = Worker(jobs, Claims(workers.system.connect(), jobs.queues))
+    running = workers.start(worker)
+    await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it claims
+    jobs.task(name="note")(ran.append)
+    await workers.system.client.send(other, json={"task": "note", "args": ["done"]})
+    await until(lambda: ran == ["done"])
+    worker.stop()
+    await running
+    with caplog.at_level(logging.INFO, "qdo.worker"):
+        await begin(workers, jobs)
+    assert not [record for record in caplog.records if "queue" in record.getMessage()]
+    made = [await workers.system.client.info(each) for each in (name, other)]
+    assert [(each.ttl, each.max_deliveries, each.backoff) for each in made] == [
+        (30 * 86_400, 3, DEFAULTS["backoff"]),
+        (3600, 3, DEFAULTS["backoff"]),
+    ]
+
+
+async def test_two_programs(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker sets what nobody has set, and leaves what differs, with both values; create_queues() changes that."""
+    client = workers.system.client
+    await client.create_queue(name, ttl=3600, backoff="first=5")
+    one = Jobs(name, async_client=client, ttl=7200, max_deliveries=7, kind="ordered")
+    with caplog.at_level(logging.WARNING, "qdo.worker"):
+        await begin(workers, one)
+    [text] = caplog.messages
+    assert f"{name} has ttl 3600, kind plain, but this program names ttl 7200, kind ordered: it stays" in text
+    assert f"queuey queue update {name} --ttl 7200" in text
+    there = await client.info(name)
+    assert (there.ttl, there.max_deliveries, there.backoff, there.kind) == (3600, 7, Backoff(first=5), "plain")
+    [changed] = await Jobs(name, async_client=client, ttl=7200).acreate_queues()
+    assert (changed.ttl, changed.max_deliveries, changed.backoff) == (7200, 7, Backoff(first=5))
+    with pytest.raises(InvalidRequest, match="is plain, which never changes"):
+        await one.acreate_queues()
+
+
+async def test_a_program_creates_them(client: Client, name: str) -> None:
+    """Twice is as once, and what the code does not name stays as it is."""
+    jobs = Jobs(name, client=client, max_deliveries=4)
+
+    def create() -> None:
+        [first] = jobs.create_queues()
+        assert (first.ttl, first.max_deliveries) == (DEFAULTS["ttl"], 4)
+        client.update_queue(name, ttl=60)
+        client.update_queue(name, max_deliveries=0)
+        [again] = jobs.create_queues()
+        assert (again.ttl, again.max_deliveries) == (60, 4)
+        assert jobs.create_queues() == [again]
+
+    await asyncio.to_thread(create)
+
+
+async def test_a_call_creates_its_queue(client: Client, workers: Workers, name: str) -> None:
+    """Whoever sends first, one call or many, named or not, finds a queue."""
+    jobs, ran = Jobs(name, client=client, async_client=workers.system.client), list[int]()
+    note = jobs.task(name="note")(ran.append)
+    unique = jobs.task(name="unique", unique=True)(ran.append)
+    sends: list[Any] = [note.send, unique.send, lambda number: jobs.send_many([note.call(number)])]
+    asends: list[Any] = [note.asend, unique.asend, lambda number: jobs.asend_many([note.call(number)])]
+    for number, (send, asend) in enumerate(zip(sends, asends, strict=True)):
+        await asyncio.to_thread(send, number)
+        await asyncio.to_thread(jobs.run_all)
+        await workers.system.client.delete_queue(name)
+        await asend(number)
+        await jobs.arun_all()
+        await workers.system.client.delete_queue(name)
+    assert ran == [0, 0, 1, 1, 2, 2]
+
+
+async def test_without_admin(group: GroupWithKeys, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that may only claim goes on, and says what to run; if all is as named, it says nothing."""
+    system, workers = group.system, Workers(group.system, group.system._opened)
+    key = group.key(system.named(name), allow="send,read,claim")
+    with Client(system.profile.url, key=key) as client:
+        jobs = Jobs(name, client=client, async_client=system.connect(key=key), max_deliveries=5)
+        task = jobs.task(name="task")(print)
+        created = f"queuey queue create {name} --ttl 2592000 --max-deliveries 5 --backoff first=1,"
+        for sending in (asyncio.to_thread(task.send), task.asend()):
+            with pytest.raises(QueueNotFound) as refusal:
+                await sending
+            assert created in refusal.value.__notes__[0]
+        with pytest.raises(NotAllowed):
+            await jobs.acreate_queues()
+        with caplog.at_level(logging.WARNING, "qdo.worker"):
+            await begin(workers, jobs, jobs.async_client)
+            assert created in caplog.messages[0]
+            await system.client.create_queue(name)
+            caplog.clear()
+            await begin(workers, jobs, jobs.async_client)
+            assert "has max_deliveries 0, but this program names max_deliveries 5, and" in caplog.messages[0]
+            assert f"queuey queue update {name} --max-deliveries 5" in caplog.messages[0]
+            await system.client.update_queue(name, max_deliveries=5)
+            caplog.clear()
+            await begin(workers, jobs, jobs.async_client)
+        assert caplog.messages == []
+
+
+def test_options_that_cannot_be() -> None:
+    """They are refused where they are given, by name."""
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"max_deliverys": 3}, "queue q has no option max_deliverys. There are partitions, ttl"),
+        ({"claims": "paused"}, "no option claims"),
+        ({"ttl": 0.5}, "queue q: ttl is 0.5: Expected `int"),
+        ({"max_deliveries": -1}, "queue q: max_deliveries is -1: "),
+        ({"backoff": "first=1"}, "queue q: backoff is 'first=1': "),
+        ({"on_ack": "burn"}, "queue q: on_ack is 'burn': it is keep or delete"),
+    ]
+    for given, text in bad:
+        with pytest.raises(InvalidArgument, match=text):
+            Jobs("q", **given)
+        with pytest.raises(InvalidArgument, match=text):
+            Jobs({"q": given})
