@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey import ids
+from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
-from queuey.service import Draft
+from queuey.service import Draft, Service
 from queuey.storage import Store
 from tests import strategies
 from tests.backends import APP, PROMPT, Clock
@@ -187,6 +188,17 @@ def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: St
         clock.advance(60)
         assert read_one(store, queue, Slice(1)).messages == []
     assert kept_bodies(store, queue) == ["kept"] * 3
+
+
+def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> None:
+    """Nobody would give up the expired messages of a queue without claims, so it does not get the option."""
+    between = InterposedStore(store)
+    between.instead(Store.claims_refusal, lambda _queue: "its consistency is weak.")
+    service, spec = Service(between.store), QueueSpec(on_ack="delete", on_expiry="dead-letter")
+    with pytest.raises(InvalidRequest) as refused:
+        service.queues.create(APP, fresh_name(), spec)
+    text = "dead-letter needs a queue that can be claimed from: its consistency is weak."
+    assert refused.value.fields == {"on_expiry": text}
 
 
 def test_named_and_moved_messages_are_kept(store: Store) -> None:
