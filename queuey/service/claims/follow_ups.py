@@ -187,7 +187,7 @@ def publish(
 
     Args:
         store: Has all queues.
-        queue: Of the messages.
+        queue: Has the messages.
         partition: Of the messages.
         letters: The messages to publish.
         gone_below: A message that is not seen below this is not there any more.

@@ -56,10 +56,14 @@ class KeptReplicas(Replicas):
         self.records: dict[str, Record] = {}
         self.ends: dict[Position, float] = {}
         """True times."""
+        self.dropped: set[Position] = set()
+        """Messages that are not kept."""
         self.versions = itertools.count(1)
 
-    def keep(self, position: Position, partition: int, ttl: int, offset: float) -> None:
+    def keep(self, position: Position, partition: int, ttl: int, offset: float, *, kept: bool) -> None:
         """Gives a message its end."""
+        if not kept:
+            self.dropped.add(position)
         message, arrivals = self.messages[partition][position]
         message = replace(message, expires=position[0] + ttl * TICKS_PER_SECOND)
         self.messages[partition][position] = message, arrivals
@@ -67,7 +71,11 @@ class KeptReplicas(Replicas):
 
     def seen(self, partition: int) -> list[Message]:
         """Leaves out rows that have gone."""
-        return [one for one in super().seen(partition) if self.ends[one.position] + KEPT_SECONDS > self.world.now]
+        now = self.world.now
+        return [one for one in super().seen(partition) if self.ends[one.position] + self._rest(one.position) > now]
+
+    def _rest(self, position: Position) -> int:
+        return 2 if position in self.dropped else KEPT_SECONDS
 
 
 class KeptStore(ModelStore):
@@ -93,7 +101,7 @@ class KeptStore(ModelStore):
 
         offset = process.offset
         position = self._replicas.write(process, item.partition, str(item.body), ended, item.delay, Meta())
-        self._replicas.keep(position, item.partition, item.ttl, offset)
+        self._replicas.keep(position, item.partition, item.ttl, offset, kept=item.kept)
 
     def write_within(self, queue: Queue) -> float:
         """See the contract."""
@@ -166,11 +174,14 @@ class HesitantRecords(ExpiryRecords):
 
     async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
         """See the base class."""
-        await super().rely(queue, items, is_stored=is_stored)
         rng = self._core.chance
-        if not is_stored and rng.random() < 0.1:
+        if not is_stored:
+            await super().rely(queue, items)
+        if rng.random() < 0.1:
             cast("SimulatedCore", self._core)._process.pause(rng.choice((40.0, 5000.0)))
             await asyncio.sleep(0)
+        if is_stored:
+            await super().rely(queue, items, is_stored=True)
 
     async def _remove(self, record: Record) -> None:
         if self._core.chance.random() < 0.3:
@@ -250,11 +261,12 @@ class History:
         web, rng = self.rng.choice(self.webs), self.rng
 
         def done(result: PostResult | None, error: Exception | None) -> None:
-            if result is not None:
+            if result is not None and kept:
                 self.posted.update(position for _, position in result.locations)
 
         queue = replace(QUEUE, ttl=rng.choice(self.ttls))
-        draft = Draft("x", partition=1, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
+        kept = rng.random() < 0.8
+        draft = Draft("x", None if kept else 300, partition=1, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
         begin(web.core, web.messages.post(queue, [draft]), done)
 
     def _claim(self) -> None:
@@ -295,6 +307,7 @@ class History:
         lost = self.posted - letters.keys() - self.done - self.perhaps
         self.wrong += [f"E1: {position} vanished" for position in sorted(lost)]
         self.wrong += [f"E3: {position} was done and is a letter" for position in sorted(self.done & letters.keys())]
+        self.wrong += [f"E3: {position} is a letter" for position in letters.keys() & self.replicas.dropped]
         early = [position for position, at in letters.items() if at < ends[position]]
         self.wrong += [f"E3: {position} became a letter before its end" for position in early]
         self.wrong += [

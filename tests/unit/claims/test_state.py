@@ -281,6 +281,22 @@ def test_unknown_formats(body: bytes) -> None:
         State.decode(body)
 
 
+def test_the_mark_of_expired_messages() -> None:
+    """Once marked, entries and snapshots have format 2, which 0.1.0 refuses; those of other logs have the former one."""
+    state = State()
+    assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).entry(1))).format == 1
+    assert msgspec.msgpack.decode(state.encode())[0] == 1
+    draft = EntryDraft(state, NOW, TIMING)
+    draft.keep()
+    state.apply(1, draft.entry(2))
+    again = State.decode(state.encode())
+    assert (state.keeps, again.keeps, msgspec.msgpack.decode(again.encode())[0]) == (True, True, 2)
+    later = EntryDraft(again, NOW, TIMING)
+    later.keep()
+    assert not later.changes
+    assert later.entry(3).format == 2
+
+
 def test_how_long_entries_are() -> None:
     """An entry of a hundred ids is below three kilobytes, and one of nothing takes about thirty bytes."""
     draft = EntryDraft(State(), NOW, TIMING)
