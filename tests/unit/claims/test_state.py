@@ -282,7 +282,7 @@ def test_unknown_formats(body: bytes) -> None:
 
 
 def test_the_mark_of_expired_messages() -> None:
-    """Once marked, entries and snapshots have format 2, which 0.1.0 refuses; those of other logs have the former one."""
+    """Once marked, entries and snapshots have format 2, which 0.1.0 refuses; others have the former one."""
     state = State()
     assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).entry(1))).format == 1
     assert msgspec.msgpack.decode(state.encode())[0] == 1
