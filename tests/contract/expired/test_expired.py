@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from queuey.errors import QueueNotFound, RecordChanged, StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Record
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
+from queuey.service.claims.move_turns import MoveOrder
+from queuey.service.due_work import DueRunner, DueTiming
 from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.service.messages import Draft
 from queuey.storage import Store
@@ -243,3 +246,60 @@ def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Cl
     assert letters(store, queue) == {}
     other.step(queue)
     assert arrive(store, queue, "one")
+
+
+def test_another_process_searches(store: Store, clock: Clock) -> None:
+    """When the process that made the record has ended, another one takes the step."""
+    queue = make(store)
+    Process(store).post(queue, "orphan")
+    clock.advance(TTL + 20)
+    process, stopping = Process(store), threading.Event()
+    timing = DueTiming(search=0.1, overdue=1.0)
+    runner = DueRunner(store, process.records, process.service.core, stopping, timing)
+    process.records.planned = runner.know
+    runner.watch()
+    assert arrive(store, queue, "orphan")
+    stopping.set()
+    runner.end()
+
+
+def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
+    """What has expired becomes a dead letter of the source; what has not is taken."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "expired")
+    clock.advance(60)
+    process.post(queue, "moved")
+    clock.advance(55)
+    order = MoveOrder(move=1, below=(clock.ticks, 0), exact=store.exact_horizon)
+    turn = process.service.core.run(process.service.claims.turn(queue, 1, order))
+    if store.exact_horizon:  # Elsewhere nothing is certain yet, by this clock.
+        assert [message.body for message in turn.messages or ()] == ["moved"]
+        assert arrive(store, queue, "expired")
+    assert not turn.ended
+
+
+def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) -> None:
+    """A message that was posted with the option becomes a dead letter also when the option is taken back."""
+    process = Process(store)
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(ttl=TTL, on_ack="delete", read_delay=0.0))
+    assert process.record(queue) is None
+    queue = store.update_queue(queue, QueueSpec(on_expiry="dead-letter"))
+    process.post(queue, "kept")
+    queue = store.update_queue(queue, QueueSpec(on_expiry="drop"))
+    clock.advance(TTL + 20)
+    assert process.claim(queue) == []
+    process.step(queue)
+    assert arrive(store, queue, "kept")
+
+
+def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
+    """Purged messages become no dead letters; the next message has a record and a marked log of its own."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "purged")
+    purged = store.purge_queue(queue)
+    process.step(queue)
+    assert process.record(queue) is None
+    process.post(purged, "next")
+    clock.advance(TTL + 20)
+    process.step(purged)
+    assert arrive(store, purged, "next")
