@@ -137,6 +137,8 @@ class Finder:
         self.claim_limits: ClaimLimits | None = None
         self.max_deliveries = 0
         self.keeps = False
+        self._read_at = 0
+        """When the last read began (ticks), in a log that keeps messages that have ended."""
 
     def use(self, row: Queue) -> None:
         """Chooses what a queue requires. Its kind never changes, and neither does whether it keeps keys."""
@@ -197,7 +199,8 @@ class Finder:
         self.scanner.split_ended = self._split_ended if state.keeps else None
 
     def _split_ended(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
-        return split_ended(messages, ended, self._store.claim_time(), self._timing.margin)
+        # By the time of the read: a row that was there some seconds after its end is that of a kept message.
+        return split_ended(messages, ended, self._read_at, self._timing.margin)
 
     async def gather(self, state: State, request: ReadingRequest) -> None:
         """Reads the messages of a request that is alone in its entry."""
@@ -207,6 +210,7 @@ class Finder:
         expired = self._timing.expired(self._store.claim_now())
         live = self.scanner.live
         await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
+        self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
     async def _find_ended(
         self, state: State, found: Candidates, all_ended: Callable[[int], list[Position]], wanted: int, left: int
@@ -247,10 +251,14 @@ class Finder:
         return self.scanner.passed(state, scan) if self.ordered is None else self.ordered.moved
 
     async def fetch(self, places: Sequence[Location]) -> list[Message]:
+        if self.keeps:
+            self._read_at = self._store.claim_time()
         return await self._core.in_thread(partial(self._store.fetch, self.row, places, kept=self.keeps))
 
     async def read(self, part: Slice) -> Page:
-        row, rows = self.row, replace(part, kept=True) if self.keeps else part
+        row, rows = self.row, part
+        if self.keeps:
+            self._read_at, rows = self._store.claim_time(), replace(part, kept=True)
         begin = partial(self._store.begin_read, row, rows)
         page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [rows])[0])
         return page

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.expiry import due_after
-from queuey.errors import QueueChanged, QueueNotFound, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
+from queuey.errors import NotFound, QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Queue, Record
 from queuey.service.claims import ClaimUseCases
@@ -289,7 +289,7 @@ class ExpiryRecords(DueWork):
         """Returns the queue's present row, or None if it was purged or deleted: its messages are gone."""
         try:
             queue: Queue = await self._core.in_thread(partial(self._store.queue, application, name, fresh=True))
-        except QueueNotFound:
+        except NotFound:
             return None
         return queue if queue.qid == qid else None
 
