@@ -18,6 +18,7 @@
     │   ├── QueueNotFound
     │   ├── GroupNotFound
     │   ├── KeyNotFound
+    │   ├── MessageNotFound
     │   ├── MoveNotFound
     │   └── ScheduleNotFound
     ├── Conflict
@@ -219,6 +220,11 @@ class GroupNotFound(NotFound):
 class KeyNotFound(NotFound):
     code = "InvalidKeyId"
     form = "Key {name!r} does not exist. List those that do: queuey app keys APPLICATION"
+
+
+class MessageNotFound(NotFound):
+    code = "InvalidMessageID"
+    form = "Message {name} is not there: it was deleted, has expired, or lies in another partition."
 
 
 class MoveNotFound(NotFound):

@@ -84,7 +84,7 @@ def snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
     return Snapshot(rows, received, delivered, statistics)
 
 
-BACKLOG_STATES = ("waiting", "delayed", "claimed", "failed", "dead")
+BACKLOG_STATES = ("waiting", "delayed", "claimed", "retrying", "failed", "dead")
 
 
 class QueueBacklog(NamedTuple):
@@ -165,7 +165,7 @@ class _Scrape(Collector):
     def _of_queues(self) -> Iterator[Metric]:
         """Yields the backlogs, which are the same for every worker."""
         names = ("application", "queue")
-        about = "Messages of queues that are shown. Failed ones wait, too."
+        about = "Messages of queues that are shown. Failed ones are a part of those that wait."
         count = GaugeMetricFamily("queuey_backlog_messages", about, labels=(*names, "state"))
         about = "Time since the oldest message that is not done was stored."
         age = GaugeMetricFamily("queuey_backlog_oldest_seconds", about, labels=names)

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, Settlement
 from queuey.claims.state import State
+from queuey.ids import Position
 from queuey.messages import Location, Message, PostResult, Queue
 from queuey.service import ClaimDelivery, ClaimUseCases, Draft, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
@@ -58,6 +60,14 @@ class BlockingClaims:
     def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
         """Sets states."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.set_states(queue, states)))
+
+    def cancel(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
+        """Cancels a job."""
+        return self._claims.core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
+
+    def hasten(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
+        """Makes a job deliverable at once."""
+        return self._claims.core.run(access.apply(lambda queue: self._claims.hasten(queue, partition, position)))
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""

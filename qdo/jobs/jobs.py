@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -37,6 +37,7 @@ from qdo.worker.executors.in_process import limited
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client
 from queuey.client.claims.handlers import check_ran, runs_nothing
+from queuey.terminal.task_calls import HIDDEN, ShownCall, shown_call
 
 if TYPE_CHECKING:
     from queuey.client import Backoff, Message, Receipt, Schedule
@@ -68,6 +69,8 @@ class TaskOptions(TypedDict, total=False):
         timezone: Of ``cron``, such as ``Europe/Berlin``; None: ``UTC``.
         every: The service calls it so often, in place of ``cron``: at least 10 seconds; a number is seconds.
         missed: For times at which no process of the service ran: ``skip`` (None) or ``catch_up``.
+        show_arguments: False: the worker's log and spans name the task alone, because its arguments are secret. Callers
+            that may read the queue still see them, as in the messages.
     """
 
     name: str | None
@@ -79,6 +82,7 @@ class TaskOptions(TypedDict, total=False):
     timezone: str | None
     every: timedelta | float | None
     missed: str | None
+    show_arguments: bool
 
 
 class Jobs:
@@ -182,6 +186,7 @@ class Jobs:
             if timetable is not None:
                 check_scheduled(function, called, target)
             made = self._tasks[called] = Task(self, function, called, target, retry, seconds, unique, timetable)
+            made.show_arguments = options.get("show_arguments", True)
             return made
 
         return make if function is None else make(function)
@@ -433,6 +438,16 @@ class PlainTasks:
         """Returns the task that a message calls, or None if it calls no known task."""
         name = message.body.get("task") if isinstance(message.body, dict) else None
         return self._tasks.get(name) if isinstance(name, str) else None
+
+    def names_of(self, handled: Sequence[Message]) -> list[str]:
+        """Returns the names of the tasks of messages that were handled: each of them calls a known task."""
+        return [message.body["task"] for message in handled]
+
+    def call_of(self, message: Message) -> ShownCall | None:
+        """Returns the call of a message for logs and spans, without arguments that are not to be shown."""
+        call = shown_call(msgspec.json.encode(message.body)) if isinstance(message.body, dict) else None
+        task = self.task_of(message)
+        return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
 
     def run(self, message: Message) -> None:
         call = called(self._tasks, message)

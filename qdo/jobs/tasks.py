@@ -85,6 +85,7 @@ class Task(Generic[P, R, S]):
         timeout: Seconds that a call may take; None: any.
         unique: What calls have in common of which one is sent while it waits or runs; None: nothing.
         timetable: When it is called without anybody sending a call; None: never.
+        show_arguments: The worker's log and spans show the arguments of calls.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Task(Generic[P, R, S]):
         self.timeout = timeout
         self.unique = unique
         self.timetable = timetable
+        self.show_arguments = True
         self.is_async = is_async(function)
         self._signature: inspect.Signature | None = None
         self.__doc__ = function.__doc__

@@ -38,7 +38,6 @@ from qdo.worker.failure import (
     SkipMessage,
     StopTheWorker,
     TaskRetry,
-    report,
 )
 from qdo.worker.rights import PAUSES, until_answered
 from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
@@ -218,7 +217,10 @@ class ClaimSource:
             logger.warning("%d jobs of %s were not begun: their claims were over", len(lost), first.queue)
             # A renewal under way may bring a claim back, and then nobody else would get the message.
             self._in_background(self._jobs.leave(lost))
-        return [job for job in jobs if job not in lost]
+        if cancelled := [job for job in jobs if job.cancelled and job not in lost]:
+            logger.info("%d jobs of %s were not begun: they are cancelled", len(cancelled), first.queue)
+            self._in_background(self._jobs.leave(cancelled))
+        return [job for job in jobs if job not in lost and job not in cancelled]
 
     def _begin(self, jobs: list[AsyncJob]) -> None:
         if not jobs:
@@ -244,7 +246,10 @@ class ClaimSource:
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
-            self._metrics.ran(jobs[0].queue, ran)
+            if self._handling.names_of is None:
+                self._metrics.ran(jobs[0].queue, ran)
+            else:
+                self._handling.ran_tasks(jobs[0].queue, run, ran)
             self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
             self._acknowledge(jobs[before : ran.handled])
             failure, rest = ran.failure, jobs[ran.handled :]
@@ -262,9 +267,9 @@ class ClaimSource:
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
         for job in takewhile(lambda job: job.lost, jobs):
             self._overdue.append(_key(job))
-            self._metrics.count("overdue", job.queue)
+            self._handling.count_message("overdue", job.queue, job.message)
             text = "the claim of %r was over before %s had handled it; an async handler must not block the event loop"
-            logger.warning(text, job, self._handling.task_of(job.message) or "the handler")
+            logger.warning(text, job, self._handling.call_of(job.message) or "the handler")
         self._jobs.finish(jobs)
 
     def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
@@ -282,15 +287,16 @@ class ClaimSource:
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
                 handling.retrying(place, message, failure, delay or 0.0)
-                text = "attempt %d failed, it is delivered again: %s"
-                report(logging.WARNING, place, message, failure, text, job.deliveries)
+                again = "it is cancelled, so that was the last one" if job.cancelled else "it is delivered again"
+                text = f"attempt %d failed, {again}: %s"
+                handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():
                 handling.given_up(place, message, failure, "skipped")
                 self._acknowledge([job])
             case DeadLetterIt():
                 text = "given up after %d attempts, it becomes a dead letter: %s"
-                report(logging.ERROR, place, message, failure, text, job.deliveries)
+                handling.report(logging.ERROR, place, message, failure, text, job.deliveries)
                 handling.given_up(place, message, failure, "dead")
                 self._in_background(self._release(job, failure, retry=False, said=said))
 
@@ -337,10 +343,19 @@ class ClaimSource:
     async def _pass_on_states(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
+            self._pass_on_cancellations()
             said = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
             states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in said if state is not None]
             if states:
                 await self._set_states(states)
+
+    def _pass_on_cancellations(self) -> None:
+        """Asks the handlers of jobs to stop that an operator has cancelled, as renewals have said."""
+        for run, jobs in self._running.items():
+            for number, job in enumerate(jobs):
+                if job.cancelled and number not in run.to_stop:
+                    logger.info("%r is cancelled: its handler is asked to stop", job)
+                    run.ask_to_stop(number)
 
     async def _set_states(self, states: Sequence[tuple[MessageRun | None, Claim, bytes]]) -> None:
         """Nothing depends on states: where they cannot be set, that is logged, and those of active runs come again."""
@@ -362,7 +377,7 @@ class ClaimSource:
         """Acknowledges what active runs have handled, and gives up runs that take too long."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
-            age = age_of(run, self._place(jobs[0]).partition, now)
+            age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)
             ages.append(age)
             self._acknowledge(jobs[self._finished.get(run, 0) : run.handled])
             self._finished[run] = run.handled

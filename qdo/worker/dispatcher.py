@@ -28,7 +28,6 @@ from qdo.worker.failure import (
     SkipMessage,
     StopTheWorker,
     WorkerLost,
-    report,
 )
 from qdo.worker.offset_committer import OffsetCommitter
 from qdo.worker.partition_queue import FailedMessage, KeyedQueue, OrderedQueue
@@ -137,7 +136,7 @@ class Dispatcher:
         """
         now = asyncio.get_running_loop().time()
         runs = self._runs
-        ages = [age_of(run, work.partition, now) for work, run in runs]
+        ages = [age_of(run, work.partition, now, self._handling.call_of) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
             if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
@@ -180,7 +179,7 @@ class Dispatcher:
         self._hung[work.partition] = attempt
         failure = too_long(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
-        report(logging.ERROR, place, message, failure, text)
+        self._handling.report(logging.ERROR, place, message, failure, text)
         self._handling.failed(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
@@ -368,7 +367,10 @@ class Dispatcher:
         self._running -= 1
         self._metrics.in_flight = self._running
         self._free_exclusive_slot(work)
-        self._metrics.ran(work.partition.queue.name, ran)
+        if self._handling.names_of is None:
+            self._metrics.ran(work.partition.queue.name, ran)
+        else:
+            self._handling.ran_tasks(work.partition.queue.name, run, ran)
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
         self._settle(work, run, ran)
         work.update_quiet()
@@ -431,7 +433,7 @@ class Dispatcher:
             case RetryLater(seconds):
                 self._handling.retrying(place, held.message, failure, seconds)
                 text = "attempt %d failed, the next in %.1f s: %s"
-                report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
+                self._handling.report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
                 self._retry_later(work, held, seconds)
             case SkipMessage():
                 self._given_up(work, held, failure, "skipped")
@@ -463,14 +465,14 @@ class Dispatcher:
                 self._metrics.note("dead_letter_failures")
                 pause = _PAUSES.pause(failures, 1.0)
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
-                report(logging.ERROR, place, held.message, failure, text, error, pause)
+                self._handling.report(logging.ERROR, place, held.message, failure, text, error, pause)
                 if not await work.pause(pause):
                     work.leave(held)
                     return
             else:
                 break
         text = "given up after %d attempts, now in %s: %s"
-        report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
+        self._handling.report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
         self._given_up(work, held, failure, "dead")
         self._queue(work)
         self.dispatch()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
@@ -16,6 +18,7 @@ from qdo.partitions import Partition
 from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
+from queuey.terminal.task_calls import ShownCall
 
 _MAX_TEXT_CHARS = 2_000
 _MAX_TRACE_CHARS = 20_000
@@ -66,6 +69,8 @@ class Delivery(_Place):
             with the loss of their worker.
         state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
             that of its first message. None if there is no such state.
+        cancelled: True once an operator has cancelled the job, which a long task can check between two steps; for
+            workers that claim. Whatever the task does, it is not tried again.
     """
 
     def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
@@ -75,6 +80,12 @@ class Delivery(_Place):
         return place
 
     state: Any = None
+    is_asked_to_stop: Callable[[], bool] | None = None
+    """Set where the message is handled."""
+
+    @property
+    def cancelled(self) -> bool:
+        return self.is_asked_to_stop is not None and self.is_asked_to_stop()
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -136,6 +147,7 @@ class RunResult(NamedTuple):
         quick: Number of handled messages that took less than the shortest time that is distinguished.
         seconds: Sum of their times.
         slow: The time of each of the rest, in seconds.
+        slow_at: The index of each of these among the messages.
     """
 
     handled: int
@@ -143,6 +155,34 @@ class RunResult(NamedTuple):
     quick: int = 0
     seconds: float = 0.0
     slow: tuple[float, ...] = ()
+    slow_at: tuple[int, ...] = ()
+
+    def followed_by(self, ran: RunResult) -> RunResult:
+        """Returns the result of both runs as one."""
+        return RunResult(
+            self.handled + ran.handled,
+            ran.failure,
+            self.quick + ran.quick,
+            self.seconds + ran.seconds,
+            self.slow + ran.slow,
+            self.slow_at + tuple(self.handled + index for index in ran.slow_at),
+        )
+
+    def by_task(self, tasks: Sequence[str]) -> dict[str, RunResult]:
+        """Returns the part of each task; quick messages share their time evenly, because it is measured as one sum.
+
+        Args:
+            tasks: Names of the tasks of the handled messages, in their order.
+        """
+        slow: dict[str, list[float]] = {task: [] for task in tasks}
+        for index, seconds in zip(self.slow_at, self.slow, strict=True):
+            slow[tasks[index]].append(seconds)
+        parts = {}
+        for task, handled in Counter(tasks).items():
+            quick = handled - len(slow[task]) if self.quick else 0
+            seconds = self.seconds * quick / max(1, self.quick)
+            parts[task] = RunResult(handled, None, quick, seconds, tuple(slow[task]))
+        return parts
 
 
 def _full_name(kind: type[BaseException]) -> str:
@@ -234,11 +274,29 @@ def _at_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
     return DeadLetterIt()
 
 
+CallOf = Callable[[Message], ShownCall | None]
+"""Returns the task that a message calls, with what may be shown of its arguments."""
+
+
+def calls_nothing(_message: Message) -> None:
+    """The calls of a handler without tasks."""
+
+
 logger = logging.getLogger("qdo.worker")
 
 
-def report(level: int, place: Delivery, message: Message, failure: Failure, text: str, *arguments: object) -> None:
+def report(
+    level: int,
+    place: Delivery,
+    message: Message,
+    failure: Failure,
+    text: str,
+    *arguments: object,
+    call_of: CallOf = calls_nothing,
+) -> None:
     """Logs a failure with ``queue``, ``partition``, ``message_id``, ``attempt`` and ``error`` as fields.
+
+    If the message calls a task, the text begins with the call, and ``task`` and ``arguments`` are fields, too.
 
     The error may have been raised in another process, so that there is only the text of its traceback. That goes with
     the first attempt and with errors, where logging's own formatters show it.
@@ -254,7 +312,9 @@ def report(level: int, place: Delivery, message: Message, failure: Failure, text
         "attempt": place.attempt,
         "error": failure.kind,
     }
-    file, line, function, _ = logger.findCaller(stacklevel=2)
+    if (call := call_of(message)) is not None:
+        fields, text, arguments = fields | call._asdict(), f"%s: {text}", (call, *arguments)
+    file, line, function, _ = logger.findCaller(stacklevel=3)
     record = logger.makeRecord(
         logger.name, level, file, line, text, (*arguments, failure), None, function, extra=fields
     )

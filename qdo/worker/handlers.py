@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qdo.errors import HandlerError, InvalidArgument
-from qdo.worker.failure import Delivery, Failure
+from qdo.worker.failure import CallOf, Delivery, Failure, calls_nothing
 from queuey.client import Message
 from queuey.client.calls import tracing
 from queuey.client.calls.call import encode_value
@@ -114,20 +114,25 @@ def load_handler(name: str) -> Handler:
     return found
 
 
-def traced(handler: Any) -> Any:  # noqa: ANN401 - plain or async
-    """Returns a handler that runs in a span of its message's trace, if tracing is on; else itself."""
+def traced(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or async; what as_handler() returns
+    """Returns a handler that runs in a span of its message's trace, if tracing is on; else itself.
+
+    The span names the task that a message calls, if the handler has tasks; ``tasks`` has them if it is only one of
+    their methods.
+    """
     if not tracing.enabled():
         return handler
+    call_of: CallOf = getattr(tasks or handler, "call_of", calls_nothing)
     if is_async(handler):
 
         async def handle_async(message: Message, context: object) -> None:
-            with tracing.handling(delivery().partition.queue.name, message):
+            with tracing.handling(delivery().partition.queue.name, message, call_of(message)):
                 await handler(message, context)
 
         return handle_async
 
     def handle(message: Message, context: object) -> object:
-        with tracing.handling(delivery().partition.queue.name, message):
+        with tracing.handling(delivery().partition.queue.name, message, call_of(message)):
             return handler(message, context)
 
     return handle

@@ -20,7 +20,12 @@ from qdo.worker.failure import RunResult
 BUCKETS = (QUICK, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds in seconds."""
 
-_BY_QUEUE = {
+MAX_TASKS = 200
+OTHER_TASKS = "(others)"
+"""Max names of tasks in labels, and what stands for all others: a program may make tasks while it runs."""
+_LABELS = ("queue", "task")
+
+_BY_TASK = {
     "handled": "Messages handled.",
     "failed": "Attempts that failed.",
     "retried": "Failed attempts that another one follows.",
@@ -50,10 +55,12 @@ class WorkerMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        self._counts: dict[str, Counter[str]] = {name: Counter() for name in _BY_QUEUE}
+        self._counts: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _BY_TASK}
+        """By queue and task."""
+        self._tasks: set[str] = set()
         self._plain: Counter[str] = Counter()
         self._rebalances: Counter[str] = Counter()
-        self._cells: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(BUCKETS) + 2))
+        self._cells: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * (len(BUCKETS) + 2))
         self.in_flight = 0
         self.owned = self.unseen = 0
         self.oldest = self.refused = 0.0
@@ -66,16 +73,23 @@ class WorkerMetrics(Collector):
         if self._registry is not None:
             self._registry.unregister(self)
 
-    def ran(self, queue: str, ran: RunResult) -> None:
-        cells = self._cells[queue]
+    def ran(self, queue: str, ran: RunResult, task: str = "") -> None:
+        key = queue, self._shown(task) if task else ""
+        cells = self._cells[key]
         cells[0] += ran.seconds + sum(ran.slow)
         cells[1] += ran.quick
         for seconds in ran.slow:
             cells[bisect_left(BUCKETS, seconds) + 1] += 1
-        self._counts["handled"][queue] += ran.handled
+        self._counts["handled"][key] += ran.handled
 
-    def count(self, name: str, queue: str) -> None:
-        self._counts[name][queue] += 1
+    def count(self, name: str, queue: str, task: str = "") -> None:
+        self._counts[name][queue, self._shown(task) if task else ""] += 1
+
+    def _shown(self, task: str) -> str:
+        if task not in self._tasks and len(self._tasks) >= MAX_TASKS:
+            return OTHER_TASKS
+        self._tasks.add(task)
+        return task
 
     def note(self, name: str) -> None:
         self._plain[name] += 1
@@ -89,10 +103,10 @@ class WorkerMetrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        for name, text in _BY_QUEUE.items():
-            family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=("queue",))
-            for queue, number in sorted(self._counts[name].copy().items()):
-                family.add_metric((queue,), number)
+        for name, text in _BY_TASK.items():
+            family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=_LABELS)
+            for key, number in sorted(self._counts[name].copy().items()):
+                family.add_metric(_labels(key), number)
             yield family
         yield self._seconds()
         for name, text in _PLAIN.items():
@@ -116,12 +130,17 @@ class WorkerMetrics(Collector):
 
     def _seconds(self) -> Metric:
         family = HistogramMetricFamily(
-            "qdo_handler_seconds", "Time in the handler of messages that were handled.", labels=("queue",)
+            "qdo_handler_seconds", "Time in the handler of messages that were handled.", labels=_LABELS
         )
-        for queue, cells in sorted(self._cells.copy().items()):
+        for key, cells in sorted(self._cells.copy().items()):
             so_far, buckets = 0.0, []
             for bound, number in zip((*map(str, BUCKETS), "+Inf"), cells[1:], strict=True):
                 so_far += number
                 buckets.append((bound, so_far))
-            family.add_metric((queue,), buckets, cells[0])
+            family.add_metric(_labels(key), buckets, cells[0])
         return family
+
+
+def _labels(key: tuple[str, str]) -> tuple[str, ...]:
+    """Returns the values of labels; messages that call none of the worker's tasks have no label for it."""
+    return key if key[1] else key[:1]

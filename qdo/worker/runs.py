@@ -9,7 +9,7 @@ from typing import Protocol
 
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import CallOf, Delivery, Failure, RunResult
 from queuey.client import Message
 
 
@@ -34,11 +34,13 @@ class MessageRun:
         settled: Its progress is recorded; later results do not count.
         state: The last state that the handler has set, in any thread: the number of its message, and JSON.
         state_seen: The last state that was passed on.
+        to_stop: The numbers of messages whose handlers are asked to stop.
+        tell_to_stop: Called with each of these, for executors that cannot check them.
     """
 
     __slots__ = (
-        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked", "messages",
-        "seen", "settled", "since", "state", "state_seen", "tell", "told",
+        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked",
+        "messages", "seen", "settled", "since", "state", "state_seen", "tell", "tell_to_stop", "to_stop", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -52,6 +54,18 @@ class MessageRun:
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
+        self.to_stop: frozenset[int] = frozenset()
+        self.tell_to_stop: Callable[[int], None] | None = None
+
+    def is_asked_to_stop(self) -> bool:
+        """Returns whether that is so of the present message."""
+        return self.handled in self.to_stop
+
+    def ask_to_stop(self, number: int) -> None:
+        """Asks the handler of one of the messages to stop."""
+        self.to_stop = self.to_stop | {number}
+        if self.tell_to_stop is not None:
+            self.tell_to_stop(number)
 
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state
@@ -145,7 +159,7 @@ _LONG = 60.0
 """Min seconds for which a handler has had a message when that is first logged."""
 
 
-def age_of(run: MessageRun, partition: Partition, now: float) -> float:
+def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -> float:
     """Returns how long a run has been handling its present message, as far as known; logs it if that is long."""
     if run.handled != run.seen or not run.begun:
         run.seen, run.since, run.told = run.handled, now, 0.0
@@ -154,8 +168,9 @@ def age_of(run: MessageRun, partition: Partition, now: float) -> float:
         run.told = age
         message = run.messages[run.seen]
         fields = {"queue": partition.queue.name, "partition": partition.number, "message_id": message.id}
-        text = "a handler has been running with message %s of %s for %.0f s"
-        logger.warning(text, message.id, partition, age, extra=fields)
+        text = "a handler has been running with %smessage %s of %s for %.0f s"
+        call = call_of(message)
+        logger.warning(text, "" if call is None else f"{call}, ", message.id, partition, age, extra=fields)
     return age
 
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import random
 from typing import Any, Literal, NamedTuple, Protocol
 
 from qdo.settings import WorkerSettings
 from qdo.worker.failure import (
+    CallOf,
     Decision,
     Delivery,
     ExitCode,
     Failure,
+    RunResult,
     SkipMessage,
     StopTheWorker,
     TaskRetry,
+    calls_nothing,
     decide,
     report,
 )
 from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.runs import Executor
+from qdo.worker.runs import Executor, MessageRun
 from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -45,6 +48,8 @@ class Handling(NamedTuple):
         prepare: Run beside the messages when the worker starts; None: nothing.
         retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
         task_of: Returns the task that a message calls, or None if it calls no known task.
+        call_of: Returns the call of a message for the log, or None if it calls no task.
+        names_of: Returns the names of the tasks of messages that were handled, or is None if the handler has no tasks.
     """
 
     runner: Executor
@@ -60,6 +65,8 @@ class Handling(NamedTuple):
     prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
     task_of: TaskOf = lambda _message: None
+    call_of: CallOf = calls_nothing
+    names_of: Callable[[Sequence[Message]], list[str]] | None = None
 
     def decided(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
         """Returns what becomes of a message whose attempt has failed; counts the failure and calls the hooks."""
@@ -67,22 +74,37 @@ class Handling(NamedTuple):
         if not isinstance(decision, StopTheWorker) or decision.why == "message":
             self.failed(place, message, failure)
         if isinstance(decision, StopTheWorker) and decision.why != "asked":
-            report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
+            self.report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
         elif isinstance(decision, SkipMessage):
             text = "given up after %d attempts and passed over, as %s: %s"
-            report(logging.ERROR, place, message, failure, text, place.attempt, decision.reason)
+            self.report(logging.ERROR, place, message, failure, text, place.attempt, decision.reason)
         return decision
 
+    def report(
+        self, level: int, place: Delivery, message: Message, failure: Failure, text: str, *arguments: object
+    ) -> None:
+        report(level, place, message, failure, text, *arguments, call_of=self.call_of)
+
+    def ran_tasks(self, queue: str, run: MessageRun, ran: RunResult) -> None:
+        """Counts the messages of a run that were handled, by task."""
+        names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
+        for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
+            self.metrics.ran(queue, result, task)
+
+    def count_message(self, name: str, queue: str, message: Message) -> None:
+        task = self.task_of(message)
+        self.metrics.count(name, queue, "" if task is None else task.name)
+
     def failed(self, place: Delivery, message: Message, failure: Failure) -> None:
-        self.metrics.count("failed", place.partition.queue.name)
+        self.count_message("failed", place.partition.queue.name, message)
         self.hooks.call("failed", message, place, failure)
 
     def retrying(self, place: Delivery, message: Message, failure: Failure, seconds: float) -> None:
-        self.metrics.count("retried", place.partition.queue.name)
+        self.count_message("retried", place.partition.queue.name, message)
         self.hooks.call("retrying", message, place, failure, seconds)
 
     def given_up(self, place: Delivery, message: Message, failure: Failure, how: Literal["dead", "skipped"]) -> None:
-        self.metrics.count(how, place.partition.queue.name)
+        self.count_message(how, place.partition.queue.name, message)
         self.hooks.call("dead", message, place, failure)
 
     def broken(self, error: BaseException) -> None:

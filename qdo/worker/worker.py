@@ -37,7 +37,7 @@ from qdo.worker import handlers
 from qdo.worker.claim_source import Claims, ClaimSource
 from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
-from qdo.worker.failure import ExitCode, Failure, StopTheWorker
+from qdo.worker.failure import ExitCode, Failure, StopTheWorker, calls_nothing
 from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.offset_source import OffsetSource
@@ -130,6 +130,8 @@ class Worker:
             prepare=getattr(found, "prepare", None),
             retry_of=getattr(found, "retry_of", lambda _message, _failure: None),
             task_of=task_of,
+            call_of=getattr(found, "call_of", calls_nothing),
+            names_of=getattr(found, "names_of", None),
         )
         self._source: Source
         if isinstance(consumer, Claims):
@@ -394,7 +396,7 @@ def _runner(
         text = "a thread cannot be stopped, so use processes, or make it async"
         raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")
     if getattr(tasks, "is_mixed", False):
-        threads = ThreadExecutor(handlers.traced(tasks.call_plain), None, settings.threads, seconds, hooks)
+        threads = ThreadExecutor(handlers.traced(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
         shared = found, factory, settings.tasks, seconds, hooks
         return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=task_of)
     if is_async(found):

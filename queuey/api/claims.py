@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from queuey.api.messages import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
+from queuey.deadletters import Attempt
 from queuey.terminal.texts import plural
 from queuey.time_parsing import iso, length
 from queuey.titles import age, instant, titled
@@ -47,7 +48,11 @@ class JobsQuery(LimitQuery, frozen=True, kw_only=True):
     """The jobs to show."""
 
     states: Annotated[
-        bool, Meta(description=f"Show the states that workers have set; `limit` is then at most {MAX_STATES}")
+        bool,
+        Meta(
+            description="Show the states that workers have set, the task that each calls and the last failed attempt; "
+            f"`limit` is then at most {MAX_STATES}"
+        ),
     ] = False
 
 
@@ -134,11 +139,16 @@ class States(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True, omit_defaults=True):
-    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter."""
+    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter.
+
+    Attributes:
+        cancelled: The job was cancelled: its worker is asked to stop. Only after a renewal.
+    """
 
     receipt: str
     status: Literal["ok", "superseded"]
     expires: float | None = None
+    cancelled: bool = False
 
 
 class Settled(Struct, frozen=True, tag_field="status", tag="ok"):
@@ -185,7 +195,7 @@ class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_fie
 
 
 class PartitionClaims(Struct, frozen=True):
-    """Messages of one partition that were delivered and not acknowledged: ``claimed``, or ``waiting`` for delivery.
+    """Messages of one partition that were delivered and not acknowledged; each counts once.
 
     Example:
         >>> jobs = client.job_queue("orders")
@@ -194,11 +204,14 @@ class PartitionClaims(Struct, frozen=True):
         1
 
     Attributes:
-        waiting: Released or expired; they are delivered next, or when the delay of their release is over.
+        claimed: A worker has them.
+        waiting: Released, or their claims have expired; they are delivered next.
+        retrying: Released with a delay that is not over. 0 from a service of 0.1.0, which counts them among the others.
     """
 
     claimed: Count
     waiting: Count
+    retrying: Count = 0
 
 
 class ClaimCounts(Struct, frozen=True, tag_field="status", tag="ok"):
@@ -215,6 +228,7 @@ class ClaimCounts(Struct, frozen=True, tag_field="status", tag="ok"):
     claimed: Count
     waiting: Count
     partitions: dict[int, PartitionClaims]
+    retrying: Count = 0
 
 
 class QueueSize(Struct, frozen=True, tag_field="status", tag="ok"):
@@ -231,7 +245,7 @@ class QueueSize(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The messages of a queue, counted by what they wait for.
+    """The messages of a queue, counted by what they wait for: a job is waiting, delayed, claimed or retrying.
 
     Example:
         >>> backlog = client.job_queue("orders").backlog()
@@ -239,7 +253,7 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         (2, 0, 0)
 
     Attributes:
-        waiting: Messages that a claim could get, now or when the delay of their release is over.
+        waiting: Messages that a claim could get now.
         exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
         delayed: Messages that are not due yet.
         claimed: Messages that a worker has.
@@ -247,6 +261,8 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         dead: Messages in ``<queue>.dead``.
         oldest: Time of the oldest message that is not done, in seconds since 1970; None: there is none.
         due: Time when the next delayed message is due, in seconds since 1970; None: none is delayed.
+        retrying: Messages that failed, or were released, with a delay that is not over; then they wait again. 0 from a
+            service of 0.1.0, which counts them among the others.
     """
 
     waiting: Count
@@ -257,6 +273,7 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
     dead: Count
     oldest: Annotated[float | None, titled(unit=age)]
     due: Annotated[float | None, titled(unit=instant)]
+    retrying: Count = 0
 
 
 def backlog_text(backlog: Backlog, now: float) -> str:
@@ -266,30 +283,64 @@ def backlog_text(backlog: Backlog, now: float) -> str:
     due = "" if backlog.due is None else f" (the next is due at {iso(backlog.due)})"
     return (
         f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
-        f"{backlog.claimed} claimed, {plural(backlog.dead, 'dead letter')}{age}"
+        f"{backlog.claimed} claimed, {backlog.retrying} retrying, {plural(backlog.dead, 'dead letter')}{age}"
     )
+
+
+JobStatus = Literal["claimed", "retrying", "waiting"]
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that was delivered and is not acknowledged.
 
     Attributes:
+        status: ``claimed``; ``retrying``: released with a delay that is not over; ``waiting``: its claim has ended.
         worker: Name of its worker, or of its last one.
         expires: End of the claim, or of the delay of its release, in seconds since 1970; null: it has ended.
         state: The state that its worker has set; null: none. Only with ``states``.
         state_at: When it was set, in seconds since 1970; null: never. Only with ``states``.
+        task, arguments: Name of the task that it calls, and a short form of the arguments. Only with ``states``, and if
+            it calls one.
+        failure: The last failed attempt, with at most 200 characters of its text. Only with ``states``, and if there is
+            one.
     """
 
     message_id: Id
     partition: Partition
     deliveries: Count
+    status: JobStatus
     worker: str
     expires: float | None
     state: Any = UNSET
     state_at: float | UnsetType | None = UNSET
+    task: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    failure: Attempt | UnsetType = UNSET
 
 
 class Jobs(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Claimed messages; those whose claims have ended or end first come first."""
+    """Delivered messages; those whose claims have ended or end first come first."""
 
     jobs: list[Job]
+
+
+class CancelledJob(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The result of a cancellation.
+
+    Attributes:
+        job: ``removed``: it waited, and is not delivered any more; ``claimed``: its worker is asked to stop, and it is
+            not delivered again; ``done``: it was done before, or removed.
+    """
+
+    job: Literal["removed", "claimed", "done"]
+
+
+class RetriedJob(Struct, frozen=True, tag_field="status", tag="ok"):
+    """The result of a retry.
+
+    Attributes:
+        job: ``waiting``: the next claim can get it; ``claimed``: a worker has it, and nothing was changed; ``done``: it
+            is done, or removed.
+    """
+
+    job: Literal["waiting", "claimed", "done"]

@@ -271,6 +271,7 @@ Code = Literal[
     "attempt",
     "state",
     "waiting",
+    "retrying",
     "unclaimed",
     "done",
     "dead_letter",

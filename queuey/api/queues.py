@@ -236,11 +236,13 @@ class PartitionExplanation(PartitionInfo, frozen=True, kw_only=True):
         shown: The part that range reads show, as a clause.
         claimed: Messages that a worker has; null: the queue cannot be claimed from.
         waiting: Messages that were delivered before and wait for the next delivery; null likewise.
+        retrying: Messages that were released with a delay that is not over; null likewise.
     """
 
     shown: Annotated[str, titled("reads show")]
     claimed: Count | None
     waiting: Annotated[Count | None, titled("to deliver again")]
+    retrying: Count | None = None
 
 
 class QueueExplanation(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):

@@ -6,15 +6,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, KEEPING, Entry, Group, MoveStep, grouped
+from queuey.claims.entries import FORMAT, KEEPING, CancellingEntry, Entry, Group, MoveStep, grouped
 from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, may_expire
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import LATEST_END, MOST_ABOVE, MOST_OUTSTANDING, ClaimTiming, LastDelivery, State
 from queuey.ids import Position
@@ -22,24 +22,6 @@ from queuey.messages import Message, bytes_at_most, rendered_bytes
 
 MOST_IDS = 1000
 """Max ids in one entry."""
-
-
-class Poll(msgspec.Struct, gc=False):
-    """One caller's request for messages.
-
-    Attributes:
-        limit: Max messages.
-        ttl: Seconds of the claims; 0: only show messages.
-        max_bytes: Bytes of the messages in the answer, not counting the last one.
-        worker: The caller's name for itself; blank: none.
-        given: Its messages, set by :meth:`EntryDraft.deliver`.
-    """
-
-    limit: int
-    ttl: float
-    max_bytes: int
-    worker: str = ""
-    given: list[Message] = []
 
 
 Delay = float | Callable[[ClaimReceipt, int], float]
@@ -79,7 +61,7 @@ class EntryDraft:
         """Messages whose claims the entry may have begun or ended, apart from deliveries."""
         self._places = None
         if limits is not None:
-            self._places = Places(state, limits, now, self.expired, self._is_live, self._changed)
+            self._places = Places(state, limits, now, self.expired, self.is_live, self._changed)
         self._timing = timing
         self.size = 0
         """Ids in the entry, about."""
@@ -107,8 +89,9 @@ class EntryDraft:
         self._keeps = state.keeps
         self._new = 0
         self._released_all = False
+        self._cancels: dict[Position, None] = {}
 
-    def _latest(self) -> Position:
+    def latest(self) -> Position:
         """Returns the highest position of a message that some process's clock has reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
@@ -145,7 +128,7 @@ class EntryDraft:
             status = self._status(receipt, position)
             until = 0
             if status is ReceiptStatus.DONE:
-                if position not in self._state.outstanding and (position > self._latest() or self._key_of is not None):
+                if position not in self._state.outstanding and (position > self.latest() or self._key_of is not None):
                     status = ReceiptStatus.FINAL
                 elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
                     status = ReceiptStatus.SUPERSEDED
@@ -153,7 +136,7 @@ class EntryDraft:
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
-            found.append(Settlement(receipt, status, until / 1000))
+            found.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
         return found
 
     def _may_claim(self, position: Position) -> bool:
@@ -167,11 +150,11 @@ class EntryDraft:
 
     def _has_another(self, position: Position) -> bool:
         """Returns whether another caller of an ordered queue has a message of the same key."""
-        return self._waiting is not None and has_another(self._state, position, self._is_ended_here, self._may_again)
+        return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_again)
 
-    def _is_live(self, position: Position) -> bool:
+    def is_live(self, position: Position) -> bool:
         """Returns whether a message has a live claim after this entry, not counting deliveries."""
-        if self._is_ended_here(position) or position in self._releases:
+        if self.is_ended_here(position) or position in self._releases:
             return False
         return position in self._renewals or (not self._released_all and self._state.is_live(position, self.expired))
 
@@ -213,6 +196,8 @@ class EntryDraft:
         claim = self._state.outstanding.get(position)
         if claim is None:
             return 0
+        if self._end_cancelled(position):
+            return 0
         seconds = delay(receipt, claim.deliveries) if callable(delay) else delay
         if claim.expires or seconds:
             self._releases[position] = None
@@ -230,6 +215,31 @@ class EntryDraft:
         self._released_all = True
         self._renewals.clear()
         self._releases.clear()
+
+    def was_delivered(self, position: Position) -> bool:
+        return position in self._state.outstanding
+
+    def ask_to_stop(self, position: Position) -> None:
+        """Marks a live claim: its worker learns of it, and the message will not be delivered again."""
+        self._cancels[position] = None
+        self.size += 1
+
+    def begin_ended(self, position: Position) -> bool:
+        """Begins a claim that has ended, of a message that was never delivered; returns whether it may."""
+        if self._key_of is not None or not self._may_claim(position):
+            return False
+        self._renewals[position] = 1
+        self._changed.add(position)
+        self.size += 1
+        return True
+
+    def _end_cancelled(self, position: Position) -> bool:
+        """Ends a message that an operator has cancelled; returns False if it is not."""
+        if position not in self._state.cancelled and position not in self._cancels:
+            return False
+        self._finals[position] = None
+        self.size += 1
+        return True
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Returns the status of receipts; changes nothing."""
@@ -270,32 +280,33 @@ class EntryDraft:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._finals[position] = None
                 self.size += 1
-                if self._covers is not None:
+                if self._covers is not None and position not in self._state.cancelled:
                     self._covers.withdraw(position)
 
     def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
         """Makes messages dead letters in the queue ``target``, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
-                self._outs[position] = target
-                self._note_lapse(position)
-                self.size += 1
+                self._make_dead_letter(position, target)
+
+    def _make_dead_letter(self, position: Position, target: str) -> None:
+        self._outs[position] = target
+        self._note_lapse(position)
+        self.size += 1
 
     def keep(self) -> None:
         """Marks the log: from now on reads for claims must show expired messages."""
-        if not self._keeps:
-            self._keeps = True
-            self.size += 1
+        self.size += not self._keeps
+        self._keeps = True
 
     def expire(self, ended: EndedMessages, target: str) -> None:
         """Makes expired messages dead letters in the queue ``target``, as many as there is room for."""
         room = min(MOST_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
         for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
-            self._outs[position] = target
-            self._note_lapse(position)
-            self.size += 1
-            if self._covers is not None:
-                self._covers.withdraw(position)
+            if not self._end_cancelled(position):
+                self._make_dead_letter(position, target)
+                if self._covers is not None:
+                    self._covers.withdraw(position)
 
     def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
         """Makes claimed messages dead letters in the queue ``target``."""
@@ -308,9 +319,10 @@ class EntryDraft:
             elif status is ReceiptStatus.DONE:
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
-                self._outs[position] = target
                 self._changed.add(position)
-                self.size += 1
+                if not self._end_cancelled(position):
+                    self._outs[position] = target
+                    self.size += 1
             found.append(Settlement(receipt, status))
         return found
 
@@ -372,7 +384,7 @@ class EntryDraft:
         if self._waiting is None:
             return there, None
         there.sort(key=lambda message: message.position)
-        return there, OrderCheck(self._state, self._waiting, self._is_ended_here, self._may_again)
+        return there, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_again)
 
     def _claim(self, poll: Poll) -> None:
         """Adds the deliveries of a caller."""
@@ -396,7 +408,7 @@ class EntryDraft:
             choice = partial((order if poll.ttl else order.aside()).allows, caller)
         return choice if free is None else partial((free if poll.ttl else free.aside()).allows, choice)
 
-    def _is_ended_here(self, position: Position) -> bool:
+    def is_ended_here(self, position: Position) -> bool:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _in_time(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
@@ -404,10 +416,9 @@ class EntryDraft:
 
         Clocks differ: another process may have passed such a message before and have delivered the next one of its key.
         """
-        latest = self._latest()[0]
-        done = done and not self._keeps
+        latest = self.latest()[0]
         late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
-        for message in late[: max(0, MOST_IDS - self.size)] if done else ():
+        for message in late[: max(0, MOST_IDS - self.size)] if done and not self._keeps else ():
             self._finals[message.position] = None
             self.size += 1
         return [message for message in fresh if message.expires > latest]
@@ -431,7 +442,8 @@ class EntryDraft:
         return not self._covers.is_duplicate(message)
 
     def _may_again(self, position: Position, most: int = 0) -> bool:
-        if not self._state.has_ended(position, self.expired) or self._is_touched(position):
+        is_free = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
+        if not is_free or self._is_touched(position):
             return False
         return not most or self._state.outstanding[position].deliveries < most
 
@@ -439,14 +451,9 @@ class EntryDraft:
         return not self._state.is_known(position) and not self._is_touched(position)
 
     def _is_touched(self, position: Position) -> bool:
-        return (
-            position in self._finals
-            or position in self._claims
-            or position in self._renewals
-            or position in self._releases
-            or position in self._outs
-            or position in self._superseded
-        )
+        if position in self._claims or position in self._renewals or position in self._releases:
+            return True
+        return self.is_ended_here(position)
 
     # Moves to another queue
 
@@ -566,7 +573,8 @@ class EntryDraft:
         """
         outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
-        return Entry(
+        make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
+        return make(
             format=KEEPING if self._keeps else FORMAT,
             token=token,
             at=self.now,
@@ -579,8 +587,7 @@ class EntryDraft:
             deleted=deleted,
             snapshot=snapshot,
             outs=[
-                (one, target, outstanding[one].deliveries if one in outstanding else 0)
-                for one, target in self._outs.items()
+                (one, to, outstanding[one].deliveries if one in outstanding else 0) for one, to in self._outs.items()
             ],
             sent=self._sent,
             release_all=self._released_all,

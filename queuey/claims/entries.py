@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -96,6 +98,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
             not keep keys.
     """
 
+    cancels: ClassVar[Sequence[Position]] = ()
+
     format: int = FORMAT
     token: int = 0
     at: int = 0
@@ -118,6 +122,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     keys: list[list[int]] = []
 
 
+class CancellingEntry(Entry, frozen=True, array_like=True):
+    """An entry by which an operator cancels messages. Version 0.1.0 reads it as one that does not.
+
+    Attributes:
+        cancels: Claimed messages whose workers are asked to stop: they will not be delivered again.
+    """
+
+    cancels: list[Position] = []  # type: ignore[misc] # others have none
+
+
 def grouped(expiries: dict[Position, int]) -> list[Group]:
     groups: defaultdict[int, list[Position]] = defaultdict(list)
     for position, expires in expiries.items():
@@ -127,7 +141,7 @@ def grouped(expiries: dict[Position, int]) -> list[Group]:
 
 encode_entry = msgspec.msgpack.Encoder().encode
 """Encodes an entry."""
-_entries = msgspec.msgpack.Decoder(Entry)
+_entries = msgspec.msgpack.Decoder(CancellingEntry)
 _any = msgspec.msgpack.Decoder()
 
 

@@ -86,8 +86,13 @@ class ReceiptStatus(enum.Enum):
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Result of one receipt, and the new expiry of its claim (seconds since 1970; 0: it has none)."""
+    """Result of one receipt, and the new expiry of its claim (seconds since 1970; 0: it has none).
+
+    Attributes:
+        cancelled: The worker is asked to stop.
+    """
 
     receipt: ClaimReceipt
     status: ReceiptStatus
     expires: float = 0.0
+    cancelled: bool = False

@@ -21,6 +21,7 @@ from bisect import insort
 from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Literal
 
 import msgspec
 
@@ -43,6 +44,8 @@ SUPERSEDED_FOR = 86_400_000
 MOST_UNDELETED = 20_000
 """Max messages that are to be deleted and may be there still."""
 
+_NO_POSITIONS: set[Position] = set()
+"""Shared by all states without cancelled messages, which is most of them; never changed."""
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
 _WEIGHT = 5300
@@ -139,8 +142,14 @@ class _Snapshot(msgspec.Struct, array_like=True):
     resting: list[Position]
 
 
+class _CancellingSnapshot(_Snapshot, array_like=True):
+    """A snapshot of a state with cancelled messages. Version 0.1.0 reads it as one without."""
+
+    cancelled: list[Position] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Snapshot)
+_decoder = msgspec.msgpack.Decoder(_CancellingSnapshot)
 
 
 class State:
@@ -166,6 +175,7 @@ class State:
         resting: Messages that were released with a delay: they are claimed, and nobody works on them.
         vacated: How many messages were done or began to rest.
         keeps: Expired messages become dead letters, so reads for claims must show them.
+        cancelled: Outstanding messages that will not be delivered again.
     """
 
     def __init__(self) -> None:
@@ -186,6 +196,7 @@ class State:
         self.resting: set[Position] = set()
         self.vacated = 0
         self.keeps = False
+        self.cancelled = _NO_POSITIONS
         self._forget_from = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
@@ -247,6 +258,8 @@ class State:
             self._renew_all(entry)
         if entry.claims:
             self._claim_all(entry)
+        if entry.cancels:
+            self.cancelled = self.cancelled | (self.outstanding.keys() & entry.cancels)
         self._pass(number, entry)
         if self.superseded and (entry.at > self._forget_from or len(self.superseded) > MOST_SUPERSEDED):
             self._forget(entry.at)
@@ -306,6 +319,8 @@ class State:
             else:
                 deliveries = before.deliveries + 1
                 outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key)
+                if self.cancelled:
+                    self.cancelled.discard(position)  # Version 0.1.0 delivers it all the same.
             self._ended.pop(position, None)
             self.resting.discard(position)
             heappush(self._expiries, (expires, position))
@@ -331,6 +346,8 @@ class State:
         if claim is not None:
             self._ended.pop(position, None)
             self.resting.discard(position)
+            if self.cancelled:
+                self.cancelled.discard(position)
             self.vacated += 1
             if claim.key:
                 self._free_key(position, claim.key)
@@ -473,11 +490,17 @@ class State:
         claim = self.outstanding.get(position)
         return claim is not None and expired <= claim.expires <= expired + LATEST_END and position not in self.resting
 
+    def standing(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
+        """Returns what an outstanding message is: live, released with a delay, or free because its claim has ended."""
+        if self.has_ended(position, expired):
+            return "waiting"
+        return "retrying" if position in self.resting else "claimed"
+
     def live(self, expired: int) -> int:
         """Returns how many messages are live (:meth:`is_live`)."""
-        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_resting(expired)
+        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_retrying(expired)
 
-    def count_resting(self, expired: int) -> int:
+    def count_retrying(self, expired: int) -> int:
         """Returns how many messages were released with a delay that is not over."""
         return sum(not self.has_ended(position, expired) for position in self.resting)
 
@@ -492,7 +515,7 @@ class State:
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
         covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
-        snapshot = _Snapshot(
+        fields = (
             KEEPING if self.keeps else FORMAT,
             self.number,
             self.cursor,
@@ -509,7 +532,9 @@ class State:
             [claim.key for claim in last] if self.busy else [],
             sorted(self.resting),
         )
-        return _encoder.encode(snapshot)
+        if self.cancelled:
+            return _encoder.encode(_CancellingSnapshot(*fields, sorted(self.cancelled)))
+        return _encoder.encode(_Snapshot(*fields))
 
     @classmethod
     def decode(cls, body: bytes) -> State:
@@ -546,6 +571,7 @@ class State:
         for position, key in zip(list(state.outstanding), found.keys, strict=False):
             state._note_keys([position], [key])
         state.resting = set(found.resting)
+        state.cancelled = set(found.cancelled) if found.cancelled else _NO_POSITIONS
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()
         return state

@@ -12,7 +12,7 @@ import time
 from contextlib import closing, suppress
 from functools import partial
 from subprocess import PIPE, Popen
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -22,7 +22,8 @@ from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, 
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
 from queuey.terminal.signals import handled
-from queuey.terminal.texts import plural, printable
+from queuey.terminal.task_calls import ShownCall
+from queuey.terminal.texts import plural, printable, shortened
 from queuey.time_parsing import length
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ LOST = "Another caller has the message by now, or the queue was purged."
 MAX_REASON_BYTES = 2048
 """Max bytes of a program's standard error, counted from its end, that become the reason of a failure."""
 MAX_STATES, MAX_SHOWN = 100, 60
-"""Max jobs whose states the service shows in one call; max characters of a state in a line."""
+"""Max jobs whose states the service shows in one call; max characters of a state or an error in a line."""
 STDERR_TIMEOUT = 1.0
 """Timeout for standard error to close after the program has ended, in seconds."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -130,11 +131,19 @@ def release(
 def jobs(
     client: Client,
     queue: Queue,
+    act: Annotated[Literal["cancel", "retry"] | None, typer.Argument(help="Cancel jobs, or retry them now.")] = None,
+    message: Annotated[list[str] | None, typer.Argument(help="Their ids: [PARTITION:]ID.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
 ) -> None:
-    """Show how much is to be done, and which messages are claimed: by whom, for how long, with what state."""
+    """Show how much is to be done, and the messages that were delivered: by whom, for how long, why they failed last.
+
+    With --limit up to 100 each has its task with the arguments, the state that its worker has set, and its last error.
+    """
     from queuey.client.results import OutstandingJob
 
+    if act is not None:
+        _act(client.job_queue(queue), act, message or [])
+        return
     backlog = client.job_queue(queue).backlog()
     found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
@@ -142,25 +151,57 @@ def jobs(
         OutstandingJob,
         found,
         ("message", lambda job: f"{job.partition}:{job.message_id}"),
+        *([("task", _task)] if any(one.task for one in found) else []),
+        ("status", lambda job: job.status or ("claimed" if job.expires else "waiting")),
         "deliveries",
         ("worker", lambda job: job.worker or "-"),
         ("left", lambda job: _left(job, now)),
         *([("state", _state)] if any(one.state is not None for one in found) else []),
+        *([("last error", _error)] if any(one.failure is not None for one in found) else []),
     )
     text = f"{backlog_text(backlog, now)}."
     output.show(msgspec.to_builtins(backlog) | {"jobs": found}, (text, table) if found else text)
 
 
+def _act(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
+    """Cancels jobs, or retries them now; prints what each is then."""
+    if not messages:
+        raise typer.BadParameter(f"there is no job to {act}: queuey jobs {jobs.name} shows ids", param_hint="MESSAGE")
+    for message in messages:
+        job = jobs.cancel(message) if act == "cancel" else jobs.retry(message)
+        output.show({"message": message, "job": job}, f"{message} {_ACTS[act, job]}")
+
+
+_ACTS = {
+    ("cancel", "removed"): "is removed.",
+    ("cancel", "claimed"): "is claimed: its worker is asked to stop, and it is not tried again.",
+    ("cancel", "done"): "was done before.",
+    ("retry", "waiting"): "can be claimed now.",
+    ("retry", "claimed"): "is claimed: a worker has it.",
+    ("retry", "done"): "is done, or was removed.",
+}
+
+
 def _state(job: OutstandingJob) -> str:
     """Returns the beginning of a job's state."""
-    text = "" if job.state is None else msgspec.json.encode(job.state).decode()
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return shortened("" if job.state is None else msgspec.json.encode(job.state).decode(), MAX_SHOWN)
+
+
+def _task(job: OutstandingJob) -> str:
+    return str(ShownCall(job.task, job.arguments)) if job.task else "-"
+
+
+def _error(job: OutstandingJob) -> str:
+    failure = job.failure
+    if failure is None:
+        return "-"
+    return shortened(f"{failure.error}: {failure.text}" if failure.text else failure.error, MAX_SHOWN)
 
 
 def _left(job: OutstandingJob, now: float) -> str:
-    """Returns how long a claim still lasts."""
+    """Returns how long a claim, or the delay of a release, still lasts."""
     if job.expires is None or job.expires <= now:
-        return "waits"
+        return "-"
     return length(math.ceil(job.expires - now))
 
 

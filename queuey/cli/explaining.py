@@ -100,7 +100,7 @@ def _groups(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
 
 def _explain_queue(client: Client, queue: str) -> None:
     found = client.explain_queue(queue)
-    claims = () if found.claims is None else ("claimed", "waiting")
+    claims = () if found.claims is None else ("claimed", "retrying", "waiting")
     columns = ("count", "oldest", "newest", "shown", *claims)
     partitions = output.table(PartitionExplanation, found.partitions, *columns, key="partition")
     output.show(found, [*found.sentences, "", partitions])

@@ -37,7 +37,7 @@ Principals = Annotated[
     typer.Option("--principal", help="Who may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
 _DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
-_BACKLOG = within("backlog", Backlog, "waiting", "delayed", "claimed", "failed", "dead", "oldest")
+_BACKLOG = within("backlog", Backlog, "waiting", "delayed", "claimed", "retrying", "failed", "dead", "oldest")
 
 Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=False)]
 

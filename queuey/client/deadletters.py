@@ -35,6 +35,7 @@ from queuey.deadletters import (
     SUFFIX,
     TTL,
     WAYS,
+    Attempt,
     Cause,
     DeadLetter,
     DeadLetterFilter,
@@ -55,6 +56,7 @@ from queuey.deadletters import (
 __all__ = [
     "SUFFIX",
     "TTL",
+    "Attempt",
     "Cause",
     "DeadLetter",
     "DeadLetterFilter",

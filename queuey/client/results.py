@@ -16,6 +16,7 @@ from queuey.api.messages import PostedMessage
 from queuey.api.schedules import ListedSchedule
 from queuey.api.values import Id
 from queuey.client.errors import ApiError, ClientError
+from queuey.deadletters import Attempt
 from queuey.messages import ChosenOptions
 from queuey.titles import instant, titled
 
@@ -339,9 +340,14 @@ class OutstandingJob(msgspec.Struct, frozen=True):
 
     Attributes:
         worker: The name of the worker that has it, or had it last.
-        expires: When its claim ends, in seconds since 1970; None: it has ended.
+        expires: When its claim, or the delay of its release, ends, in seconds since 1970; None: it has ended.
         state: The state that this worker has set; None: none, or it was not asked for.
         state_at: When it was set, in seconds since 1970.
+        status: ``claimed``; ``retrying``: released with a delay that is not over; ``waiting``: the claim has ended.
+            Blank: a service of 0.1.0 does not say.
+        task, arguments: The name of the task that it calls, and a short form of the arguments; blank if it does
+            not call one, or if states were not asked for.
+        failure: The last failed attempt, or None if no attempt has failed, or if states were not asked for.
     """
 
     message_id: str
@@ -351,6 +357,10 @@ class OutstandingJob(msgspec.Struct, frozen=True):
     expires: float | None
     state: Any = None
     state_at: float | None = None
+    status: str = ""
+    task: str = ""
+    arguments: str = ""
+    failure: Attempt | None = None
 
 
 class Schedule(ListedSchedule, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from queuey import ids
 from queuey.console import pages
 from queuey.console.sessions import Ask
 from queuey.deadletters import stored_dead_letter
+from queuey.errors import MessageNotFound
 from queuey.messages import Message, Meta
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, parse_bound
@@ -20,7 +21,7 @@ from queuey.service.browsing import Found, Wanted
 from queuey.time_parsing import point
 from queuey.web import validators
 from queuey.web.responses import Response
-from queuey.web.v1.messages import MessageNotFound, format_place, parse_place
+from queuey.web.v1.messages import format_place, parse_place
 from queuey.web.validators import Errors
 
 PAGE_SIZE = 50

@@ -86,7 +86,8 @@ def _explanation(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 
 
 def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    found: dict[str, Any] = {"backlog": None, "refusal": "", "jobs": [], "hidden": ""}
+    change = ("pause", "Pause the claims") if access.queue.claims == "open" else ("resume", "Resume the claims")
+    found: dict[str, Any] = {"backlog": None, "refusal": "", "jobs": [], "hidden": "", "change": change}
     try:
         found["backlog"] = ask.service.claims.backlog(access, MAX_COUNTED)
         jobs = ask.service.claims.outstanding(ask.enter("read"), MAX_JOBS, states=True)

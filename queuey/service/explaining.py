@@ -186,7 +186,7 @@ class Explaining:
     def _limits_of(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
         key = limited_key_of(message) if of_key else 0
-        waits = standing.code in {"waiting", "unclaimed", None} and not (standing.passed or standing.rests)
+        waits = standing.code in {"waiting", "unclaimed", None} and not standing.passed
         if not waits or not (share or key):
             return
 
@@ -271,7 +271,6 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
         target: The queue in which it is about to become a dead letter.
         worker: Name of the caller that has it, or had it last; blank: none.
         number: The log entry of the last delivery; 0: it is not outstanding.
-        rests: It was released with a delay that ends at ``expires``.
     """
 
     code: Code | None
@@ -281,7 +280,6 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     worker: str = ""
     number: int = 0
-    rests: bool = False
 
 
 def _explanation(
@@ -296,14 +294,12 @@ def _explanation(
 def _standing(position: Position, state: State, expired: int) -> _Standing:
     """Looks a message up in a state; claims that expire before ``expired`` are over (milliseconds since 1970)."""
     if (claim := state.outstanding.get(position)) is not None:
-        code: Code = "claimed" if state.is_live(position, expired) else "waiting"
         return _Standing(
-            code=code,
+            code=state.standing(position, expired),
             deliveries=claim.deliveries,
             expires=claim.expires / 1000,
             worker=claim.worker,
             number=claim.number,
-            rests=code == "waiting" and claim.expires >= expired,
         )
     if position in state.outbox:
         target, deliveries = state.outbox[position]
@@ -347,9 +343,9 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
             whom = f"By {standing.worker}." if standing.worker else "The worker gave no name."
             text = f"It is claimed until {iso(standing.expires)}, delivered {times}. {whom}"
             yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
-        case "waiting" if standing.rests:
+        case "retrying":
             text = f"It was delivered {times}, and released: claims get it from {iso(standing.expires)} on."
-            yield Reason(code="waiting", text=text, partition=number, at=standing.expires)
+            yield Reason(code="retrying", text=text, partition=number, at=standing.expires)
         case "waiting":
             text = f"It was delivered {times}, and its last claim has ended: one of the next claims gets it."
             yield Reason(code="waiting", text=text, partition=number, at=standing.expires or None)
@@ -414,6 +410,7 @@ def _partition(info: QueueInfo, number: int, stored: PartitionInfo, counts: Clai
         shown=_shown(info, stored),
         claimed=None if claims is None else claims.claimed,
         waiting=None if claims is None else claims.waiting,
+        retrying=None if claims is None else claims.retrying,
     )
 
 

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from queuey.deadletters import Cause, DeadLetterFilter, Redriven
+from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from queuey.terminal import output, times
 from queuey.terminal.commands import optional, with_parameters
 from queuey.terminal.output import Block, ToStderr
+from queuey.terminal.task_calls import shown_call
 from queuey.terminal.texts import plural
 from queuey.titles import Column, within
 
@@ -25,7 +26,15 @@ WHICH = ("partition", "since", "until", "error", "limit")
 """Options that choose among them."""
 
 _CAUSE = within("cause", Cause, "at", "attempts", "error", "text")
-COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", *_CAUSE)
+
+
+def _task(letter: DeadLetter) -> str:
+    """Returns the task that a dead letter calls, with a short form of the arguments; blank if it calls none."""
+    call = shown_call(letter.body) if letter.json else None
+    return "" if call is None else str(call)
+
+
+COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", ("task", _task), *_CAUSE)
 """Columns of a dead letter."""
 _PANEL = "Which dead letters"
 

@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return _IN_A_LINE.sub(escape, text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Returns a text of at most ``most`` characters, which ends with ``…`` if something is left out."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """Returns a count with its noun: ``1 message``, ``2,000 messages``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"

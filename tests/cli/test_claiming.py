@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -124,7 +125,7 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
 def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     """``queuey jobs`` shows the backlog, and who has which job for how long."""
     assert run("jobs", jobs).text.startswith(
-        "3 waiting (0 failed before), 0 delayed, 0 claimed, 0 dead letters; the oldest is "
+        "3 waiting (0 failed before), 0 delayed, 0 claimed, 0 retrying, 0 dead letters; the oldest is "
     )
     [claimed] = client.job_queue(jobs).receive(1, ttl=600)
     [again] = client.job_queue(jobs).receive(1, ttl=600)
@@ -132,7 +133,7 @@ def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     ended = run("jobs", jobs)
     assert ended.text.startswith("2 waiting (1 failed before), 0 delayed, 1 claimed, ")
     table = ended.text.splitlines()[1:]
-    assert any(again.message.id in line and "waits" in line for line in table)
+    assert any(again.message.id in line and "waiting" in line for line in table)
     assert any(claimed.message.id in line and this_process() in line for line in table)
     assert "state" not in table[0]
     client.job_queue(jobs).set_states([(claimed, {"done": 3, "text": "x" * 99})])
@@ -145,9 +146,24 @@ def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     assert "2 waiting (1 failed before), 0 delayed, 1 claimed" in run("queue", "info", jobs).text
     assert "For claims: 2 waiting (1 failed before)" in run("explain", jobs).text
     [line] = [line for line in run("queue", "list", "--backlog").text.splitlines() if line.startswith(jobs)]
-    assert line.split()[1:6] == ["2", "0", "1", "1", "0"]
+    assert line.split()[1:7] == ["2", "0", "1", "0", "1", "0"]
     [listed] = [one for one in run("queue", "list", "--backlog", "--json").json_lines if one["queue_name"] == jobs]
     assert (listed["backlog"]["waiting"], listed["backlog"]["claimed"]) == (2, 1)
+
+
+def test_a_job_that_retries(run: Run, client: Client, queue: str) -> None:
+    """A job that failed is shown as retrying until its time has come, with its task, its arguments and its error."""
+    client.send(queue, json={"task": "thumb", "args": ["beach.jpg"], "kwargs": {"size": 4, "note": "\u202e"}})
+    [claimed] = client.job_queue(queue).receive(1)
+    client.job_queue(queue).release(claimed, 600, reason=ValueError("no\nstack"))
+    text = run("jobs", queue).text
+    assert text.startswith("0 waiting (0 failed before), 0 delayed, 0 claimed, 1 retrying, 0 dead letters; ")
+    assert 'thumb("beach.jpg", size=4, note="\\u202e")  retrying  1' in text
+    assert "ValueError: no\\nstack" in text
+    assert re.search(r" 10m| 9m", text) is not None
+    assert "0 waiting (0 failed before), 0 delayed, 0 claimed, 1 retrying" in run("explain", queue).text
+    [job] = run("jobs", queue, "--json").json["jobs"]
+    assert (job["status"], job["task"], job["failure"]["error"]) == ("retrying", "thumb", "ValueError")
 
 
 def test_another_queue_when_there_is_nothing(run: Run, client: Client, jobs: str) -> None:
@@ -362,3 +378,21 @@ def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -
                 found = again.job_queue("jobs").size().size
     assert said.startswith(f"{script} ended with 1" if code else "The service is away")
     assert ("The release failed" in said, found) == (bool(code), code)
+
+
+def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:
+    """A line for each job says what it is then; the ids are those of the list, and one is to be named."""
+    later = client.send(queue, "later", delay=600)
+    place = f"{later.partition}:{later.id}"
+    ended = run("jobs", queue, "retry", later.id)
+    assert (ended.code, ended.text) == (0, f"{later.id} can be claimed now.\n")
+    [job] = client.job_queue(queue).receive()
+    assert run("jobs", queue, "retry", place, "--json").json == {"message": place, "job": "claimed"}
+    ended = run("jobs", queue, "cancel", place, later.id)
+    assert [line.partition(" is claimed: its worker ")[0] for line in ended.text.splitlines()] == [place, later.id]
+    client.job_queue(queue).release(job)
+    assert run("jobs", queue, "cancel", place).text == f"{place} was done before.\n"
+    assert client.job_queue(queue).receive() == []
+    assert run("jobs", queue, "cancel", "0123456789ab11e88000000000000001").code == 1
+    ended = run("jobs", queue, "cancel")
+    assert (ended.code, "no job to cancel" in ended.err) == (2, True)

@@ -32,6 +32,8 @@ from tests.web.caller import Caller as ApiCaller
 from tests.web.conftest import GUEST_KEY, KEY
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
+OF_CLAIMS = {"rewind": 404, "cancel-job": 400, "retry-job": 400}
+"""Acts for which ``claim`` is enough, and the answers to forms that name no group or message."""
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,34 @@ def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
         assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
         again = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
         assert "nothing was released" in again
+
+
+def test_cancel_and_retry(browser: Browser, owner: ApiCaller) -> None:
+    """A job that rests is there at once, and its worker is asked to stop; the page of the message offers both."""
+    owner.create("q")
+    place = f"1:{owner.post('q', 'a')['key']}"
+    [job] = owner.claim("q", ttl=600)
+    owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "delay": 600})
+    page = browser.get(f"{Q}/messages/{place}").text
+    assert all(f"/acts/{name}?message=1%3A" in page for name in ("cancel-job", "retry-job"))
+    assert "The next claim can get the job." in said(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}"))
+    assert len(owner.claim("q", ttl=600)) == 1
+    assert "a worker has the job" in said(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")).lower()
+    for text in ("Asked its worker to stop.", "The job was done before"):
+        assert text in said(browser, act(browser, f"{Q}/acts/cancel-job", f"message={place}"))
+        owner.send_json("DELETE", "q/claims", {})
+        assert owner.claim("q") == []
+
+
+def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
+    """The jobs of a queue offer the one that changes something."""
+    owner.create("q")
+    owner.post("q", "a")
+    for name, other, claims in (("pause", "resume", "paused"), ("resume", "pause", "open")):
+        page = browser.part(f"{Q}/parts/backlog").text
+        assert (f"{Q}/acts/{name}" in page, f"{Q}/acts/{other}" in page) == (True, False)
+        assert f"The claims are {claims}." in said(browser, act(browser, f"{Q}/acts/{name}"))
+        assert len(owner.claim("q")) == (claims == "open")
 
 
 @pytest.mark.parametrize("name", ["purge", "delete-queue"])
@@ -279,10 +309,10 @@ def test_rights(workers: Browser, owner: ApiCaller) -> None:
     assert "_audit" not in page
     for each in OF_QUEUES:
         reply = workers.get(f"{Q}/acts/{each.name}", query="message=1:" + "0" * 32)
-        assert (reply.status == 403) == (each.name != "rewind"), each.name
-        sent = {"form_token": workers.token(Q), "act_id": "x" * 22}
+        assert (reply.status == 403) == (each.name not in OF_CLAIMS), each.name
+        sent = {"form_token": workers.token(Q), "act_id": each.name.ljust(22, "x")}
         refused = workers.post(f"{Q}/acts/{each.name}", sent)
-        assert refused.status == (404 if each.name == "rewind" else 403)
+        assert refused.status == OF_CLAIMS.get(each.name, 403)
     for each in OF_APPLICATIONS:
         assert workers.get(f"/console/a/queuey/_acts/{each.name}").status == 403
     assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)

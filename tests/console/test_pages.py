@@ -170,11 +170,27 @@ def test_jobs(browser: Browser, owner: Caller) -> None:
     owner.claim("q", limit=1, worker="<i>host</i>", ttl=60)
     page = browser.part("/console/a/queuey/q/parts/backlog").text
     assert "Wait to be claimed 2" in text_of(page)
-    assert "Not due yet 0 Claimed 1" in text_of(page)
+    assert "Not due yet 0 Claimed 1 Retrying, not due yet 0" in text_of(page)
     assert "&lt;i&gt;host&lt;/i&gt;" in page
     owner.post("q", "d", X_Delay="86400")
     later = text_of(browser.part("/console/a/queuey/q/parts/backlog").text)
     assert re.search(r"Not due yet 1, the next one \d{4}-", later)
+
+
+def test_a_job_that_retries(browser: Browser, owner: Caller) -> None:
+    """A job that failed is no waiting one until its time has come, and has its task, arguments and error."""
+    owner.create("q")
+    call = {"task": "thumb", "args": ["<b>.jpg"], "kwargs": {"size": 4}}
+    owner.send_json("POST", "q", {"messages": [{"body": call}]})
+    [job] = owner.claim("q", worker="w", ttl=60)
+    reason = {"error": "ValueError", "text": "no <i>stack</i>"}
+    owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "delay": 600, "reason": reason})
+    page = browser.part("/console/a/queuey/q/parts/backlog").text
+    assert "Wait to be claimed 0 Not due yet 0 Claimed 0 Retrying, not due yet 1" in text_of(page)
+    place = f"1:{job['message_id']}"
+    assert f'thumb("<b>.jpg", size=4) {place} retrying until 2' in unescape(text_of(page))
+    assert "ValueError: no <i>stack</i> 2" in unescape(text_of(page))
+    assert "<i>" not in page
 
 
 def test_states_of_jobs(browser: Browser, owner: Caller) -> None:

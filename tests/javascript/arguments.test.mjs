@@ -11,7 +11,7 @@ const types = await readFile(new URL(client.replace(/\.js$/, ".d.ts")), "utf8");
 const ID = "51783387e91e11f18080808080808080";
 const TEXTS = ["", ".", "..", "/", "?", "#", "%", "%2F", "%2e%2e", "../payroll", "messages", "_me", "a b", " a", "a_b", "ü", "ключ", "\n", "\r\nX-A: b", "\0", "\ud800", "\\", "1:", `${ID},${ID}`, `${ID}/..`, `../${ID}`];
 /** Where an argument is not any text. */
-const USUAL = { messages: ID, seen: ID, after: ID };
+const USUAL = { message: ID, messages: ID, seen: ID, after: ID };
 
 const fieldsOf = (name) => {
   const found = types.match(new RegExp(`export interface ${name}(?: extends (\\w+))? \\{\n([^}]*(?:\\{[^}]*\\}[^}]*)*?)\n\\}`));

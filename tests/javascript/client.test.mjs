@@ -92,6 +92,18 @@ test("claims, releases and acknowledges", async () => {
   assert.deepEqual(await queuey.claim(queue), []);
 });
 
+test("cancels and retries jobs", async () => {
+  const queue = await fresh();
+  const { key } = await queuey.send(queue, "job", { delay: 600 });
+  assert.equal(await queuey.retryJob(queue, key), "waiting");
+  const [job] = await queuey.claim(queue, { ttl: 30, wait: 5 });
+  assert.deepEqual((await queuey.renew(queue, 60, job)).map((each) => each.cancelled), [undefined]);
+  assert.equal(await queuey.cancelJob(queue, job), "claimed");
+  assert.deepEqual((await queuey.renew(queue, 60, job)).map((each) => each.cancelled), [true]);
+  await queuey.release(queue, job);
+  assert.equal(await queuey.cancelJob(queue, job), "done");
+});
+
 test("errors say what is wrong", async () => {
   await assert.rejects(queuey.read("none"), (error) => {
     assert.ok(error instanceof QueueyError);

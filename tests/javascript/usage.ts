@@ -14,6 +14,9 @@ export async function show(signal: AbortSignal): Promise<string[]> {
   }
   const [job] = await queuey.claim("q", { wait: 20 });
   if (job) await queuey.acknowledge("q", job.receipt, [job]);
+  if (job && (await queuey.renew("q", 60, job)).some((each) => each.cancelled)) console.log(await queuey.retryJob("q", job));
+  const cancelled: "removed" | "claimed" | "done" = await queuey.cancelJob("q", stored.key);
+  console.log(cancelled);
   const { read } = await queuey.markRead("q", stored.key, { back: true });
   const counted = await queuey.unread(names, { limit: 1000 });
   console.log(counted.map((each) => ("unread" in each ? each.unread ?? 0 : Object.keys(each.error_msg).length)));

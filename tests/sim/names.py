@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
 from queuey.errors import Outcome, QueueyError, StoreUnavailable

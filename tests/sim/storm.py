@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from queuey.claims.acts import JobStanding, cancel, hasten
 from queuey.claims.covers import digest_of, partition_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.errors import StoreUnavailable
@@ -222,6 +223,7 @@ class Client:
             self._kept, jobs = ([], self._kept + jobs) if self._kept else (jobs, [])
         if not self._calm() and self._rng.random() < 0.05:
             self._storm.release_all()
+        self._storm.act_on(jobs)
         chance = 1.0 if self._calm() else self._rng.random()
         if not self._calm() and self._storm.failing and self._rng.random() < self._storm.failing:
             self._world.at(self._world.some(1.0), partial(self._release, jobs))
@@ -369,7 +371,7 @@ class Storm:
         if setup.share:
             most = setup.share * self.queue.partitions + (self.queue.partitions > 1)
             self.queue = replace(self.queue, max_claimed=most)
-        self.failing = setup.failing
+        self.failing, self.cancelling = setup.failing, setup.cancelling
         self.replicas = setup.replicas(world, self.faults)
         self.replicas.hold(self.queue)
         self.webs = [
@@ -432,6 +434,27 @@ class Storm:
             begin(claims.core, claims.release_all(self.queue), done)
 
         ask()
+
+    def act_on(self, jobs: Sequence[tuple[Delivery, ClaimReceipt]]) -> None:
+        """Has an operator act on some of the messages that a client was given, a while later."""
+        for job, _ in jobs if self.cancelling and self.world.now < self.history.calm else ():
+            if self.world.rng.random() < self.cancelling:
+                self.world.at(self.world.some(2.0), partial(self.act, job))
+
+    def act(self, job: Delivery) -> None:
+        """Cancels a message that a client has or had, or hastens its next delivery."""
+        claims, place = self.world.rng.choice(self.webs).claims, (job.partition, job.position)
+        if self.world.rng.random() < 0.5:
+            begin(claims.core, claims._act(self.queue, place, hasten))
+            return
+        demand = Acknowledging(job.position, self.world.now)
+        self.history.cancelled.append(demand)
+
+        def done(answer: tuple[JobStanding, int] | None, error: Exception | None) -> None:
+            if error is None and answer is not None and answer[0] != "refused":
+                demand.answered, demand.outcome = self.world.now, "final" if answer[0] == "done" else "done"
+
+        begin(claims.core, claims._act(self.queue, place, cancel), done)
 
     def _keep(self) -> None:
         """Claims messages for longer than anybody waits, and never ends the claims."""

@@ -35,6 +35,8 @@ class Setup:
     kinds: tuple[str, ...] = ("plain", "plain", "dedup")
     failing: float = 0.0
     """How often a client's messages fail, half of them for good."""
+    cancelling: float = 0.0
+    """How often an operator cancels or hastens what a client has."""
     apart: float = APART
     """The largest difference between two clocks (seconds)."""
     per_key: int = 0

@@ -256,8 +256,8 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     backlogs = Backlogs(service, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0])
     shown = {one.queue: one for one in backlogs.look()}
     assert sorted(shown) == ["jobs-a", "jobs-b"]
-    assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "failed": 0, "dead": 0}
-    assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "failed": 0, "dead": 0}
+    assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "retrying": 0, "failed": 0, "dead": 0}
+    assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "retrying": 0, "failed": 0, "dead": 0}
     assert 0 < shown["jobs-a"].age < 600
     text = exposition({}, backlogs.look()).decode()
     wanted = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'

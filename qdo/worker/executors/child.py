@@ -93,8 +93,11 @@ class ParentListener:
     def listen(self) -> None:
         try:
             while True:
-                task: ChildTask | None = read_frame(self.receive)
-                if task is not None:
+                task: ChildTask | int | None = read_frame(self.receive)
+                if isinstance(task, int):
+                    if self._run is not None:
+                        self._run.ask_to_stop(task)
+                elif task is not None:
                     self._run = ChildRun(task, self._reporter)
                     self.busy = True
                     self.tasks.put((self._run, task.place))

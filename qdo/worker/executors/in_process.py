@@ -121,10 +121,11 @@ def run_plain(
 
     The run ends before its last message when ``run.halt`` is set or after ``seconds``.
     """
+    place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
     token = state_setter.set(run.set_state)
     around = hooks.around
-    handled, failure, slow = 0, None, []
+    handled, failure, slow, slow_at = 0, None, [], []
     begun = last = perf_counter()
     until = begun + seconds
     try:
@@ -142,6 +143,7 @@ def run_plain(
             now = perf_counter()
             if now - last > QUICK:
                 slow.append(now - last)
+                slow_at.append(handled - 1)
             last = now
             if now > until:
                 break
@@ -149,7 +151,7 @@ def run_plain(
         failure = Failure.of(error)
     finally:
         state_setter.reset(token)
-    return RunResult(handled, failure, handled - len(slow), last - begun - sum(slow), tuple(slow))
+    return RunResult(handled, failure, handled - len(slow), last - begun - sum(slow), tuple(slow), tuple(slow_at))
 
 
 async def run_async(  # noqa: C901 - every message goes through it, and calls cost
@@ -171,10 +173,11 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - it is awaited in one
+    place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
     state_setter.set(run.set_state)
     around = hooks.around
-    handled, failure, slow = 0, None, []
+    handled, failure, slow, slow_at = 0, None, [], []
     begun = last = breath = perf_counter()
     until = begun + seconds
     try:
@@ -195,6 +198,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
             now = perf_counter()
             if now - last > QUICK:
                 slow.append(now - last)
+                slow_at.append(handled - 1)
             last = now
             if now > until:
                 break
@@ -206,7 +210,9 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
             failure = Failure.of(error)
     except BaseException as error:  # noqa: BLE001 - as above
         failure = Failure.of(error, interrupts=interrupts)
-    return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
+    return RunResult(
+        handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow), tuple(slow_at)
+    )
 
 
 async def limited(call: Awaitable[Any], seconds: float, what: object) -> Any:  # noqa: ANN401 - what it returns

@@ -4,10 +4,11 @@ A child is the head of a process group, which is killed before the child is reap
 their number.
 
 **The protocol** of a worker and its children, over a socket that only they have. The parent sends frames: a
-``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the run after the present
-message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run one ``HANDLED`` a
-message, ``STATE`` with a frame whenever the handler sets one, and ``ENDED`` with a frame that holds a ``RunResult``. So
-the parent knows at any moment which message is being handled, also if the child dies.
+``ChildSetup`` first, then a ``ChildTask`` for each run; the number of a message of the run, whose handler is asked to
+stop; and ``b""``, which asks to end the run after the present message. The child answers ``READY``, or ``UNFIT`` and a
+frame with the reason; then for each run one ``HANDLED`` a message, ``STATE`` with a frame whenever the handler sets
+one, and ``ENDED`` with a frame that holds a ``RunResult``. So the parent knows at any moment which message is being
+handled, also if the child dies.
 
 Frames hold pickles: both ends are one program of one user, and no other process has the socket.
 """
@@ -150,15 +151,18 @@ class ChildProcess:
         writer = self._writer
         run.tell = lambda: writer.write(frame(None))
         before = run.handled
+        run.tell_to_stop = lambda number: writer.write(frame(number - before))
         try:
             task = frame(ChildTask(tuple(messages), place))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
-            run.tell = None
+            run.tell = run.tell_to_stop = None
             if len(messages) > 1:
                 return await self.run(messages[:1], place, run)
             return RunResult(0, Failure.of(error))
         try:
             writer.write(task)
+            for number in run.to_stop:
+                run.tell_to_stop(number)
             if run.halt:
                 run.tell()
             ran = await self._follow(run)
@@ -171,7 +175,7 @@ class ChildProcess:
             failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
             return RunResult(run.handled - before, failure)
         finally:
-            run.tell = None
+            run.tell = run.tell_to_stop = None
         return ran
 
     async def _follow(self, run: MessageRun) -> RunResult:
@@ -326,13 +330,7 @@ class ProcessExecutor:
             ran = await child.run((message,), place, run)
             if ran.handled:
                 self._hooks.call("after", message, place)
-            total = RunResult(
-                total.handled + ran.handled,
-                ran.failure,
-                total.quick + ran.quick,
-                total.seconds + ran.seconds,
-                total.slow + ran.slow,
-            )
+            total = total.followed_by(ran)
             if ran.failure is not None:
                 break
         return total

@@ -34,7 +34,7 @@ class AsyncJob:
         ...             elif job.body == "two eggs":
         ...                 await job.release(delay=60)
         ...         counts = await client.job_queue("orders").counts()
-        ...         print(counts.waiting)
+        ...         print(counts.retrying)
         >>> asyncio.run(main())
         1
     """
@@ -100,6 +100,15 @@ class AsyncJob:
         """
         return self._claims.is_lost(self.held_claim)
 
+    @property
+    def cancelled(self) -> bool:
+        """True if an operator has cancelled the job (:meth:`queuey.client.AsyncJobQueue.cancel`); each renewal asks.
+
+        A long handler can check it between two steps and stop. It may also finish: then the job is done. The job is not
+        delivered again, whatever the handler does.
+        """
+        return self.held_claim.cancelled
+
     async def ack(self) -> None:
         """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
 
@@ -153,7 +162,7 @@ class AsyncJob:
             ClaimLost: It was delivered to another caller.
         """
         asked, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
-        await self._send(claim_calls.renew(self.queue, [self.receipt], length))
+        await self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.cancel))
         self._claims.renewed(self.held_claim, asked, length)
 
     async def set_state(self, state: object) -> None:

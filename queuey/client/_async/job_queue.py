@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client._async.job import AsyncJob, send_all
 from queuey.client.calls import claim_calls, queue_calls, tracing
-from queuey.client.calls.call import Call, Seconds, seconds
+from queuey.client.calls.call import Call, MessageLocation, Seconds, seconds
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
@@ -106,7 +106,7 @@ class AsyncJobQueue:
             ...             if job.body == "bad":
             ...                 await job.release(delay=600)
             ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.waiting)
+            ...         print(counts.retrying)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1
@@ -183,7 +183,7 @@ class AsyncJobQueue:
             ...         _ = await client.send_many(name, ["1", "0"])
             ...         await client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
             ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.waiting)
+            ...         print(counts.retrying)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1.0
@@ -351,12 +351,61 @@ class AsyncJobQueue:
         """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
         await self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
+    async def cancel(self, job: MessageLocation) -> Literal["removed", "claimed", "done"]:
+        """Cancels a job: it is not delivered any more. Needs the right ``claim``.
+
+        Args:
+            job: A receipt of sending, a message, or its partition and id.
+
+        Returns:
+            ``removed``: It waited, or was delayed. ``claimed``: A worker has it, and learns of it at the next renewal
+            (:attr:`AsyncJob.cancelled`); if it fails, it is not delivered again. ``done``: It was done before.
+
+        Raises:
+            MessageNotFound: There is no such message.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         receipt = await client.send("orders", "three pears", delay=3600)
+            ...         print(await client.job_queue("orders").cancel(receipt))
+            >>> asyncio.run(main())
+            removed
+        """
+        return (await self._sender.run(claim_calls.cancel(self.name, job))).job
+
+    async def retry(self, job: MessageLocation) -> Literal["waiting", "claimed", "done"]:
+        """Makes a job deliverable now that was released with a delay, or is delayed. Needs the right ``claim``.
+
+        Args:
+            job: As for :meth:`cancel`.
+
+        Returns:
+            ``waiting``: The next claim can get it. ``claimed``: A worker has it. ``done``: It is done, or was removed.
+
+        Raises:
+            MessageNotFound: There is no such message.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client:
+            ...         jobs, receipt = client.job_queue("orders"), await client.send("orders", "now", delay=3600)
+            ...         print(await jobs.retry(receipt), [job.message.body for job in await jobs.receive()][0])
+            >>> asyncio.run(main())
+            waiting now
+        """
+        return (await self._sender.run(claim_calls.retry(self.name, job))).job
+
     async def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""
         await self._sender.run(claim_calls.release_all(self.name))
 
     async def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, and how many wait to be delivered again."""
+        """Returns how many messages are claimed, are retrying, and wait to be delivered again."""
         return await self._sender.run(claim_calls.counts(self.name))
 
     async def size(self, limit: int | None = None) -> QueueSize:
@@ -364,7 +413,7 @@ class AsyncJobQueue:
         return await self._sender.run(claim_calls.size(self.name, limit))
 
     async def backlog(self, limit: int | None = None) -> Backlog:
-        """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
+        """Returns the open work: messages that wait, are delayed, claimed, retrying, and are dead letters.
 
         Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
         """
@@ -373,7 +422,8 @@ class AsyncJobQueue:
     async def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
         """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
 
-        With ``states`` it also returns their states (see :meth:`AsyncJob.set_state`), and at most 100 messages.
+        With ``states`` it also returns their states (see :meth:`AsyncJob.set_state`), their tasks and last failed
+        attempts, and at most 100 messages.
         """
         return await self._sender.run(claim_calls.outstanding(self.name, limit, states))
 

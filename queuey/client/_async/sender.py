@@ -122,27 +122,18 @@ class AsyncSender:
         """
         call, times = attempts.call, attempts.times
         with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
-            async with self._sent(attempts.server, call, times, authorization) as response:
+            endpoint = self._connections.of(attempts.server)
+            response = await endpoint.pool.handle_async_request(request_of(endpoint, call, times, authorization))
+            try:
                 return await self._whole(response)
-
-    @asynccontextmanager
-    async def _sent(
-        self, server: Server, call: Call[Any], times: Times, authorization: str | None
-    ) -> AsyncIterator[httpcore2.Response]:
-        """Sends a request; yields its answer, which is to be read inside."""
-        endpoint = self._connections.of(server)
-        response = await endpoint.pool.handle_async_request(request_of(endpoint, call, times, authorization))
-        try:
-            yield response
-        finally:
-            await response.aclose()
+            finally:
+                await response.aclose()
 
     async def _whole(self, response: httpcore2.Response) -> HttpAnswer:
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
         async for part in response.aiter_stream():
             content.add(part)
-            time_left(None, httpcore2.ReadTimeout)  # The steps of a transport that was passed end when it likes.
         return HttpAnswer(response.status, headers, content.whole())
 
     @asynccontextmanager
@@ -154,10 +145,15 @@ class AsyncSender:
         """
         times = Times(SILENCE, inf)
         with translated(attempts.server, closed=self._connections.is_closed):
-            async with self._sent(attempts.server, attempts.call, times, authorization) as response:
+            endpoint = self._connections.of(attempts.server)
+            request = request_of(endpoint, attempts.call, times, authorization)
+            response = await endpoint.pool.handle_async_request(request)
+            try:
                 if response.status != OK:
                     attempts.read(await self._whole(response))
                 yield response.aiter_stream()
+            finally:
+                await response.aclose()
 
     async def close(self) -> None:
         """Closes the connections."""

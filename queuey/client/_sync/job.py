@@ -32,7 +32,7 @@ class Job:
         ...         elif job.body == "two eggs":
         ...             job.release(delay=60)
         ...     counts = client.job_queue("orders").counts()
-        ...     print(counts.waiting)
+        ...     print(counts.retrying)
         1
     """
 
@@ -97,6 +97,15 @@ class Job:
         """
         return self._claims.is_lost(self.held_claim)
 
+    @property
+    def cancelled(self) -> bool:
+        """True if an operator has cancelled the job (:meth:`queuey.client.JobQueue.cancel`); each renewal asks.
+
+        A long handler can check it between two steps and stop. It may also finish: then the job is done. The job is not
+        delivered again, whatever the handler does.
+        """
+        return self.held_claim.cancelled
+
     def ack(self) -> None:
         """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
 
@@ -148,7 +157,7 @@ class Job:
             ClaimLost: It was delivered to another caller.
         """
         asked, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
-        self._send(claim_calls.renew(self.queue, [self.receipt], length))
+        self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.cancel))
         self._claims.renewed(self.held_claim, asked, length)
 
     def set_state(self, state: object) -> None:

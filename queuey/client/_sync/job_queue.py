@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
 from queuey.client._sync.job import Job, send_all
 from queuey.client.calls import claim_calls, queue_calls, tracing
-from queuey.client.calls.call import Call, Seconds
+from queuey.client.calls.call import Call, MessageLocation, Seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
@@ -101,7 +101,7 @@ class JobQueue:
             ...         if job.body == "bad":
             ...             job.release(delay=600)
             ...     counts = client.job_queue(name).counts()
-            ...     print(counts.waiting)
+            ...     print(counts.retrying)
             ...     client.delete_queue(name)
             1
         """
@@ -175,7 +175,7 @@ class JobQueue:
             ...     _ = client.send_many(name, ["1", "0"])
             ...     client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
             ...     counts = client.job_queue(name).counts()
-            ...     print(counts.waiting)
+            ...     print(counts.retrying)
             ...     client.delete_queue(name)
             1.0
             1
@@ -296,12 +296,55 @@ class JobQueue:
         """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
         self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
+    def cancel(self, job: MessageLocation) -> Literal["removed", "claimed", "done"]:
+        """Cancels a job: it is not delivered any more. Needs the right ``claim``.
+
+        Args:
+            job: A receipt of sending, a message, or its partition and id.
+
+        Returns:
+            ``removed``: It waited, or was delayed. ``claimed``: A worker has it, and learns of it at the next renewal
+            (:attr:`Job.cancelled`); if it fails, it is not delivered again. ``done``: It was done before.
+
+        Raises:
+            MessageNotFound: There is no such message.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     receipt = client.send("orders", "three pears", delay=3600)
+            ...     print(client.job_queue("orders").cancel(receipt))
+            removed
+        """
+        return (self._sender.run(claim_calls.cancel(self.name, job))).job
+
+    def retry(self, job: MessageLocation) -> Literal["waiting", "claimed", "done"]:
+        """Makes a job deliverable now that was released with a delay, or is delayed. Needs the right ``claim``.
+
+        Args:
+            job: As for :meth:`cancel`.
+
+        Returns:
+            ``waiting``: The next claim can get it. ``claimed``: A worker has it. ``done``: It is done, or was removed.
+
+        Raises:
+            MessageNotFound: There is no such message.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     jobs, receipt = client.job_queue("orders"), client.send("orders", "now", delay=3600)
+            ...     print(jobs.retry(receipt), [job.message.body for job in jobs.receive()][0])
+            waiting now
+        """
+        return (self._sender.run(claim_calls.retry(self.name, job))).job
+
     def release_all(self) -> None:
         """Releases all claims of the queue, those of other callers included."""
         self._sender.run(claim_calls.release_all(self.name))
 
     def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, and how many wait to be delivered again."""
+        """Returns how many messages are claimed, are retrying, and wait to be delivered again."""
         return self._sender.run(claim_calls.counts(self.name))
 
     def size(self, limit: int | None = None) -> QueueSize:
@@ -309,7 +352,7 @@ class JobQueue:
         return self._sender.run(claim_calls.size(self.name, limit))
 
     def backlog(self, limit: int | None = None) -> Backlog:
-        """Returns the open work: messages that wait, are claimed, have failed before, and are dead letters.
+        """Returns the open work: messages that wait, are delayed, claimed, retrying, and are dead letters.
 
         Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
         """
@@ -318,7 +361,8 @@ class JobQueue:
     def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
         """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
 
-        With ``states`` it also returns their states (see :meth:`Job.set_state`), and at most 100 messages.
+        With ``states`` it also returns their states (see :meth:`Job.set_state`), their tasks and last failed
+        attempts, and at most 100 messages.
         """
         return self._sender.run(claim_calls.outstanding(self.name, limit, states))
 

@@ -122,27 +122,18 @@ class Sender:
         """
         call, times = attempts.call, attempts.times
         with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
-            with self._sent(attempts.server, call, times, authorization) as response:
+            endpoint = self._connections.of(attempts.server)
+            response = endpoint.pool.handle_request(request_of(endpoint, call, times, authorization))
+            try:
                 return self._whole(response)
-
-    @contextmanager
-    def _sent(
-        self, server: Server, call: Call[Any], times: Times, authorization: str | None
-    ) -> Iterator[httpcore2.Response]:
-        """Sends a request; yields its answer, which is to be read inside."""
-        endpoint = self._connections.of(server)
-        response = endpoint.pool.handle_request(request_of(endpoint, call, times, authorization))
-        try:
-            yield response
-        finally:
-            response.close()
+            finally:
+                response.close()
 
     def _whole(self, response: httpcore2.Response) -> HttpAnswer:
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
         for part in response.iter_stream():
             content.add(part)
-            time_left(None, httpcore2.ReadTimeout)  # The steps of a transport that was passed end when it likes.
         return HttpAnswer(response.status, headers, content.whole())
 
     @contextmanager
@@ -154,10 +145,15 @@ class Sender:
         """
         times = Times(SILENCE, inf)
         with translated(attempts.server, closed=self._connections.is_closed):
-            with self._sent(attempts.server, attempts.call, times, authorization) as response:
+            endpoint = self._connections.of(attempts.server)
+            request = request_of(endpoint, attempts.call, times, authorization)
+            response = endpoint.pool.handle_request(request)
+            try:
                 if response.status != OK:
                     attempts.read(self._whole(response))
                 yield response.iter_stream()
+            finally:
+                response.close()
 
     def close(self) -> None:
         """Closes the connections."""

@@ -29,6 +29,7 @@ from queuey.client.calls.call import (
     JSON,
     Call,
     HttpAnswer,
+    MessageLocation,
     Seconds,
     decode,
     encode,
@@ -41,7 +42,7 @@ from queuey.client.calls.call import (
     reads,
     seconds,
 )
-from queuey.client.calls.message_calls import Partitions, messages_of, plain_messages
+from queuey.client.calls.message_calls import Partitions, messages_of, place_text, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
 
@@ -50,6 +51,8 @@ STATES_PER_CALL = 50
 """Max states in a request, half of the server's limit: 50 of the longest states fit into the body of a request."""
 MOST_OF_HOST = 50
 """Max characters of a host in the name of a worker."""
+_CANCELLED = b'"cancelled"'
+"""In the answer to a renewal only if one of the jobs was cancelled."""
 
 ReleaseReason = BaseException | str | tuple[str, str]
 """Why a message could not be handled: an error, a text, or an error's class and text."""
@@ -137,9 +140,31 @@ def release(
     return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=why, **fields)
 
 
-def renew(queue: str, receipts: Iterable[str], ttl: Seconds) -> Iterator[Call[None]]:
-    """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway."""
-    return _by_receipts(queue, "renew", receipts, ttl=seconds(ttl))
+def renew(
+    queue: str, receipts: Iterable[str], ttl: Seconds, cancelled: Callable[[list[str]], object] = len
+) -> Iterator[Call[None]]:
+    """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway.
+
+    ``cancelled`` is called with the receipts of jobs that an operator has cancelled, if there are any.
+    """
+
+    def read(answer: HttpAnswer) -> None:
+        if _CANCELLED in answer.content:
+            cancelled([one.receipt for one in decode(answer, api.Settled).results if one.cancelled])
+
+    return _by_receipts(queue, "renew", receipts, read=read, ttl=seconds(ttl))
+
+
+def cancel(queue: str, job: MessageLocation) -> Call[api.CancelledJob]:
+    return Call("POST", f"{_job(queue, job)}/cancel", reads(api.CancelledJob), repeatable=True)
+
+
+def retry(queue: str, job: MessageLocation) -> Call[api.RetriedJob]:
+    return Call("POST", f"{_job(queue, job)}/retry", reads(api.RetriedJob), repeatable=True)
+
+
+def _job(queue: str, job: MessageLocation) -> str:
+    return f"{queue_segment(queue)}/jobs/{place_text(job)}"
 
 
 def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:
@@ -244,6 +269,7 @@ def _by_receipts(
     what: str,
     receipts: Iterable[str],
     most: int = RECEIPTS_PER_CALL,
+    read: Callable[[HttpAnswer], None] = nothing,
     **fields: Any,  # noqa: ANN401 - as JSON has them
 ) -> Iterator[Call[None]]:
     path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
@@ -251,7 +277,7 @@ def _by_receipts(
         some = given[start : start + most]
         content = encode({"receipts": some, **fields})
         span = None if what == "renew" else tracing.begun("settle", queue, len(some))
-        yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True, span=span)
+        yield Call("POST", path, read, headers=JSON, content=content, repeatable=True, span=span)
 
 
 def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:

@@ -162,10 +162,14 @@ def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
 
 
 def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
-    """Asks why a message is not read or claimed. An id alone stands for the message in any partition."""
-    place = id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
-    path = f"{queue_segment(queue)}/explain/{place}"
+    """Asks why a message is not read or claimed."""
+    path = f"{queue_segment(queue)}/explain/{place_text(location)}"
     return Call("GET", path, reads(Explanation), repeatable=True)
+
+
+def place_text(location: MessageLocation) -> str:
+    """Returns the text of a location. An id alone stands for the message in any partition."""
+    return id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
 
 
 def get_named(queue: str, name: str) -> Call[list[Message]]:

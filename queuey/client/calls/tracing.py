@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
     from queuey.client.results import Message
+    from queuey.terminal.task_calls import ShownCall
 
 MAX_HEADERS = 16
 """Max headers of a message."""
@@ -117,8 +118,14 @@ def begun(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | N
 
 
 @contextmanager
-def handling(queue: str, message: Message) -> Iterator[None]:
-    """Surrounds a handler with a span that belongs to the trace of the message, if tracing is on."""
+def handling(queue: str, message: Message, call: ShownCall | None = None) -> Iterator[None]:
+    """Surrounds a handler with a span that belongs to the trace of the message, if tracing is on.
+
+    Args:
+        queue: The queue of the message.
+        message: The message.
+        call: The task that it calls, with what may be shown of the arguments, or None if it calls no task.
+    """
     if _tracer is None:
         yield
         return
@@ -127,6 +134,8 @@ def handling(queue: str, message: Message) -> Iterator[None]:
 
     parent = TraceContextTextMapPropagator().extract(message.headers)
     attributes = _attributes("process", queue) | {"messaging.message.id": message.id}
+    if call is not None:
+        attributes |= {"messaging.queuey.task.name": call.task, "messaging.queuey.task.arguments": call.arguments}
     with _tracer.start_as_current_span(
         f"process {queue}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
     ):

@@ -71,6 +71,7 @@ class HeldClaim(msgspec.Struct, eq=False):
         delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
         seen_lost: The program has read that the job is lost.
         delay_if_left: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
+        cancelled: A renewal has said that an operator has cancelled the job.
     """
 
     queue: str
@@ -83,6 +84,7 @@ class HeldClaim(msgspec.Struct, eq=False):
     delay: float | None = None
     seen_lost: bool = False
     delay_if_left: float = 0.0
+    cancelled: bool = False
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -222,6 +224,12 @@ class HeldClaims:
             claim.due = asked + min(ttl, claim.ttl) / 2
             claim.fails = False
 
+    def cancel(self, receipts: Collection[str]) -> None:
+        """Records that an operator has cancelled jobs."""
+        with self._lock:
+            for claim in self._claims:
+                claim.cancelled = claim.cancelled or claim.receipt in receipts
+
     def pause(self) -> float | None:
         """Returns the seconds until a claim is due, 0 if one is; None: nothing is held."""
         with self._lock:
@@ -241,7 +249,7 @@ class HeldClaims:
             return None
         (queue, ttl, state), claims = min(groups.items(), key=lambda group: _urgency(group[1]))
         receipts = [claim.receipt for claim in claims]
-        calls = acknowledge(queue, receipts) if state == "finished" else renew(queue, receipts, ttl)
+        calls = acknowledge(queue, receipts) if state == "finished" else renew(queue, receipts, ttl, self.cancel)
         within = _WITHIN * min(ttl, max(shortest, _SHORTEST))
         return Work(tuple(claims), state == "finished", tuple(calls), within)
 

@@ -263,7 +263,9 @@ def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization:
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
-    headers = endpoint.headers | {name.lower().encode(): value.encode() for name, value in call.headers.items()}
+    headers = dict(endpoint.headers)
+    for name, value in call.headers.items():
+        headers[name.lower().encode()] = value.encode()
     if authorization is not None:
         headers[b"authorization"] = authorization.encode()
     if call.content is not None or call.method in _WITH_LENGTH:
@@ -280,16 +282,13 @@ def headers_of(response: httpcore2.Response) -> dict[str, str]:
     """Returns the headers of an answer, names in lower case. The values of a repeated header are joined."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
-        key, text = name.decode("latin-1").lower(), _text(value)
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        key = name.decode("latin-1").lower()
         joined[key] = f"{joined[key]}, {text}" if key in joined else text
     return joined
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 @contextmanager
@@ -341,6 +340,7 @@ _PIECE = 64 << 10
 """Max bytes that are written in one step."""
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib
 
+_OVER = "the time for the whole call is used up"
 _end: ContextVar[float] = ContextVar("end", default=inf)
 
 
@@ -373,7 +373,10 @@ class Content:
 
         Raises:
             InvalidAnswer: They are too many.
+            ReadTimeout: The time for the whole call is over, as the steps of a transport that was passed do not notice.
         """
+        if _end.get() < monotonic():
+            raise httpcore2.ReadTimeout(_OVER)
         self._size += len(part)
         if self._size > self._limit:
             raise self._too_large()
@@ -410,7 +413,7 @@ class Content:
 def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
     left = _end.get() - monotonic()
     if left <= 0:
-        raise error("the time for the whole call is used up")
+        raise error(_OVER)
     return left if timeout is None else min(timeout, left)
 
 

@@ -13,8 +13,17 @@ import msgspec
 from queuey.console import cookies, pages
 from queuey.console.acts.act import Act, Plan
 from queuey.console.acts.keys import IssueKey, RevokeKey
-from queuey.console.acts.messages import DeleteMessage, Redrive, ReleaseJob, SendMessage
-from queuey.console.acts.queues import CancelMove, ChangeOptions, DeleteQueue, MoveMessages, Purge, Rewind
+from queuey.console.acts.messages import CancelJob, DeleteMessage, Redrive, ReleaseJob, RetryJob, SendMessage
+from queuey.console.acts.queues import (
+    CancelMove,
+    ChangeOptions,
+    DeleteQueue,
+    MoveMessages,
+    PauseClaims,
+    Purge,
+    ResumeClaims,
+    Rewind,
+)
 from queuey.console.acts.schedules import (
     AddSchedule,
     ChangeSchedule,
@@ -45,11 +54,15 @@ from queuey.web.v1.messages import format_place
 OF_QUEUES: tuple[Act, ...] = (
     SendMessage(),
     ChangeOptions(),
+    PauseClaims(),
+    ResumeClaims(),
     MoveMessages(),
     Purge(),
     DeleteQueue(),
     DeleteMessage(),
     ReleaseJob(),
+    CancelJob(),
+    RetryJob(),
     Redrive(),
     Rewind(),
     CancelMove(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from queuey import ids
+from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.console.acts.act import Act, Deed, Field, Plan
 from queuey.console.sessions import Ask
@@ -132,6 +133,49 @@ class ReleaseJob(OfMessage):
         if settled.status is not ReceiptStatus.DONE:
             return Deed(text="Nobody has this message, or it was done before, so nothing was released.")
         return Deed(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
+
+
+class CancelJob(OfMessage):
+    name, title, needs = "cancel-job", "Cancel a job", ("claim",)
+    about = (
+        "Message {id} of partition {partition} is not delivered any more. A worker that has it is asked to stop when "
+        "it renews its claim; it may finish the job all the same, and if it fails, the job is not tried again.\n"
+        "This cannot be undone."
+    )
+    button = "Cancel it"
+
+    def do(self, ask: Ask) -> Deed:
+        texts: dict[JobStanding, str] = {
+            "removed": "Removed the job: no worker gets it.",
+            "claimed": "Asked its worker to stop. The job is not tried again.",
+            "done": "The job was done before, or removed, so nothing was changed.",
+        }
+        return Deed(text=texts[_act_on_job(ask, ask.service.claims.cancel)])
+
+
+class RetryJob(OfMessage):
+    name, title, needs = "retry-job", "Retry a job now", ("claim",)
+    about = (
+        "If message {id} of partition {partition} failed or was released, and waits for its time, or is delayed, the "
+        "next claim can get it. Nothing else is changed."
+    )
+    button = "Retry it now"
+
+    def do(self, ask: Ask) -> Deed:
+        texts: dict[JobStanding, str] = {
+            "waiting": "The next claim can get the job.",
+            "claimed": "A worker has the job, so nothing was changed.",
+            "done": "The job is done, or removed, so nothing was changed.",
+        }
+        return Deed(text=texts[_act_on_job(ask, ask.service.claims.hasten)])
+
+
+def _act_on_job(ask: Ask, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
+    partition, position = _place(ask)
+    access = ask.enter("claim")
+    if access.queue.principals:  # As over HTTP: who may only read may not end jobs.
+        access = ask.enter("work")
+    return ask.service.core.run(access.apply(partial(act, partition=partition, position=position)))
 
 
 class Redrive(Act):

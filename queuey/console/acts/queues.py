@@ -16,7 +16,7 @@ from queuey.console.acts.act import Act, Deed, Field, Plan
 from queuey.console.sessions import Ask
 from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
 from queuey.ids import Position
-from queuey.messages import RESETTABLE, OffsetChange, Queue, options
+from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, options
 from queuey.service import parse_mark
 from queuey.time_parsing import point
 from queuey.web import validators
@@ -157,6 +157,25 @@ def _count(ask: Ask) -> str:
     except NotAllowed:
         return ""
     return f", about {ask.service.queues.count(access.queue) or 0:,} now"
+
+
+class PauseClaims(Act):
+    name, title, needs = "pause", "Pause the claims", ("admin",)
+    about = (
+        "Nobody gets a message by a claim until the claims are resumed. Workers keep the messages that they have, and "
+        "posts and reads go on."
+    )
+    claims = "paused"
+
+    def do(self, ask: Ask) -> Deed:
+        ask.service.queues.update(ask.enter("admin"), QueueSpec(claims=self.claims))
+        return Deed(text=f"The claims are {self.claims}.")
+
+
+class ResumeClaims(PauseClaims):
+    name, title = "resume", "Resume the claims"
+    about = "Claims that wait get messages within some seconds."
+    claims = "open"
 
 
 class Purge(Act):

@@ -276,12 +276,12 @@ _SHOWN: dict[str, Callable[[Queue, Kept, str], str | None]] = {
     "DeduplicationScope": lambda queue, kept, _region: _word(queue, kept.scope or "queue"),
     "FifoThroughputLimit": lambda queue, kept, _region: _word(queue, kept.limit or "perQueue"),
 }
-COUNTS: dict[str, Callable[[Backlog, int], int]] = {
-    "ApproximateNumberOfMessages": lambda backlog, resting: max(0, backlog.waiting - resting),
-    "ApproximateNumberOfMessagesNotVisible": lambda backlog, resting: backlog.claimed + resting,
-    "ApproximateNumberOfMessagesDelayed": lambda backlog, _resting: backlog.delayed,
+COUNTS: dict[str, Callable[[Backlog], int]] = {
+    "ApproximateNumberOfMessages": lambda backlog: backlog.waiting,
+    "ApproximateNumberOfMessagesNotVisible": lambda backlog: backlog.claimed + backlog.retrying,
+    "ApproximateNumberOfMessagesDelayed": lambda backlog: backlog.delayed,
 }
-"""Attributes that are counted, of the backlog and the messages that a delay after their release keeps."""
+"""Attributes that are counted, of the backlog."""
 
 
 def _redrive(queue: Queue, region: str) -> str | None:

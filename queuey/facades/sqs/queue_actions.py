@@ -153,8 +153,8 @@ class QueueActions:
         if access.queue.ttl is None and "MessageRetentionPeriod" in wanted:
             found["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
         if counted := [name for name in wanted if name in COUNTS]:
-            backlog, resting = self._service.claims.backlog(access, MAX_COUNTED), self._service.claims.resting(access)
-            found |= {name: str(COUNTS[name](backlog, resting)) for name in counted}
+            backlog = self._service.claims.backlog(access, MAX_COUNTED)
+            found |= {name: str(COUNTS[name](backlog)) for name in counted}
         return {"Attributes": found} if found else {}
 
     def set_attributes(self, asked: Asked) -> Result:

@@ -14,12 +14,23 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from queuey import ids
 from queuey.api.claims import MAX_STATES
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.acts import JobStanding, cancel, hasten
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import Attempt, holds_dead
-from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyClaims
+from queuey.errors import (
+    ClaimsRefused,
+    InvalidRequest,
+    MessageNotFound,
+    NotAllowed,
+    NotFound,
+    QueueyError,
+    TooManyClaims,
+)
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Queue
 from queuey.metrics import Metrics
@@ -45,11 +56,13 @@ from queuey.service.claims.requests import (
     ChangeRequest,
     ClaimTotals,
     ClaimUndecided,
+    JobRequest,
     Kind,
     Request,
     SettleRequest,
     StateQuery,
     too_late,
+    too_many,
 )
 from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
@@ -62,6 +75,8 @@ T = TypeVar("T")
 ENOUGH = 100
 """Max ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and
 would leave the other partitions idle."""
+CANCELLED = "Cancelled"
+"""The class of error of the last attempt of a message that an operator has removed."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
 
@@ -403,6 +418,71 @@ class ClaimUseCases(ClaimOverview):
         for number, request in requests.items():
             self._logs.add((queue.qid, number), request)
         return await answers(requests)
+
+    # Acts of operators
+
+    async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+        """Ends a message that waits, rests or is delayed; asks the worker of a claimed one to stop.
+
+        A claimed message is not delivered again: its worker learns of that when it renews the claim.
+
+        Args:
+            queue: A row that the caller is authorized for.
+            partition: Its number; without one it is the one that has the message.
+            position: The message.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            MessageNotFound: There is no such message.
+            TooManyClaims: The partition remembers too many messages above its cursor.
+        """
+        location = await self._locate(queue, partition, position)
+        standing, number = await self._act(queue, location, cancel)
+        if standing == "delayed":
+            await self.core.in_thread(partial(self._store.delete, queue, [location]))
+            standing, number = await self._act(queue, location, cancel)  # Meanwhile it may have become due.
+        if standing == "delayed":
+            return "removed"
+        if standing == "removed":
+            why = Attempt(number=number, at=self._store.claim_now() / 1000, error=CANCELLED, text="by an operator")
+            await self.core.in_thread(partial(self._attempts.note, queue, *location, why))
+        return standing
+
+    async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+        """Makes a message deliverable at once that rests or is delayed. Raises as :meth:`cancel`.
+
+        Raises:
+            InvalidRequest: It is delayed, and the queue keeps keys.
+        """
+        location = await self._locate(queue, partition, position)
+        standing, _ = await self._act(queue, location, hasten)
+        return standing
+
+    async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
+        """Returns where a message is stored, or outstanding; raises ``MessageNotFound``."""
+        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
+        self.check(queue, numbers)
+        places = [(number, position) for number in numbers]
+        for message in await self.core.in_thread(partial(self._store.fetch, queue, places)):
+            return message.partition, position
+        # A worker may have a message that was deleted since.
+        outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)
+        for number in filter(outstanding.get, numbers):
+            return number, position
+        raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
+
+    async def _act(
+        self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
+    ) -> tuple[JobStanding, int]:
+        number, position = location
+        request = JobRequest(queue, act, ClaimReceipt(number, *position))
+        standing, entry = (await self._ask(queue, {number: request}))[number]
+        if standing == "refused" and queue.keeps_keys and act is hasten:
+            text = f"Is delayed, and queue {queue.name!r} delivers by keys: it waits until it is due"
+            raise InvalidRequest({"id": text})
+        if standing == "refused":
+            raise too_many(number)
+        return standing, entry
 
     # Names
 

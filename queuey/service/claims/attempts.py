@@ -96,20 +96,16 @@ class Attempts:
 
     def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
         """Returns the records of messages that have one; most have none."""
-        found = {
-            position: _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
-            for position in positions
-        }
+        found = {position: self.last(queue, partition, position) for position in positions}
         return {position: known for position, known in found.items() if known.attempts or known.state is not None}
+
+    def last(self, queue: Queue, partition: int, position: Position) -> Known:
+        """Returns the record of a message, empty if the message has no record."""
+        return _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
 
     def last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
         """Returns the state of a message that was set last, whichever delivery's worker has set it."""
-        return _read(self._ledger.entry(*_place(queue, partition, position)), partition, position).state
-
-    def state(self, queue: Queue, partition: int, position: Position, number: int) -> JobState | None:
-        """Returns the state of a message by a delivery, which is that of the log entry ``number``."""
-        last = self.last_state(queue, partition, position)
-        return last if last is not None and last.number == number else None
+        return self.last(queue, partition, position).state
 
 
 def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.claims.drafts import Poll
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, Settlement
 from queuey.errors import QueueyError, TooManyClaims, in_doubt
 from queuey.messages import Message, Queue, bytes_of

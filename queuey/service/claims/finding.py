@@ -228,6 +228,9 @@ class Finder:
         step, tried, most = max(1, left // longest), 0, wanted
         while left > 0 and len(found.again) < wanted and (ended := all_ended(most)[tried:]):
             tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
+            if state.cancelled:
+                found.gone += [place for place in ended if place in state.cancelled]
+                ended = [place for place in ended if place not in state.cancelled]
             dead, ended, doubt = divided(state, ended, self.max_deliveries)
             found.dead += dead
             while ended and left > 0:

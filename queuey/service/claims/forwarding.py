@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from queuey.claims.drafts import Poll
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, Settlement
 from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import Key

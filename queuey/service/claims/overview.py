@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey import ids
-from queuey.api.claims import Backlog, ClaimCounts, Job, PartitionClaims, QueueSize
+from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
 from queuey.claims.covers import digest_of
 from queuey.claims.state import State
 from queuey.deadletters import queue_for
@@ -19,13 +19,17 @@ from queuey.errors import NotFound
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
-from queuey.service.claims.attempts import Attempts, JobState
+from queuey.service.claims.attempts import Attempts, Known
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
+from queuey.terminal.task_calls import shown_call
+from queuey.terminal.texts import shortened
 
 T = TypeVar("T")
+MAX_SHOWN_TEXT = 200
+"""Max characters of the text of a failure in a list of jobs."""
 _PAGE, FIRST_PAGE = 1000, 10
 """Messages of one read, and of the read that searches the first one that is not done."""
 
@@ -54,17 +58,17 @@ class ClaimOverview(ABC):
 
     def counts(self, access: QueueAccess) -> ClaimCounts:
         def count(state: State, expired: int) -> PartitionClaims:
-            claimed = state.live(expired)
-            return PartitionClaims(claimed=claimed, waiting=len(state.outstanding) - claimed)
+            claimed, retrying = state.live(expired), state.count_retrying(expired)
+            waiting = len(state.outstanding) - claimed - retrying
+            return PartitionClaims(claimed=claimed, waiting=waiting, retrying=retrying)
 
         partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
-        claimed = sum(each.claimed for each in partitions.values())
-        waiting = sum(each.waiting for each in partitions.values())
-        return ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions)
-
-    def resting(self, access: QueueAccess) -> int:
-        """Counts messages that were released with a delay that is not over. They wait, too."""
-        return sum(self.core.run(access.apply(lambda queue: self.look_at(queue, State.count_resting))).values())
+        return ClaimCounts(
+            claimed=sum(each.claimed for each in partitions.values()),
+            waiting=sum(each.waiting for each in partitions.values()),
+            partitions=partitions,
+            retrying=sum(each.retrying for each in partitions.values()),
+        )
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
         """Counts work left; messages that wait are counted up to the limit and estimated beyond."""
@@ -76,14 +80,16 @@ class ClaimOverview(ABC):
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.look_at(queue, _View))
             size, claimed = self._size(queue, views, limit), sum(view.claimed for view in views.values())
+            retrying = sum(view.retrying for view in views.values())
             delayed, all_counted = self._delayed(queue, limit)
             firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
             return Backlog(
-                waiting=max(0, size.size - claimed),
+                waiting=max(0, size.size - claimed - retrying),
                 exact=size.exact and all_counted,
                 delayed=delayed,
                 claimed=claimed,
-                failed=sum(view.outstanding for view in views.values()) - claimed,
+                retrying=retrying,
+                failed=sum(view.outstanding for view in views.values()) - claimed - retrying,
                 dead=dead,
                 oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
                 due=self._next_due(queue) if delayed else None,
@@ -92,31 +98,50 @@ class ClaimOverview(ABC):
         return access.use(backlog)
 
     def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Job]:
-        """Returns claims, those first that end first, or have ended; ``states``: with the workers' notes."""
+        """Returns delivered messages, those first whose claims end first, or have ended.
 
-        def look(state: State, expired: int) -> list[tuple[int, Position, int, str, int]]:
+        Args:
+            access: The queue.
+            limit: Max messages.
+            states: Each has the state that its worker has set, its call and its last failed attempt.
+        """
+
+        def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
+            standings = ((at, one, state.standing(at, expired)) for at, one in state.outstanding.items())
             found = (
-                (0 if state.has_ended(at, expired) else one.expires, at, one.deliveries, one.worker, one.number)
-                for at, one in state.outstanding.items()
+                (0 if status == "waiting" else one.expires, at, status, one.deliveries, one.worker, one.number)
+                for at, one, status in standings
             )
             return nsmallest(limit, found)
 
         def outstanding(queue: Queue) -> list[Job]:
             found = self.core.run(self.look_at(queue, look))
-            rows = ((one[0], number, one) for number, some in found.items() for one in some)
+            rows = nsmallest(limit, ((row[0], number, row) for number, some in found.items() for row in some))
+            calls = self._calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
             return [
                 Job(
                     message_id=ids.to_hex(position),
                     partition=number,
                     deliveries=deliveries,
+                    status=status,
                     worker=worker,
                     expires=expires / 1000 or None,
-                    **(_said(self._attempts.state(queue, number, position, delivery)) if states else {}),
+                    **calls.get((number, position), {}),
+                    **(_said(self._attempts.last(queue, number, position), delivery) if states else {}),
                 )
-                for _, number, (expires, position, deliveries, worker, delivery) in nsmallest(limit, rows)
+                for _, number, (expires, position, status, deliveries, worker, delivery) in rows
             ]
 
         return access.use(outstanding)
+
+    def _calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
+        """Returns the task and the arguments, as fields of a job, of those messages that call a task."""
+        calls = {}
+        for message in self._fetched(queue, places):
+            call = shown_call(message.body) if message.meta is not None and message.meta.json else None
+            if call is not None:
+                calls[message.partition, message.position] = call._asdict()
+        return calls
 
     def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
@@ -172,11 +197,15 @@ class ClaimOverview(ABC):
 
     def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
         """Yields the messages of a partition that are not done, in order; ``limit`` is for each read."""
-        step = max(1, self._limits.page_bytes // self._limits.longest)
-        for at in range(0, len(view.below), step):
-            yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
+        yield from self._fetched(queue, [(number, position) for position in view.below])
         for page in self._pages(queue, self._left(number, view, limit)):
             yield from (message for message in page if not view.is_done(message))
+
+    def _fetched(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> Iterator[Message]:
+        """Yields the messages at these places, as many in memory at a time as one answer may have."""
+        step = max(1, self._limits.page_bytes // self._limits.longest)
+        for at in range(0, len(places), step):
+            yield from self._store.fetch(queue, places[at : at + step])
 
     def _left(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
         """Returns the slice above the cursor of a partition, up to now."""
@@ -193,12 +222,17 @@ class ClaimOverview(ABC):
             part = msgspec.structs.replace(part, lower=page.next or part.lower)
 
 
-def _said(state: JobState | None) -> dict[str, Any]:
-    """Returns the note of a worker as fields of a job."""
-    return {
+def _said(record: Known, number: int) -> dict[str, Any]:
+    """Returns the state of a delivery, which is that of the log entry ``number``, and the last failure as fields."""
+    state = record.state if record.state is not None and record.state.number == number else None
+    said = {
         "state": None if state is None else msgspec.Raw(state.json),
         "state_at": None if state is None else state.at,
     }
+    if not record.attempts:
+        return said
+    failure = record.attempts[-1]
+    return said | {"failure": msgspec.structs.replace(failure, text=shortened(failure.text, MAX_SHOWN_TEXT))}
 
 
 class _View:
@@ -208,6 +242,7 @@ class _View:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
         self.claimed = state.live(expired)
+        self.retrying = state.count_retrying(expired)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}
         self._above = frozenset(state.above)

@@ -19,8 +19,9 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from queuey.claims.covers import CoverDraft, ScanDuplicates
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import SECRET_BITS, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import queue_for
@@ -235,7 +236,7 @@ class PartitionLog:
                 self._answer(taken, polls, candidates, end)
                 if draft.lapsed:
                     await self._follow_ups.note_lapsed(queue, draft.lapsed)
-                await self._follow_up(queue, [position for position, _, _ in entry.outs])
+                await self._follow_up(queue, entry.outs)
                 return
             # It is certain that nothing was done for them.
             leave(taken)
@@ -527,13 +528,14 @@ class PartitionLog:
             raise QueueChanged("the queue was purged")
         return fresh
 
-    async def _follow_up(self, queue: Queue, outs: Sequence[Position]) -> None:
-        """Publishes dead letters, ``outs`` first, and forgets covers that are of no use any more.
+    async def _follow_up(self, queue: Queue, outs: Sequence[tuple[Position, str, int]]) -> None:
+        """Publishes dead letters, those of an entry's ``outs`` first, and forgets covers that are of no use any more.
 
         The next round records what was published, and goes on.
         """
         if self.state.outbox or self._follow_ups.known.open:
-            sent = await self._follow_ups.publish(queue, self.state, outs, self._finder.scanner.horizon)
+            own = [position for position, _, _ in outs]
+            sent = await self._follow_ups.publish(queue, self.state, own, self._finder.scanner.horizon)
             if sent:
                 self.add(SentRequest(queue, lambda draft: draft.report_sent(sent)))
         if self._finder.duplicates is not None:

@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any, Literal, cast
 from zlib import crc32
 
-from queuey.claims.drafts import MOST_IDS, EntryDraft, Poll
+from queuey.claims.acts import JobStanding
+from queuey.claims.drafts import MOST_IDS, EntryDraft
 from queuey.claims.entries import Entry
 from queuey.claims.order import MOST_WAITING
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.deadletters import queue_for
@@ -191,6 +193,31 @@ class ChangeRequest(Request):
 
     def edit(self, draft: EntryDraft) -> None:
         self._change(draft)
+
+
+class JobRequest(Request):
+    """An operator's act on a message: the result is its standing then."""
+
+    __slots__ = ("_act", "_message", "_standing")
+
+    def __init__(
+        self, queue: Queue, act: Callable[[EntryDraft, ClaimReceipt], JobStanding], message: ClaimReceipt
+    ) -> None:
+        super().__init__(queue)
+        self._act = act
+        self._message = message
+        self._standing: JobStanding = "done"
+
+    def edit(self, draft: EntryDraft) -> None:
+        self._standing = self._act(draft, self._message)
+
+    def result(self, state: State) -> tuple[JobStanding, int]:
+        """Returns the standing, and the number of the last entry."""
+        return self._standing, state.number
+
+    @property
+    def depends_on_others(self) -> bool:
+        return True
 
 
 class SentRequest(ChangeRequest):

@@ -160,6 +160,16 @@ export interface StreamOptions extends CallOptions {
   onRead?: (unread: Unread) => void;
 }
 
+/** The result of a renewal of a claim. */
+export interface Renewed {
+  receipt: string;
+  status: "ok" | "superseded";
+  /** End of the claim, in seconds since 1970. */
+  expires?: number;
+  /** The job was cancelled: its worker is asked to stop. */
+  cancelled?: boolean;
+}
+
 export declare class QueueyError extends Error {
   /** The answer's status; 0: there was no answer. */
   status: number;
@@ -202,6 +212,12 @@ export declare class Queuey {
   acknowledge(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
   /** Gives claimed messages back, to be claimed again. */
   release(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
+  /** Keeps claims for `ttl` seconds from now on. A job whose result has `cancelled` is to be stopped. */
+  renew(queue: string, ttl: number, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<Renewed[]>;
+  /** Cancels a job: it is not delivered any more. The worker of a claimed one learns of it when it renews. */
+  cancelJob(queue: string, message: string | Message): Promise<"removed" | "claimed" | "done">;
+  /** Makes a job that was released with a delay, or is delayed, deliverable now. */
+  retryJob(queue: string, message: string | Message): Promise<"waiting" | "claimed" | "done">;
   /**
    * Messages as they come, of one queue, of several, or (undefined) of all that the caller may read. It goes on after
    * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice.

@@ -153,10 +153,30 @@ export class Queuey {
     await this.#settle(queue, "release", messages);
   }
 
-  async #settle(queue, what, messages) {
+  /** Keeps claims for `ttl` seconds from now on; returns their results. One that has `cancelled` is to be stopped. */
+  async renew(queue, ttl, ...messages) {
+    return (await (await this.#settle(queue, "renew", messages, { ttl })).json()).results;
+  }
+
+  /** Cancels a job: `removed`; `claimed`, so that its worker is asked to stop; or `done` before. */
+  async cancelJob(queue, message) {
+    return this.#act(queue, message, "cancel");
+  }
+
+  /** Makes a job that was released with a delay, or is delayed, deliverable now: `waiting`, `claimed` or `done`. */
+  async retryJob(queue, message) {
+    return this.#act(queue, message, "retry");
+  }
+
+  async #act(queue, message, what) {
+    const answer = await this.#ask("POST", `${path(queue)}/jobs/${placeOf(message)}/${what}`, { again: true });
+    return (await answer.json()).job;
+  }
+
+  async #settle(queue, what, messages, more = {}) {
     const receipts = messages.flat().map((each) => (typeof each === "string" ? each : each.receipt));
-    const body = jsonText({ receipts });
-    await this.#ask("POST", `${path(queue)}/claims/${what}`, { body, type: "application/json", again: true });
+    const body = jsonText({ receipts, ...more });
+    return this.#ask("POST", `${path(queue)}/claims/${what}`, { body, type: "application/json", again: true });
   }
 
   /**

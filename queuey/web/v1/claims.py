@@ -12,6 +12,7 @@ from msgspec import structs
 
 from queuey.api import claims as api
 from queuey.api.messages import QueueReadError
+from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
@@ -29,6 +30,7 @@ from queuey.web.fields import Queries
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
+from queuey.web.v1.messages import parse_place
 from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
@@ -297,6 +299,25 @@ class ClaimViews(Views):
         errors.check()
         return dict(zip(given, zip(receipts, states, strict=True), strict=True))
 
+    # Acts of operators
+
+    async def cancel(self, request: Request, match: Match) -> Response:
+        job = await self._act(request, match, self._service.claims.cancel)
+        return json_response(msgspec.convert({"status": "ok", "job": job}, api.CancelledJob))
+
+    async def retry(self, request: Request, match: Match) -> Response:
+        job = await self._act(request, match, self._service.claims.hasten)
+        return json_response(msgspec.convert({"status": "ok", "job": job}, api.RetriedJob))
+
+    async def _act(
+        self, request: Request, match: Match, act: Callable[..., Coroutine[Any, Any, JobStanding]]
+    ) -> JobStanding:
+        partition, position = parse_place(match["id"])
+        access = await self._authorization.admit(request, match, "claim")
+        if access.queue.principals:  # Those that may only read may record offsets, too, but end no jobs.
+            access = await self._enter(request, match)
+        return await access.apply(partial(act, partition=partition, position=position))
+
     # The queue
 
     async def release_all(self, access: QueueAccess) -> None:
@@ -403,6 +424,7 @@ def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[ap
             receipt=text,
             status="superseded" if each.status is ReceiptStatus.SUPERSEDED else "ok",
             expires=each.expires or None,
+            cancelled=each.cancelled,
         )
         for text, each in zip(texts, settlements, strict=True)
     ]

@@ -16,7 +16,7 @@ from queuey import ids
 from queuey.api.messages import FetchQuery
 from queuey.api.queues import Action
 from queuey.api.values import Done
-from queuey.errors import InvalidRequest, NotFound
+from queuey.errors import InvalidRequest, MessageNotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
 from queuey.service import Draft, Limits, Location, QueueAccess
@@ -34,11 +34,6 @@ from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 T = TypeVar("T")
 _NOT_IN_HEADER = re.compile(r"[^ -~]+")
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
-
-
-class MessageNotFound(NotFound):
-    code = "InvalidMessageID"
-    form = "Message {name} is not there: it was deleted, has expired, or lies in another partition."
 
 
 def parse_locations(text: str, most: int) -> list[Location]:

@@ -48,7 +48,13 @@ from queuey.web.v1.views import Operation
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
 SCHEDULE = APP + "/_schedules/{schedule}"
-IDS, NAMED, GROUP, MOVE = QUEUE + "/{ids}", QUEUE + "/named/{name}", QUEUE + "/offsets/{group}", APP + "/_moves/{move}"
+IDS, NAMED, GROUP, MOVE, JOB = (
+    QUEUE + "/{ids}",
+    QUEUE + "/named/{name}",
+    QUEUE + "/offsets/{group}",
+    APP + "/_moves/{move}",
+    QUEUE + "/jobs/{id}",
+)
 
 
 def _operation(
@@ -315,11 +321,28 @@ OPERATIONS = (
     ),
     _operation(
         f"GET {QUEUE}/jobs",
-        "List jobs, claimed messages and their workers",
+        "List jobs, delivered messages and their workers",
         claims.Jobs,
         ClaimViews.jobs,
         "read",
         query=claims.JobsQuery,
+        also=(409,),
+    ),
+    _operation(
+        f"POST {JOB}/cancel",
+        "Cancel job",
+        claims.CancelledJob,
+        ClaimViews.cancel,
+        about="A job that waits or is delayed is removed. A claimed one is not delivered again, and its worker learns "
+        "of that when it renews the claim (`cancelled`).",
+        also=(409,),
+    ),
+    _operation(
+        f"POST {JOB}/retry",
+        "Retry job now",
+        claims.RetriedJob,
+        ClaimViews.retry,
+        about="A job that was released with a delay, or is delayed, can be claimed at once.",
         also=(409,),
     ),
     _operation(

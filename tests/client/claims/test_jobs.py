@@ -13,6 +13,7 @@ from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import Served
+from tests.waiting import until
 
 Queuey = Any
 """A client of either kind."""
@@ -48,7 +49,7 @@ def test_several_queues(queuey: Queuey) -> None:
             job.release(600)
     assert done == [names[0]] * 2 + [names[1]] * 2 + [names[2]] * 2
     left = [queuey.job_queue(name).backlog() for name in names]
-    assert [(one.waiting, one.claimed) for one in left] == [(0, 0), (0, 0), (2, 0)]
+    assert [(one.retrying, one.claimed) for one in left] == [(0, 0), (0, 0), (2, 0)]
     queuey.send(names[1], "one")
     queuey.delete_queue(names[2])
     queuey.send(names[0], "two")
@@ -77,7 +78,7 @@ def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.L
     queuey.job_queue(queue).run(handle, retry_delay=lambda _deliveries: 600.0, idle=0)
     assert sorted(done) == [0.5, 1.0]
     counts = queuey.job_queue(queue).counts()
-    assert counts.waiting == 2
+    assert counts.retrying == 2
     told = [reason.text for one in sent for reason in queuey.explain(queue, one).reasons if reason.code == "attempt"]
     kinds = ["ValueError: invalid literal", "ZeroDivisionError: "]
     assert len(told) == 2
@@ -101,7 +102,7 @@ def test_a_run_leaves_decisions_alone(served: Served) -> None:
             sent = await client.send_many(name, ["done", "later"])
             jobs = client.job_queue(name)
             await jobs.run(handle, idle=0)
-            assert ((await jobs.size()).size, (await jobs.counts()).waiting) == (1, 1)
+            assert ((await jobs.size()).size, (await jobs.counts()).retrying) == (1, 1)
             texts = [reason.text for one in sent for reason in (await client.explain(name, one)).reasons]
             assert [text.partition(": ")[2] for text in texts if "attempt" in text] == ["Released: not now"]
             await client.delete_queue(name)
@@ -119,7 +120,7 @@ def test_a_run_that_ends_with_the_error(queuey: Queuey, queue: str) -> None:
     jobs = queuey.job_queue(queue)
     with pytest.raises(ValueError, match="a"):
         jobs.run(fail, on_error="raise", retry_delay=lambda _deliveries: 600.0)
-    assert jobs.counts().waiting == 1
+    assert jobs.counts().retrying == 1
     with pytest.raises(InvalidArgument, match="on_error is 'stop': it is 'retry' or 'raise'"):
         jobs.run(fail, on_error="stop")
 
@@ -212,3 +213,28 @@ def test_many_long_states(queuey: Queuey, queue: str) -> None:
     claimed = [one for _ in range(3) for one in jobs.receive(70)]
     assert jobs.set_states([(one, longest) for one in claimed]) == []
     assert [one.state for one in jobs.outstanding(states=True)] == [longest] * 70
+
+
+def test_a_worker_learns_that_its_job_is_cancelled(queuey: Queuey, queue: str) -> None:
+    """By the renewals that are made in the background, or by one of its own; its failure is its last."""
+    receipt = queuey.send(queue, "job")
+    jobs = queuey.job_queue(queue)
+    [ended] = (job for job in jobs.claim(idle=0, ttl=2) if not job.cancelled and stopped_by(jobs.cancel(receipt), job))
+    assert ended.cancelled
+    assert (jobs.cancel(receipt), jobs.retry(receipt), jobs.size().size) == ("done", "done", 0)
+    other = queuey.send(queue, "other", delay=600)
+    assert jobs.retry(other) == "waiting"
+    for job in jobs.claim(idle=0, ttl=600):
+        jobs.cancel(other)
+        assert not job.cancelled
+        job.renew()
+        assert job.cancelled
+        job.release(reason="stopped")
+    assert jobs.receive() == []
+
+
+def stopped_by(answer: str, job: Any) -> bool:  # noqa: ANN401 - of either client
+    """Waits until a job is asked to stop, after an act with this answer."""
+    assert answer == "claimed"
+    until(lambda: job.cancelled)
+    return True

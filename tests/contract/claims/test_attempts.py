@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from queuey import ids
 from queuey.api.claims import Backlog, PartitionClaims
-from queuey.deadletters import DeadLetter, dead_letter_from
+from queuey.deadletters import Attempt, DeadLetter, dead_letter_from
 from queuey.ids import Position
-from queuey.messages import Queue, QueueSpec
+from queuey.messages import Meta, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import EXPIRED, KEPT, Attempts
+from queuey.service.claims.overview import MAX_SHOWN_TEXT
 from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.blocking import blocking
@@ -95,14 +97,17 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
         blocking(service.claims).release(access, [claimed.receipt], 20.0)
         found = service.claims.backlog(access, 100)
-        assert (found.waiting, found.failed, found.claimed, service.claims.resting(access)) == (1, 1, 0, 1)
-        assert service.claims.counts(access).partitions[1] == PartitionClaims(claimed=0, waiting=1)
+        assert (found.waiting, found.failed, found.claimed, found.retrying) == (0, 0, 0, 1)
+        assert service.claims.counts(access).partitions[1] == PartitionClaims(claimed=0, waiting=0, retrying=1)
         assert outbox(service.claims, access)[1] == 0
         [job] = service.claims.outstanding(access, 9)
-        assert (job.worker, job.expires is not None) == ("ann:1", True)
-        [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "waiting"]
+        assert (job.status, job.worker, job.expires is not None) == ("retrying", "ann:1", True)
+        [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "retrying"]
         assert "and released: claims get it from " in reason.text
         clock.advance(120)
+        found = service.claims.backlog(access, 100)
+        assert (found.waiting, found.failed, found.claimed, found.retrying) == (1, 1, 0, 0)
+        assert [job.status for job in service.claims.outstanding(access, 9)] == ["waiting"]
     assert said(service, access, place) == []
 
 
@@ -207,3 +212,24 @@ def test_who_has_which(store: Store) -> None:
     assert found[2].expires is not None
     assert 29 < found[2].expires - found[1].expires < 31
     assert service.claims.outstanding(access, 2) == found[:2]
+
+
+def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
+    """Every process shows the task of a job with its arguments, and the last failed attempt; only if asked to."""
+    queue = make_queue(store)
+    body = '{"task":"thumb","args":["a.jpg"],"kwargs":{"size":4}}'
+    store.append(queue, [new(body, meta=Meta(json=True)), new(body), new("b", meta=Meta("text/plain"))])
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    claims = blocking(one.claims).claim(access, limit=3, ttl=600, worker="ann:1")
+    for error in ("First", "Last"):
+        blocking(one.claims).release(access, [claims[0].receipt], 0.0, reason=ReleaseReason(error, "x" * 900))
+        [claims[0]] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1")
+    found = two.claims.outstanding(there, 9, states=True)
+    assert [(job.status, job.task, job.arguments) for job in found] == [
+        ("claimed", "thumb", '"a.jpg", size=4'),
+        ("claimed", UNSET, UNSET),
+        ("claimed", UNSET, UNSET),
+    ]
+    assert isinstance(found[0].failure, Attempt)
+    assert (found[0].failure.error, len(found[0].failure.text), found[1].failure) == ("Last", MAX_SHOWN_TEXT, UNSET)
+    assert {(job.task, job.failure) for job in two.claims.outstanding(there, 9)} == {(UNSET, UNSET)}

@@ -80,6 +80,8 @@ class ClaimHistory:
     acknowledgings: list[Acknowledging] = field(default_factory=list)
     given_up: list[Acknowledging] = field(default_factory=list)
     """Messages that a client said it cannot handle at all."""
+    cancelled: list[Acknowledging] = field(default_factory=list)
+    """Messages that an operator has cancelled; ``done``: they were removed, or their workers are asked to stop."""
     releases: list[ReleasingAll] = field(default_factory=list)
     letters: dict[Position, float] = field(default_factory=dict)
     """Messages that became dead letters, and when."""
@@ -196,6 +198,20 @@ def g5(history: ClaimHistory, _: Limits) -> list[str]:
     ] + [f"{position} became a dead letter and was acknowledged" for position in done & history.letters.keys()]
 
 
+def cancelled(history: ClaimHistory, _: Limits) -> list[str]:
+    """What was cancelled is not given to anybody who asks later, nor becomes a dead letter."""
+    ends = {one.position: one.answered for one in reversed(history.cancelled) if one.outcome in FOR_GOOD}
+    before = {one.position for one in history.cancelled if one.outcome == "final"}
+    return [
+        f"{one} was given after it had been cancelled at {ends[one.position]}"
+        for one in history.deliveries
+        if one.position in ends and one.asked > ends[one.position]
+    ] + [
+        f"{one} became a dead letter after it had been cancelled"
+        for one in (ends.keys() & history.letters.keys()) - before
+    ]
+
+
 def delay(history: ClaimHistory, _: Limits) -> list[str]:
     """A delayed message is not given before it is due by some process's clock."""
     return [
@@ -246,6 +262,7 @@ def given_up(history: ClaimHistory, _: Limits) -> list[str]:
     """What was given up is a dead letter in the end, unless it was acknowledged before that was known."""
     done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
     given_up = {one.position for one in history.given_up if one.outcome == "done"} & history.acknowledged
+    done |= {one.position for one in history.cancelled}
     return [f"{position} is no dead letter" for position in sorted(given_up - done - history.letters.keys())]
 
 
@@ -255,7 +272,7 @@ def g6(history: ClaimHistory, _: Limits) -> list[str]:
     ended = max((demand.asked for demand in history.releases), default=history.calm)
     late = {one.position for one in history.deliveries if one.answered > (ended if one.kept else history.calm)}
     perhaps = {one.position for one in history.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
-    perhaps |= history.letters.keys()
+    perhaps |= history.letters.keys() | {one.position for one in history.cancelled}
     # What was given up and not posted for certain may be gone before it is a dead letter; so are its copies.
     perhaps |= {one.position for one in history.given_up if one.outcome != "none"} - history.acknowledged
     return [
@@ -286,6 +303,7 @@ SIMULATED: Rules = {
     **CLAIMS,
     "on_ack": (on_ack, "acknowledgements done"),
     "given up": (given_up, "acknowledged"),
+    "cancelled": (cancelled, "delivered"),
     "delay": (delay, "delivered"),
     "dedup": (dedup, "delivered"),
     "outbox": (outbox, "acknowledged"),

@@ -326,6 +326,11 @@ def _given_again(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
     _both(history, one, other)
 
 
+def _cancelled(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    history.cancelled.append(Acknowledging(one.position, 0.0, 1.0, "done"))
+    _both(history, one, other)
+
+
 def _not_deleted(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
     _done(history, one)
     history.left = {one.position}
@@ -364,6 +369,7 @@ CLAIMS: Mapping[str, tuple[set[str], Callable[[ClaimHistory, Delivery, Delivery]
     "two clients have a message at once": ({"G4"}, lambda history, one, _: _both(history, one, one)),
     "a message is given after it was done": ({"G5"}, _given_again),
     "a message is never given, and no dead letter": ({"G6", "given up"}, _never_given),
+    "a message is given after it was cancelled": ({"cancelled"}, _cancelled),
     "a message that was done is not deleted": ({"on_ack"}, _not_deleted),
     "a message is given before it is due": (
         {"delay"},

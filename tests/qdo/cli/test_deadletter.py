@@ -91,6 +91,14 @@ def test_text_is_printed_harmlessly(run: Run, queue: str, dead: list[Message]) -
     assert "\x1b" not in shown
 
 
+def test_the_call_of_a_task_is_shown(run: Run, client: Client, queue: str) -> None:
+    """A dead letter that calls a task has its name and arguments in the table."""
+    client.send(queue, json={"task": "thumb", "args": ["a.jpg"], "kwargs": {}})
+    jobs = client.job_queue(queue)
+    jobs.release(jobs.receive(), reason="no stack", retry=False)
+    assert 'thumb("a.jpg")' in run("deadletter", "list", "--queue", queue).text
+
+
 @pytest.mark.parametrize("option", ["--queue", "--pattern"])
 def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: str) -> None:
     """What claims gave up is found where the queue's ``dead_letter`` says, and goes back from there."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims.drafts import Poll
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, digest_of, split_duplicates
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import CoverChanges, Entry, decode_entry, encode_entry
+from queuey.claims.polls import Poll
 from queuey.claims.state import ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message

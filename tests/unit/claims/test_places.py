@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
 from queuey.claims.places import ClaimLimits, limits_of
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
 from queuey.ids import Position

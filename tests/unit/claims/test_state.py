@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims.drafts import EntryDraft, Poll
+from queuey.claims.acts import cancel
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, MOST_SUPERSEDED, ClaimTiming, State
 from queuey.ids import Position
@@ -361,7 +363,7 @@ def test_a_delay_from_the_future_is_over() -> None:
     draft.release([receipt(1, number)], delay=60)
     apply(state, draft)
     assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.count_resting(TIMING.expired(NOW)) == 0
+    assert state.count_retrying(TIMING.expired(NOW)) == 0
 
 
 def test_a_clock_that_goes_back_and_forth() -> None:
@@ -373,3 +375,38 @@ def test_a_clock_that_goes_back_and_forth() -> None:
     assert state.is_live(at(1), TIMING.expired(NOW + YEAR))
     assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
     assert state.ended(TIMING.expired(NOW + YEAR + 32_000), 10) == [at(1)]
+
+
+def test_only_cancelled_messages_change_the_form() -> None:
+    """Entries and snapshots of logs in which nothing was cancelled have the form that version 0.1.0 writes."""
+    state = State()
+    claim(state, 1, 2)
+    draft = EntryDraft(state, NOW, TIMING)
+    plain = msgspec.msgpack.decode(encode_entry(draft.entry(7)))
+    assert (len(plain), len(msgspec.msgpack.decode(state.encode()))) == (20, 15)
+    assert [cancel(draft, receipt(1)), cancel(draft, receipt(3))] == ["claimed", "removed"]
+    assert [*plain, [[1, 0]]][0::20] == msgspec.msgpack.decode(encode_entry(draft.entry(7)))[0::20]
+    apply(state, draft)
+    for known in (state, State.decode(state.encode())):
+        assert known.cancelled == {at(1)}
+        assert [one.cancelled for one in EntryDraft(known, NOW, TIMING).renew([receipt(1), receipt(2)], 9)] == [
+            True,
+            False,
+        ]
+        settle(known, "release", receipt(1), receipt(2))
+        assert (known.cancelled, list(known.outstanding)) == (set(), [at(2)])
+        assert len(msgspec.msgpack.decode(known.encode())) == 15
+
+
+def test_who_does_not_know_the_mark_delivers_again() -> None:
+    """The delivery of version 0.1.0 is a new one, which nobody has cancelled."""
+    state = State()
+    claim(state, 1)
+    draft = EntryDraft(state, NOW, TIMING)
+    cancel(draft, receipt(1))
+    apply(state, draft)
+    late = EntryDraft(state, NOW + 60_000, TIMING)
+    late.deliver([Poll(1, 30, 1 << 20)], [message(1)], [])
+    assert late.groups == []
+    state.apply(state.number + 1, Entry(token=8, at=NOW, claims=[(NOW + 90_000, [at(1)])], secrets=[1]))
+    assert (state.cancelled, state.outstanding[at(1)].deliveries) == (set(), 2)

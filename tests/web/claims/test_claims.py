@@ -101,7 +101,8 @@ def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     clock.advance(60)
     counts = owner.get("q/claims").json
     assert (counts["claimed"], counts["waiting"]) == (1, 1)
-    assert counts["partitions"] == {"1": {"claimed": 1, "waiting": 0}, "2": {"claimed": 0, "waiting": 1}}
+    assert counts["partitions"]["1"] == {"claimed": 1, "waiting": 0, "retrying": 0}
+    assert counts["partitions"]["2"] == {"claimed": 0, "waiting": 1, "retrying": 0}
     size = owner.get("q/size").json
     assert (size["size"], size["exact"]) == (3, True)
     assert sorted(owner.get("q/peek").bodies) == ["b", "c", "d"]
@@ -199,7 +200,7 @@ def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], f
     for what in ("ack", "renew", "release"):
         reply = owner.send_json("POST", f"q/claims/{what}", body)
         assert (reply.status, list(reply.errors)) == (400, [field]), (what, reply)
-    assert owner.get("q/claims").json["partitions"]["1"] == {"claimed": 1, "waiting": 0}
+    assert owner.get("q/claims").json["partitions"]["1"] == {"claimed": 1, "waiting": 0, "retrying": 0}
 
 
 @pytest.mark.parametrize(("what", "field"), [("renew", "ttl"), ("release", "delay")])

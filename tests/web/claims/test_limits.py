@@ -34,7 +34,7 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Calle
     (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
     assert found["body"] == "elsewhere"
     counts = owner.get("q/claims").json["partitions"]
-    assert counts["1"] == {"claimed": MOST_OUTSTANDING, "waiting": 0}
+    assert counts["1"] == {"claimed": MOST_OUTSTANDING, "waiting": 0, "retrying": 0}
     blocking(service.claims).acknowledge(access, [claimed[0].receipt])
     (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
     assert found["body"] == "one more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from qdo.worker.failure import RunResult
-from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.metrics import MAX_TASKS, OTHER_TASKS, WorkerMetrics
 from tests.qdo.unit.worker.dead_letter_samples import FIRST
 
 
@@ -13,7 +13,7 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
     """A run's messages, its quick ones as one sum and its slow ones one by one, are all in the histogram."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    metrics.ran("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3)))
+    metrics.ran("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3), (3, 7)))
     metrics.count("failed", "orders")
     metrics.note("commits")
     metrics.moved("assigned", 3)
@@ -32,3 +32,31 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
         'qdo_lag_messages{partition="1",queue="orders"} 7.0',
     ):
         assert line in lines
+
+
+def test_tasks_of_a_run_are_counted_apart() -> None:
+    """Each task has its messages and the times of its slow ones; quick ones share the rest."""
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).followed_by(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
+    for task, result in ran.by_task(["a", "a", "b", "b"]).items():
+        metrics.ran("q", result, task)
+    metrics.ran("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), "a")
+    lines = generate_latest(registry).decode().splitlines()
+    for line in (
+        'qdo_messages_handled_total{queue="q",task="a"} 3.0',
+        'qdo_messages_handled_total{queue="q",task="b"} 2.0',
+        'qdo_handler_seconds_sum{queue="q",task="a"} 0.0405',
+        'qdo_handler_seconds_sum{queue="q",task="b"} 0.3005',
+        'qdo_handler_seconds_bucket{le="+Inf",queue="q",task="b"} 2.0',
+    ):
+        assert line in lines
+
+
+def test_names_of_tasks_are_bounded() -> None:
+    """A program that makes tasks while it runs does not make series without end."""
+    metrics = WorkerMetrics(None)
+    for number in range(2 * MAX_TASKS):
+        metrics.count("failed", "q", f"task {number}")
+    assert len(metrics._counts["failed"]) == MAX_TASKS + 1
+    assert metrics._counts["failed"]["q", OTHER_TASKS] == MAX_TASKS

@@ -75,6 +75,26 @@ def resume() -> None:
         raise ValueError("no rope")
 
 
+@jobs.task
+def heed(text: str) -> None:
+    """Waits until it is asked to stop, and fails then."""
+    note(f"began {text}")
+    until(lambda: delivery().cancelled)
+    note(f"stopped {text}")
+    raise ValueError(text)
+
+
+@jobs.task
+async def heed_async(text: str) -> None:
+    """Does the same in an event loop."""
+    note(f"began {text}")
+    for _ in range(6000):
+        if delivery().cancelled:
+            break
+        await asyncio.sleep(0.01)
+    note(f"stopped {text}")
+
+
 @slow_jobs.task(retries=0)
 def chatter() -> None:
     """Says for ever how far it has come."""

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, generate_latest
 
 from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettings
 from qdo.jobs.tasks import Invocation
 from qdo.worker.failure import ExitCode
-from queuey.client import Backoff, Client
+from queuey.client import Backoff, Client, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
 from tests.qdo.worker.claiming.test_claims import SOON, dead_letters, until_done
 from tests.qdo.worker.conftest import Workers, until
@@ -43,6 +47,10 @@ class Size:
 
 class Image:
     """What JSON cannot hold."""
+
+
+SAID = {'shown("b', "hidden(…", "unknown("}
+"""How the lines of the log begin that name a task."""
 
 
 def worker_of(workers: Workers, jobs: Jobs, **settings: Any) -> Worker:  # noqa: ANN401 - of WorkerSettings
@@ -413,10 +421,49 @@ async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
     assert await jobs.arun_all() == 2
     assert seen == ["one", "one too", "more", "more too"]
     found = await workers.system.client.job_queue(jobs.queues[0]).backlog()
-    assert (found.waiting, found.claimed) == (1, 0)  # It waits for its backoff.
+    assert (found.waiting, found.claimed, found.retrying) == (0, 0, 1)
     await workers.system.client.send(jobs.queues[0], json={"task": "none"})
     with pytest.raises(UnknownTask):
         await jobs.arun_all()
+
+
+async def test_a_worker_says_which_task(workers: Workers, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+    """Log, metrics and spans have the task; arguments only of tasks that are known and show them."""
+    exporter, provider, registry = InMemorySpanExporter(), TracerProvider(), CollectorRegistry()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    @jobs.task(retries=0)
+    def shown(path: str, *, size: int) -> None:
+        raise ValueError(f"no stack for {len(path)} and {size}")
+
+    @jobs.task(retries=0, show_arguments=False)
+    async def hidden(text: str) -> None:
+        raise ValueError(f"no stack for {len(text)}")
+
+    await shown.asend("beach.jpg", size=4)
+    await hidden.asend("secret")
+    await workers.system.client.send(jobs.queues[0], json={"task": "unknown", "args": ["secret"]})
+    enable_tracing(provider)
+    try:
+        claims = Claims(workers.system.connect(), jobs.queues)
+        task = workers.start(worker := Worker(jobs, claims, registry=registry))
+        await until(
+            lambda: len({one.getMessage()[:8] for one in caplog.records if one.name == "qdo.worker"} & SAID) == 3
+        )
+        metrics = generate_latest(registry).decode()
+        worker.stop()
+        assert await task == ExitCode.ENDED
+    finally:
+        disable_tracing()
+    lines = {one.getMessage().partition(":")[0]: vars(one) for one in caplog.records if "task" in vars(one)}
+    assert sorted(lines) == ["hidden(…)", 'shown("beach.jpg", size=4)', "unknown(…)"]
+    assert [lines["hidden(…)"][name] for name in ("task", "arguments", "error")] == ["hidden", "…", "ValueError"]
+    assert "secret" not in caplog.text
+    spans = [span.attributes or {} for span in exporter.get_finished_spans() if span.name.startswith("process")]
+    said = {(span["messaging.queuey.task.name"], span["messaging.queuey.task.arguments"]) for span in spans}
+    assert said == {("shown", '"beach.jpg", size=4'), ("hidden", "…"), ("unknown", "…")}
+    assert f'qdo_messages_dead_total{{queue="{jobs.queues[0]}",task="shown"}} 1.0' in metrics
+    assert 'task="unknown"' not in metrics
 
 
 async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:

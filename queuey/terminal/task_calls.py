@@ -1,0 +1,74 @@
+"""Calls of tasks as people are shown them: the name and a short form of the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from queuey.terminal.texts import printable, shortened
+
+MAX_NAME, MAX_ARGUMENTS = 80, 80
+"""Max characters of a task's name and of its arguments."""
+HIDDEN = "…"
+"""In place of arguments that are not to be shown."""
+
+
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a call: a JSON object with these fields alone."""
+
+    task: Annotated[str, msgspec.Meta(min_length=1)]
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+_decode = msgspec.json.Decoder(_Call).decode
+
+
+class ShownCall(NamedTuple):
+    """A call for people: ``str()`` gives ``thumb("beach.jpg", size=4)``.
+
+    Attributes:
+        task: The name, at most ``MAX_NAME`` characters of it.
+        arguments: JSON values, those with a name as ``name=value``; at most ``MAX_ARGUMENTS`` characters of them.
+    """
+
+    task: str
+    arguments: str
+
+    def __str__(self) -> str:
+        return f"{self.task}({self.arguments})"
+
+
+def shown_call(body: str | bytes) -> ShownCall | None:
+    """Returns the call in the JSON text of a message, or None if the message calls no task.
+
+    Everything in it is printable, on one line.
+    """
+    try:
+        call = _decode(body)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return ShownCall(shortened(printable(call.task[: MAX_NAME + 1]), MAX_NAME), _arguments(call))
+
+
+def _arguments(call: _Call) -> str:
+    text = ""
+    for number, argument in enumerate(_texts(call)):
+        text += f", {argument}" if number else argument
+        if len(text) > MAX_ARGUMENTS:
+            break
+    return shortened(text, MAX_ARGUMENTS)
+
+
+def _texts(call: _Call) -> Iterator[str]:
+    for value in call.args:
+        yield _text(value)
+    for name, value in call.kwargs.items():
+        yield f"{printable(name[: MAX_ARGUMENTS + 1])}={_text(value)}"
+
+
+def _text(value: msgspec.Raw) -> str:
+    """Returns the beginning of a JSON value: each character has at most 4 bytes."""
+    return printable(bytes(memoryview(value)[: 4 * (MAX_ARGUMENTS + 1)]).decode(errors="ignore"))

@@ -1,0 +1,1 @@
+"""Jobs as operators and senders see them, on every store."""

@@ -1,0 +1,1 @@
+"""Acts of operators in many simulated histories."""

@@ -1,0 +1,94 @@
+"""Jobs that operators cancel and hasten, in many histories: none is given afterwards, and no other one is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pytest
+
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.entries import Entry
+from queuey.claims.state import State
+from queuey.ids import Position
+from tests.replacing import replace
+from tests.sim.storm import violations
+from tests.sim.web import Setup
+
+HISTORIES, ENOUGH = 25, 4000
+"""Histories of each setup beside those that show a mutation, and those in which a missing mechanism must have been
+missed."""
+PLAIN = Setup(kinds=("plain",), cancelling=0.4, failing=0.3)
+SETUPS = {
+    "plain": PLAIN,
+    "dedup": Setup(kinds=("dedup",), cancelling=0.4),
+    "ordered": Setup(kinds=("ordered",), cancelling=0.4, failing=0.3),
+    "limited": Setup(kinds=("plain",), per_key=1, share=2, cancelling=0.4),
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_guarantees(name: str) -> None:
+    """Whatever fails, what was cancelled is given to nobody who asks later, and all guarantees hold for the others."""
+    showing = (one.first for one in MUTATIONS.values() if SETUPS[name] is PLAIN)
+    assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
+
+
+def without_marks(state: State, number: int, entry: Entry) -> None:
+    """Forgets what was cancelled."""
+    REAL_APPLY(state, number, entry)
+    state.cancelled = set()
+
+
+def marks_in_no_snapshot(state: State) -> bytes:
+    """Writes a snapshot that has no marks."""
+    marks, state.cancelled = state.cancelled, set()
+    try:
+        return REAL_ENCODE(state)
+    finally:
+        state.cancelled = marks
+
+
+def ending_nothing(draft: EntryDraft, position: Position) -> bool:
+    """Has a failed attempt at a cancelled message become a dead letter, or be followed by another one."""
+    return False
+
+
+def given_again(draft: EntryDraft, position: Position, most: int = 0) -> bool:
+    """Gives a cancelled message that was read before it was cancelled."""
+    marks, draft._state.cancelled = draft._state.cancelled, set()
+    try:
+        return REAL_MAY_AGAIN(draft, position, most)
+    finally:
+        draft._state.cancelled = marks
+
+
+REAL_APPLY, REAL_ENCODE, REAL_MAY_AGAIN = State.apply, State.encode, EntryDraft._may_again
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A mechanism that is taken out, and the history from which on that shows."""
+
+    instead: Callable[[], AbstractContextManager[None]]
+    first: int = 0
+
+
+MUTATIONS = {
+    "cancelled messages in the log": Missing(lambda: replace(State.apply, without_marks), first=9),
+    "an attempt at a cancelled message that fails ends it": Missing(
+        lambda: replace(EntryDraft._end_cancelled, ending_nothing), first=24
+    ),
+    "what was read before a mark": Missing(lambda: replace(EntryDraft._may_again, given_again), first=248),
+    "cancelled messages in a snapshot": Missing(lambda: replace(State.encode, marks_in_no_snapshot), first=9),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_each_mechanism_is_needed(name: str) -> None:
+    """Without any one of them some history gives what was cancelled."""
+    missing = MUTATIONS[name]
+    with missing.instead():
+        found = violations([*range(missing.first, ENOUGH), *range(missing.first)], PLAIN, breaking=("cancelled",))
+    assert found, name
