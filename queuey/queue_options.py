@@ -53,6 +53,7 @@ def option(
 TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")
 ON_ACK = ("keep", "delete")
+ON_EXPIRY = ("drop", "dead-letter")
 KINDS = ("plain", "dedup", "ordered")
 CLAIMS = ("open", "paused")
 CountOption = Annotated[
@@ -87,6 +88,15 @@ DeadLetterOption = Annotated[
 ]
 OnAckOption = Annotated[
     str, option("on ack", "keep acknowledged messages for reads by time, or delete them.", words=ON_ACK)
+]
+OnExpiryOption = Annotated[
+    str,
+    option(
+        "on expiry",
+        "drop messages whose TTL ends; or dead-letter: those without a TTL of their own become dead letters. "
+        "It needs on_ack=delete.",
+        words=ON_EXPIRY,
+    ),
 ]
 KindOption = Annotated[
     str,

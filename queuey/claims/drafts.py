@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import CancellingEntry, Entry, Group, MoveStep, grouped
+from queuey.claims.entries import FORMAT, KEEPING, CancellingEntry, Entry, Group, MoveStep, grouped
+from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, may_expire
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.polls import Poll
@@ -85,6 +86,7 @@ class EntryDraft:
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
+        self._keeps = state.keeps
         self._new = 0
         self._released_all = False
         self._cancels: dict[Position, None] = {}
@@ -293,9 +295,26 @@ class EntryDraft:
         """Makes messages dead letters in the queue ``target``, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
-                self._outs[position] = target
-                self._note_lapse(position)
-                self.size += 1
+                self._make_dead_letter(position, target)
+
+    def _make_dead_letter(self, position: Position, target: str) -> None:
+        self._outs[position] = target
+        self._note_lapse(position)
+        self.size += 1
+
+    def keep(self) -> None:
+        """Marks the log: from now on reads for claims must show expired messages."""
+        self.size += not self._keeps
+        self._keeps = True
+
+    def expire(self, ended: EndedMessages, target: str) -> None:
+        """Makes expired messages dead letters in the queue ``target``, as many as there is room for."""
+        room = min(MOST_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
+        for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
+            if not self._end_cancelled(position):
+                self._make_dead_letter(position, target)
+                if self._covers is not None:
+                    self._covers.withdraw(position)
 
     def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
         """Makes claimed messages dead letters in the queue ``target``."""
@@ -407,7 +426,7 @@ class EntryDraft:
         """
         latest = self.latest()[0]
         late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
-        for message in late[: max(0, MOST_IDS - self.size)] if done else ():
+        for message in late[: max(0, MOST_IDS - self.size)] if done and not self._keeps else ():
             self._finals[message.position] = None
             self.size += 1
         return [message for message in fresh if message.expires > latest]
@@ -440,14 +459,9 @@ class EntryDraft:
         return not self._state.is_known(position) and not self._is_touched(position)
 
     def _is_touched(self, position: Position) -> bool:
-        return (
-            position in self._finals
-            or position in self._claims
-            or position in self._renewals
-            or position in self._releases
-            or position in self._outs
-            or position in self._superseded
-        )
+        if position in self._claims or position in self._renewals or position in self._releases:
+            return True
+        return self.is_ended_here(position)
 
     # Moves to another queue
 
@@ -511,7 +525,7 @@ class EntryDraft:
         """
         there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
         undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
-        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken)
+        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
             if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
                 bound = position
@@ -569,6 +583,7 @@ class EntryDraft:
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
         make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
         return make(
+            format=KEEPING if self._keeps else FORMAT,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -579,9 +594,9 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(one, target, outstanding[one].deliveries) for one, target in self._outs.items()]
-            if self._outs
-            else [],
+            outs=[
+                (one, to, outstanding[one].deliveries if one in outstanding else 0) for one, to in self._outs.items()
+            ],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),

@@ -272,7 +272,8 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
     Attributes:
         partitions, type, consistency, ttl, read_delay, max_deliveries, backoff: As in
             :class:`~queuey.client.QueueFields`.
-        dead_letter, on_ack, kind, max_claimed, max_claimed_per_key, claims, result_ttl, description: As in
+        dead_letter, on_ack, on_expiry, kind, max_claimed, max_claimed_per_key, claims, result_ttl,
+        description: As in
             :class:`~queuey.client.QueueFields`.
         principals: Callers that may read and delete.
         created: Seconds since 1970; None in the answer to a create.

@@ -384,6 +384,8 @@ def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) ->
     elif info.max_deliveries:
         dead = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
         yield f"{dead} a message becomes a dead letter in {info.dead_letter}."
+    if info.on_expiry == "dead-letter":
+        yield f"Expired messages without a TTL of their own become dead letters in {info.dead_letter}."
     if info.claims == "paused":
         yield "Its claims are paused: nobody gets a message until they are open again."
     if info.result_ttl:

@@ -49,6 +49,8 @@ class QueueFields(TypedDict, total=False):
         backoff: The delay after a delivery that has failed: a :class:`Backoff`, or text such as ``first=5,most=600``.
         dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
         on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
+        on_expiry: ``drop`` messages whose TTL ends; or ``dead-letter``: those without a TTL of their own become dead
+            letters. It needs ``on_ack="delete"``.
         kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
             ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
             queue that is not plain.
@@ -70,6 +72,7 @@ class QueueFields(TypedDict, total=False):
     backoff: Backoff | str | None
     dead_letter: str | None
     on_ack: Literal["keep", "delete"] | None
+    on_expiry: Literal["drop", "dead-letter"] | None
     kind: Literal["plain", "dedup", "ordered"] | None
     max_claimed: int | None
     max_claimed_per_key: int | None

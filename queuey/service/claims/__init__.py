@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ from queuey.errors import (
     TooManyClaims,
 )
 from queuey.ids import Position
-from queuey.messages import Location, Queue
+from queuey.messages import Location, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, JobState
 from queuey.service.claims.claiming import (
@@ -45,6 +45,7 @@ from queuey.service.claims.claiming import (
     by_partition,
     in_order,
 )
+from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.jobs import JobStatuses, JobWatch
@@ -90,6 +91,13 @@ OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors of one queue, which say nothing about others."""
 
 
+class Rely(Protocol):
+    """Makes sure that messages which are kept become dead letters when they expire."""
+
+    async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        """Is awaited before new messages are stored, and again, with ``is_stored``, before they are acknowledged."""
+
+
 class ReleaseReason(msgspec.Struct, frozen=True):
     """Class and text of an error of a handler."""
 
@@ -98,7 +106,11 @@ class ReleaseReason(msgspec.Struct, frozen=True):
 
 
 class ClaimUseCases(ClaimOverview):
-    """Claims, acknowledges, renews and releases."""
+    """Claims, acknowledges, renews and releases.
+
+    Attributes:
+        rely: Called by use cases that store messages.
+    """
 
     def __init__(
         self,
@@ -111,6 +123,7 @@ class ClaimUseCases(ClaimOverview):
         timing: ClaimTiming | None = None,
         upkeep: SnapshotPolicy | None = None,
     ) -> None:
+        self.rely: Rely = _rely_on_nobody
         self._store = store
         self._attempts = Attempts(store)
         self._limits = limits
@@ -552,6 +565,26 @@ class ClaimUseCases(ClaimOverview):
         turn: MoveTurn = found[partition]
         return turn
 
+    # Expired messages
+
+    async def keep(self, queue: Queue) -> None:
+        """Marks the logs of a queue: readers have to see messages that have ended."""
+        self.check(queue)
+        numbers = range(1, queue.partitions + 1)
+        await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep) for number in numbers})
+
+    async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn:
+        """Makes dead letters of expired messages of a partition, from ``start`` on.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            QueueChanged: ``queue`` is out of date.
+        """
+        self.check(queue, [partition])
+        request = ExpiryRequest(queue, self._store.claim_time(), self._timing.margin, start)
+        turn: ExpiryTurn = (await self._ask(queue, {partition: request}))[partition]
+        return turn
+
     # Whole queues
 
     async def release_all(self, queue: Queue) -> None:
@@ -570,6 +603,10 @@ class ClaimUseCases(ClaimOverview):
             return look(state, self._timing.expired(self._store.claim_now()))
 
         return await self._ask(queue, {number: StateQuery(queue, seen) for number in numbers})
+
+
+async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+    """Is replaced by the service."""
 
 
 def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:

@@ -120,6 +120,7 @@ export interface QueueFields {
   backoff?: string | { first?: number; factor?: number; most?: number; jitter?: number };
   dead_letter?: string;
   on_ack?: string;
+  on_expiry?: "drop" | "dead-letter";
   kind?: string;
   max_claimed?: number;
   max_claimed_per_key?: number;

@@ -206,6 +206,7 @@ NO_QUEUES = {
         "missed",
         "most",
         "on_ack",
+        "on_expiry",
         "order",
         "partition",
         "partitions",
