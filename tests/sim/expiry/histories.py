@@ -22,7 +22,6 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import (
     KEPT_SECONDS,
     Message,
-    Meta,
     NewMessage,
     Page,
     PostResult,
@@ -100,7 +99,7 @@ class KeptStore(ModelStore):
             process.soon(0.0, lambda: done(None if position is None else [position], error), life)
 
         offset = process.offset
-        position = self._replicas.write(process, item.partition, str(item.body), ended, item.delay, Meta())
+        position = self._replicas.write(process, item.partition, str(item.body), ended, item.delay, item.meta)
         self._replicas.keep(position, item.partition, item.ttl, offset, kept=item.kept)
 
     def write_within(self, queue: Queue) -> float:
@@ -210,9 +209,11 @@ class History:
 
     Args:
         seed: Of all chance.
+        kind: The queue's.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: str = "plain") -> None:
+        self.queue = replace(QUEUE, kind=kind)
         self.world = world = World(seed)
         self.rng = rng = world.rng
         faults = Faults(
@@ -223,6 +224,7 @@ class History:
             failing=rng.choice((0, 0.3)),
         )
         self.replicas = KeptReplicas(world, faults)
+        self.replicas.queues[QUEUE.name] = self.queue
         setup = Setup(store=KeptStore)
         self.webs = [
             KeptWeb(world, self.replicas, rng.choice((-APART, 0, APART)) / 2, setup) for _ in range(rng.randint(1, 2))
@@ -265,9 +267,11 @@ class History:
             if result is not None and kept:
                 self.posted.update(position for _, position in result.locations)
 
-        queue = replace(QUEUE, ttl=rng.choice(self.ttls))
+        queue = replace(self.queue, ttl=rng.choice(self.ttls))
         kept = rng.random() < 0.8
-        draft = Draft("x", None if kept else 300, partition=1, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
+        draft = Draft("x", None if kept else 300, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
+        draft.key = rng.choice("ab") if queue.kind == "ordered" else None
+        draft.body = f"{rng.random()}" if queue.kind == "dedup" else "x"
         begin(web.core, web.messages.post(queue, [draft]), done)
 
     def _claim(self) -> None:
@@ -285,7 +289,7 @@ class History:
                 if acknowledges:
                     self.world.at(at - self.world.now, partial(self._acknowledge, one.receipt))
 
-        begin(web.core, web.claims.claim(QUEUE, limit=2, ttl=ttl), done)
+        begin(web.core, web.claims.claim(self.queue, limit=2, ttl=ttl), done)
 
     def _acknowledge(self, receipt: ClaimReceipt) -> None:
         web, position = self.rng.choice(self.webs), receipt.position
@@ -298,7 +302,7 @@ class History:
                 self.perhaps.add(position)
 
         self.perhaps.add(position)  # Whoever crashes does not say.
-        begin(web.core, web.claims.acknowledge(QUEUE, [receipt]), done)
+        begin(web.core, web.claims.acknowledge(self.queue, [receipt]), done)
 
     def _pause(self) -> None:
         self.rng.choice(self.webs).process.pause(self.rng.choice((2.0, 40.0, 5000.0)))
@@ -319,9 +323,9 @@ class History:
         self.wrong += [f"E4: {name} is still searched" for name in self.replicas.records]
 
 
-def violations(seeds: Iterable[int], *, breaking: tuple[str, ...] = ("",)) -> list[str]:
+def violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
     """Runs histories until something has gone wrong; says what, with the seed."""
     for seed in seeds:
-        if found := [text for text in History(seed).run() if text.startswith(breaking)]:
+        if found := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
             return [f"seed {seed}: {text}" for text in found]
     return []

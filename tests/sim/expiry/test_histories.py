@@ -36,11 +36,17 @@ def test_no_message_vanishes() -> None:
     assert violations(sorted({*range(HISTORIES), *(one.first for one in MUTATIONS.values())})) == []
 
 
+@pytest.mark.parametrize("kind", ["ordered", "dedup"])
+def test_no_message_of_other_kinds_vanishes(kind: str) -> None:
+    """The same in ordered and dedup queues."""
+    assert violations(range(8), kind) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_no_message_vanishes_in_many_histories() -> None:
     """The same in tens of thousands, or as many as ``SIM_HISTORIES`` says."""
-    assert violations(range(MANY)) == []
+    assert [violations(range(MANY), kind) for kind in ("plain", "ordered", "dedup")] == [[], [], []]
 
 
 def test_histories_are_what_they_should_be() -> None:
