@@ -23,7 +23,6 @@ from queuey.messages import Message, bytes_at_most, rendered_bytes
 MOST_IDS = 1000
 """Max ids in one entry."""
 
-
 Delay = float | Callable[[ClaimReceipt, int], float]
 """Seconds until a released message is delivered again, or a function of its receipt and number of deliveries."""
 
@@ -78,10 +77,7 @@ class EntryDraft:
         self.keys: list[list[int]] = []
         """Digests of the keys of each group's messages, in queues that keep keys."""
         self.lapsed: dict[Position, LastDelivery] = {}
-        """Claims that have expired, neither acknowledged nor released, of messages in this entry.
-
-        A release with a delay is no claim of a worker any more, though the state keeps it as one until the delay ends.
-        """
+        """Claims that workers let expire, of messages in this entry. (The state keeps a delay as a claim, too.)"""
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
@@ -211,7 +207,7 @@ class EntryDraft:
         return until
 
     def release_all(self) -> None:
-        """Ends every claim, except those that begin or are renewed later in this draft."""
+        """Ends every claim that neither begins nor is renewed later in this draft."""
         if self._places is not None:
             self._changed.update(self._renewals, () if self._released_all else self._state.outstanding)
         self._released_all = True
@@ -220,6 +216,9 @@ class EntryDraft:
 
     def was_delivered(self, position: Position) -> bool:
         return position in self._state.outstanding
+
+    def _deliveries(self, position: Position) -> int:
+        return self._state.outstanding[position].deliveries if position in self._state.outstanding else 0
 
     def ask_to_stop(self, position: Position) -> None:
         """Marks a live claim: its worker learns of it, and the message will not be delivered again."""
@@ -236,11 +235,10 @@ class EntryDraft:
         return True
 
     def _end_cancelled(self, position: Position) -> bool:
-        """Ends a message that an operator has cancelled; returns False if it is not."""
-        if position not in self._state.cancelled and position not in self._cancels:
-            return False
-        self._end_without_letter(position)
-        return True
+        """Ends a message if an operator has cancelled it; returns whether that is so."""
+        if is_cancelled := position in self._state.cancelled or position in self._cancels:
+            self._end_without_letter(position)
+        return is_cancelled
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Returns the status of receipts; changes nothing."""
@@ -252,11 +250,8 @@ class EntryDraft:
         if position in self._superseded or (number and position in self._state.superseded):
             return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
         if claim is None:
-            return (
-                ReceiptStatus.FINAL
-                if number or position in self._finals or self._state.is_done(position)
-                else ReceiptStatus.DONE
-            )
+            is_final = number or position in self._finals or self._state.is_done(position)
+            return ReceiptStatus.FINAL if is_final else ReceiptStatus.DONE
         if position in self._finals:
             return ReceiptStatus.FINAL
         good = not number or ((number, receipt.secret) == (claim.number, claim.secret))
@@ -477,10 +472,8 @@ class EntryDraft:
         if state is None or state.number != move or not state.chunk or chunk not in {0, state.chunk}:
             return
         self.size += len(state.taken)
-        if last is None:
-            self._move = MoveStep(move, returned=state.chunk)
-        else:
-            self._move = MoveStep(move, moved=state.chunk, last=last)
+        returned = MoveStep(move, returned=state.chunk)
+        self._move = returned if last is None else MoveStep(move, moved=state.chunk, last=last)
 
     def may_take(self, move: int) -> bool:
         """Returns whether a move may take messages, or end: it has not ended, and has no chunk under way."""
@@ -579,7 +572,6 @@ class EntryDraft:
             snapshot: The snapshot that the entry names.
             stored: The covers that are in the store now.
         """
-        outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
         make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
         return make(
@@ -594,9 +586,7 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[
-                (one, to, outstanding[one].deliveries if one in outstanding else 0) for one, to in self._outs.items()
-            ],
+            outs=[(position, target, self._deliveries(position)) for position, target in self._outs.items()],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),

@@ -15,9 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from queuey import ids
 from queuey.api.claims import MAX_STATES
-from queuey.claims.acts import JobStanding, cancel, hasten
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -26,7 +24,6 @@ from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import (
     ClaimsRefused,
     InvalidRequest,
-    MessageNotFound,
     NotAllowed,
     NotFound,
     QueueyError,
@@ -48,23 +45,20 @@ from queuey.service.claims.claiming import (
 from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.jobs import JobStatuses, JobWatch
+from queuey.service.claims.jobs import JobActs, JobStatuses, JobWatch
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
-from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ChangeRequest,
     ClaimTotals,
     ClaimUndecided,
-    JobRequest,
     Kind,
     Request,
     SettleRequest,
     StateQuery,
     too_late,
-    too_many,
 )
 from queuey.service.claims.results import JobResult, Results
 from queuey.service.core import Core, GivenUp
@@ -80,8 +74,6 @@ ENOUGH = 100
 would leave the other partitions idle."""
 LANES = 4
 """Max threads in which one request writes results."""
-CANCELLED = "Cancelled"
-"""The class of error of the last attempt of a message that an operator has removed."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
 
@@ -105,7 +97,7 @@ class ReleaseReason(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class ClaimUseCases(ClaimOverview):
+class ClaimUseCases(JobActs):
     """Claims, acknowledges, renews and releases.
 
     Attributes:
@@ -306,7 +298,6 @@ class ClaimUseCases(ClaimOverview):
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        """Raises ``ClaimsRefused``, or ``InvalidRequest`` for partitions that the queue does not have."""
         if (refusal := self._store.claims_refusal(queue)) is not None:
             raise ClaimsRefused(refusal)
         for number in partitions or ():
@@ -467,75 +458,6 @@ class ClaimUseCases(ClaimOverview):
         for number, request in requests.items():
             self._logs.add((queue.qid, number), request)
         return await answers(requests)
-
-    # Acts of operators
-
-    async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Ends a message that waits, rests or is delayed; asks the worker of a claimed one to stop.
-
-        A claimed message is not delivered again: its worker learns of that when it renews the claim.
-
-        Args:
-            queue: A row that the caller is authorized for.
-            partition: Its number; without one it is the one that has the message.
-            position: The message.
-
-        Raises:
-            ClaimsRefused: The queue's consistency level does not allow claims.
-            MessageNotFound: There is no such message.
-            TooManyClaims: The partition remembers too many messages above its cursor.
-        """
-        location = await self._locate(queue, partition, position)
-        if queue.result_ttl:
-            await self.jobs.record_leaving(queue, [location], "removed")
-        standing, number = await self._act(queue, location, cancel)
-        if standing == "delayed":
-            await self.core.in_thread(partial(self._store.delete, queue, [location]))
-            standing, number = await self._act(queue, location, cancel)  # Meanwhile it may have become due.
-        if standing == "delayed":
-            return "removed"
-        if standing == "removed":
-            why = Attempt(number=number, at=self._store.claim_now() / 1000, error=CANCELLED, text="by an operator")
-            await self.core.in_thread(partial(self._attempts.note, queue, *location, why))
-            if queue.result_ttl:
-                await self.core.in_thread(partial(self._results.ended, queue, *location, "removed", why.at))
-        return standing
-
-    async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Makes a message deliverable at once that rests or is delayed. Raises as :meth:`cancel`.
-
-        Raises:
-            InvalidRequest: It is delayed, and the queue keeps keys.
-        """
-        location = await self._locate(queue, partition, position)
-        standing, _ = await self._act(queue, location, hasten)
-        return standing
-
-    async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
-        """Returns where a message is stored, or outstanding; raises ``MessageNotFound``."""
-        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
-        self.check(queue, numbers)
-        places = [(number, position) for number in numbers]
-        for message in await self.core.in_thread(partial(self._store.fetch, queue, places)):
-            return message.partition, position
-        # A worker may have a message that was deleted since.
-        outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)
-        for number in filter(outstanding.get, numbers):
-            return number, position
-        raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
-
-    async def _act(
-        self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
-    ) -> tuple[JobStanding, int]:
-        number, position = location
-        request = JobRequest(queue, act, ClaimReceipt(number, *position))
-        standing, entry = (await self._ask(queue, {number: request}))[number]
-        if standing == "refused" and queue.keeps_keys and act is hasten:
-            text = f"Is delayed, and queue {queue.name!r} delivers by keys: it waits until it is due"
-            raise InvalidRequest({"id": text})
-        if standing == "refused":
-            raise too_many(number)
-        return standing, entry
 
     # Names
 

@@ -24,7 +24,7 @@ from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service.claims.attempts import Attempts, note_lapsed
-from queuey.service.claims.results import Results
+from queuey.service.claims.results import EXPIRED, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -35,8 +35,6 @@ MOST_LETTERS = 50
 """Max dead letters that are published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
 """The class of error of dead letters that claims make."""
-EXPIRED = "Expired"
-"""The class of error of dead letters whose messages have expired."""
 AT_ONCE = 8
 """Max threads that publish expired messages."""
 KEPT = 7 * 86_400

@@ -1,8 +1,9 @@
-"""What became of single jobs: from the claim log, the message, and the row of its end."""
+"""Single jobs: acts of operators on them, and what became of them by the claim log and the row of their end."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -11,16 +12,20 @@ import msgspec
 
 from queuey import ids
 from queuey.api.jobs import UNFINISHED, JobInfo
+from queuey.claims.acts import JobStanding, cancel, hasten
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, LastDelivery, State
-from queuey.deadletters import DeadLetter, dead_letter_from, queue_for
-from queuey.errors import QueueNotFound
+from queuey.deadletters import Attempt, DeadLetter, dead_letter_from, queue_for
+from queuey.errors import InvalidRequest, MessageNotFound, QueueNotFound
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.follow_ups import ERROR
 from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import Request, StateQuery
+from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many
 from queuey.service.claims.results import EXPIRED, JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
@@ -29,6 +34,8 @@ from queuey.storage import LEDGER_TTL, Store
 
 REFRESH = 0.5
 """Interval in seconds between reads of the logs whose jobs are waited for."""
+CANCELLED = "Cancelled"
+"""The class of error of the last attempt of a message that an operator has removed."""
 MAX_REFRESHES = 200
 """Max such reads of one process per second."""
 
@@ -315,6 +322,88 @@ class Evidence(NamedTuple):
     end: JobEnd | None
     letter: DeadLetter | None
     was_unfinished: bool
+
+
+class JobActs(ClaimOverview):
+    """Acts of operators on single jobs."""
+
+    jobs: JobStatuses
+    _results: Results
+
+    @abstractmethod
+    def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
+        """Raises ``ClaimsRefused``, or ``InvalidRequest`` for partitions that the queue does not have."""
+
+    @abstractmethod
+    async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
+        """Sends requests to the logs of partitions; returns their answers."""
+
+    async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+        """Ends a message that waits, rests or is delayed; asks the worker of a claimed one to stop.
+
+        A claimed message is not delivered again: its worker learns of that when it renews the claim.
+
+        Args:
+            queue: A row that the caller is authorized for.
+            partition: Its number; without one it is the one that has the message.
+            position: The message.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            MessageNotFound: There is no such message.
+            TooManyClaims: The partition remembers too many messages above its cursor.
+        """
+        location = await self._locate(queue, partition, position)
+        if queue.result_ttl:
+            await self.jobs.record_leaving(queue, [location], "removed")
+        standing, number = await self._act(queue, location, cancel)
+        if standing == "delayed":
+            await self.core.in_thread(partial(self._store.delete, queue, [location]))
+            standing, number = await self._act(queue, location, cancel)  # Meanwhile it may have become due.
+        if standing == "delayed":
+            return "removed"
+        if standing == "removed":
+            why = Attempt(number=number, at=self._store.claim_now() / 1000, error=CANCELLED, text="by an operator")
+            await self.core.in_thread(partial(self._attempts.note, queue, *location, why))
+            if queue.result_ttl:
+                await self.core.in_thread(partial(self._results.ended, queue, *location, "removed", why.at))
+        return standing
+
+    async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+        """Makes a message deliverable at once that rests or is delayed. Raises as :meth:`cancel`.
+
+        Raises:
+            InvalidRequest: It is delayed, and the queue keeps keys.
+        """
+        location = await self._locate(queue, partition, position)
+        standing, _ = await self._act(queue, location, hasten)
+        return standing
+
+    async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
+        """Returns where a message is stored, or outstanding; raises ``MessageNotFound``."""
+        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
+        self.check(queue, numbers)
+        places = [(number, position) for number in numbers]
+        for message in await self.core.in_thread(partial(self._store.fetch, queue, places)):
+            return message.partition, position
+        # A worker may have a message that was deleted since.
+        outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)
+        for number in filter(outstanding.get, numbers):
+            return number, position
+        raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
+
+    async def _act(
+        self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
+    ) -> tuple[JobStanding, int]:
+        number, position = location
+        request = JobRequest(queue, act, ClaimReceipt(number, *position))
+        standing, entry = (await self._ask(queue, {number: request}))[number]
+        if standing == "refused" and queue.keeps_keys and act is hasten:
+            text = f"Is delayed, and queue {queue.name!r} delivers by keys: it waits until it is due"
+            raise InvalidRequest({"id": text})
+        if standing == "refused":
+            raise too_many(number)
+        return standing, entry
 
 
 def _by_partition(places: Iterable[Location]) -> dict[int, list[Position]]:
