@@ -277,12 +277,12 @@ class MessageUseCases:
         after: Position | None,
         key: str | PostKey | None,
     ) -> PostResult:
-        keeps = self._rely is not None and any(item.kept for item in items)
-        if keeps and self._rely is not None:
-            await self._rely(queue, items)
+        rely = self._rely if queue.on_expiry == "dead-letter" else None
+        if rely is not None:
+            await rely(queue, items)
         result = await self._write(queue, drafts, items, after, key)
-        if keeps and self._rely is not None:
-            await self._rely(queue, items, is_stored=True)
+        if rely is not None:
+            await rely(queue, items, is_stored=True)
         return result
 
     async def _write(

@@ -72,7 +72,11 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
 
     def holds(self, queue: Queue, ttl: int, now: int) -> bool:
         """Returns whether posts may rely on it."""
-        return now < self.until and self.partitions >= queue.partitions and self.shortest <= ttl
+        return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
+
+    def is_in_force(self, now: int) -> bool:
+        """Returns whether ``until`` is to come, and was not chosen by a clock that was ahead."""
+        return now < self.until <= now + MAX_RELIANCE * TICKS_PER_SECOND
 
 
 class Search(msgspec.Struct):
@@ -114,7 +118,8 @@ class ExpiryRecords(DueWork):
         self._store = store
         self._claims = claims
         self._core = core
-        self._records: OrderedDict[int, ExpiryRecord] = OrderedDict()
+        self._records: OrderedDict[int, tuple[ExpiryRecord, float]] = OrderedDict()
+        """Each with the boot time up to which it is relied on: the clock may be set back after it was removed."""
         self._changes: dict[int, asyncio.Task[None]] = {}
         self.planned: Callable[[Record], None] = lambda _record: None
 
@@ -158,8 +163,10 @@ class ExpiryRecords(DueWork):
         return self._store.claim_time() + int(ahead * TICKS_PER_SECOND)
 
     def _may_rely(self, queue: Queue, ttl: int) -> bool:
-        record = self._records.get(queue.qid)
-        return record is not None and record.holds(queue, ttl, self._now(self._store.clock_difference))
+        record, until = self._records.get(queue.qid, (None, 0.0))
+        if record is None or self._core.boottime() >= until:
+            return False
+        return record.holds(queue, ttl, self._now(self._store.clock_difference))
 
     async def _change(self, queue: Queue, ttl: int) -> None:
         """Makes or changes the record of a queue, once for all posts of the process that need it."""
@@ -194,7 +201,7 @@ class ExpiryRecords(DueWork):
                 value = ExpiryRecord(
                     queue.name,
                     max(queue.partitions, before.partitions),
-                    max(until, before.until),
+                    max(until, before.until) if before.is_in_force(now) else until,
                     min(ttl, before.shortest),
                 )
                 record = replace(record, value=_encode(value), due=min(due, record.due))
@@ -208,7 +215,8 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
-        self._records[qid] = record
+        left = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
+        self._records[qid] = record, self._core.boottime() + left
         self._records.move_to_end(qid)
         if len(self._records) > MAX_RECORDS:
             self._records.popitem(last=False)
@@ -236,7 +244,7 @@ class ExpiryRecords(DueWork):
 
     def _may_remove(self, value: ExpiryRecord, began: int) -> bool:
         """Returns whether a search that began then (ticks) has seen all that was posted with the record."""
-        return began > value.until + self._margin
+        return not (value.is_in_force(began - self._margin) or value.is_in_force(began + self._margin))
 
     @property
     def _margin(self) -> int:
@@ -246,11 +254,10 @@ class ExpiryRecords(DueWork):
         """Returns when the next step is due, after one that took ``took`` seconds."""
         if result.is_cut:
             return self._now(PAUSE)
-        if result.is_over:
-            return value.until + 2 * self._margin
         rest = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
         unseen = result.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
-        return max(min(result.following, unseen), self._now(rest))
+        removable = value.until + 2 * self._margin if result.is_over else TICKS_MAX
+        return max(min(result.following, unseen, removable), self._now(rest))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
         """Searches all partitions."""

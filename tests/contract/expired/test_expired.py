@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from queuey.claims.receipts import ReceiptStatus
 from queuey.deadletters import PREFIX, queue_for
 from queuey.errors import QueueNotFound, RecordChanged, StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import NewMessage, Queue, QueueSpec, Record
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.move_turns import MoveOrder
+from queuey.service.core import Core
 from queuey.service.due_work import DueRunner, DueTiming
 from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.service.messages import Draft
@@ -303,3 +305,64 @@ def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
     clock.advance(TTL + 20)
     process.step(purged)
     assert arrive(store, purged, "next")
+
+
+def finish_all(process: Process, queue: Queue) -> None:
+    """Acknowledges all messages."""
+    receipts = [one.receipt for one in process.claim(queue)]
+    process.claims.acknowledge(process.enter(queue), receipts)
+
+
+def due_in(process: Process, queue: Queue, clock: Clock) -> float:
+    """Returns the seconds until the next step of a queue's record."""
+    record = process.record(queue)
+    assert record is not None
+    return (record.due - clock.ticks) / TICKS_PER_SECOND
+
+
+def test_a_clock_that_was_ahead_hides_no_message(store: Store, clock: Clock) -> None:
+    """A record of such a time is not relied on: a later message is searched in time, and nothing keeps the record."""
+    process, queue = Process(store), make(store)
+    clock.advance(3 * DAY)
+    process.post(queue, "one")
+    finish_all(process, queue)
+    clock.advance(-3 * DAY)
+    process.post(queue, "two")
+    assert due_in(process, queue, clock) < 2 * TTL
+    queue = make(store)
+    clock.advance(3 * DAY)
+    process.post(queue, "one")
+    finish_all(process, queue)
+    clock.advance(-3 * DAY)
+    process.step(queue)
+    assert process.record(queue) is None
+
+
+def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Posts do not rely on a record that was removed before, also by another process."""
+    boottime = clock.ticks / TICKS_PER_SECOND
+    monkeypatch.setattr(Core, "boottime", lambda _core: boottime)
+    process, queue = Process(store), make(store)
+    process.post(queue, "one")
+    finish_all(process, queue)
+    clock.advance(DAY)
+    boottime += DAY
+    Process(store).step(queue)
+    assert process.record(queue) is None
+    clock.advance(100 - DAY)
+    process.post(queue, "two")
+    assert process.record(queue) is not None
+
+
+def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
+    """Also while posts still rely on a record of a longer one, and nothing was there at the last search."""
+    process, queue = Process(store), make(store, ttl=DAY)
+    process.post(queue, "long")
+    queue = store.update_queue(queue, QueueSpec(ttl=TTL))
+    process.post(queue, "short")
+    finish_all(process, queue)
+    clock.advance(TTL + 20)
+    process.step(queue)
+    clock.advance(5)
+    process.post(queue, "late")
+    assert due_in(process, queue, clock) < 2 * TTL
