@@ -235,6 +235,8 @@ class ExpiryRecords(DueWork):
         now, began = self._now(), self._core.boottime()
         record = await self._set(replace(record, due=now + LEASE * TICKS_PER_SECOND))
         result = await self._search(queue, began + MAX_SECONDS)
+        if self._store.exact_horizon:  # It is the last id of all, however long ago that was made.
+            result.horizon = max(result.horizon, now)
         if result.is_over and self._may_remove(value, now):
             await self._remove(record)
             return None

@@ -366,3 +366,13 @@ def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
     clock.advance(5)
     process.post(queue, "late")
     assert due_in(process, queue, clock) < 2 * TTL
+
+
+def test_a_store_without_posts_is_searched_no_more_often(store: Store, clock: Clock) -> None:
+    """A message that goes on living is no reason to search every second."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "delayed", delay=10.0 * DAY)
+    clock.advance(DAY)
+    process.step(queue)
+    if store.exact_horizon:  # Elsewhere the horizon follows a clock that no test moves.
+        assert due_in(process, queue, clock) >= TTL
