@@ -10,7 +10,7 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refused"]
 """A message after an act: a worker has it; the next poll may have it; it is not due, and nothing was changed; the act
 has ended it; it was done before; or the act is refused, because the partition remembers too many messages, or the queue
-keeps keys."""
+keeps keys or is a dedup queue."""
 _ENDED: dict[ReceiptStatus, JobStanding] = {ReceiptStatus.DONE: "removed", ReceiptStatus.REFUSED: "refused"}
 
 
@@ -45,6 +45,7 @@ def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
         return "done"
     if draft.was_delivered(position):
         draft.release([message])
-    elif position > draft.latest() and not draft.begin_ended(position):
+        return "done" if draft.is_ended_here(position) else "waiting"  # It was cancelled, and its claim has ended.
+    if position > draft.latest() and not draft.begin_ended(position):
         return "refused"
     return "waiting"

@@ -21,6 +21,9 @@ from queuey.messages import Message, bytes_at_most, rendered_bytes
 
 MOST_IDS = 1000
 """Max ids in one entry."""
+MAX_KNOWN_WITH_EARLY = MOST_ABOVE // 2
+"""Max messages that are outstanding or done above the cursor when one is delivered before it is due. It is remembered
+until then, and with ``MOST_ABOVE`` nothing is read any more."""
 
 
 Delay = float | Callable[[ClaimReceipt, int], float]
@@ -154,7 +157,9 @@ class EntryDraft:
         """Returns whether a message has a live claim after this entry, not counting deliveries."""
         if self.is_ended_here(position) or position in self._releases:
             return False
-        return position in self._renewals or (not self._released_all and self._state.is_live(position, self.expired))
+        if self._renewals.get(position, 0) >= self.expired:
+            return True
+        return not self._released_all and self._state.is_live(position, self.expired)
 
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
@@ -223,8 +228,15 @@ class EntryDraft:
         self.size += 1
 
     def begin_ended(self, position: Position) -> bool:
-        """Begins a claim that has ended, of a message that was never delivered; returns whether it may."""
-        if self._key_of is not None or not self._may_claim(position):
+        """Begins a claim that has ended, of a message that is not due; returns whether it may.
+
+        It may not where keys are kept, because its key is not known, nor in a dedup queue: its copies would hold the
+        cursor until it is due.
+        """
+        remembered = len(self._state.above) + len(self._state.outstanding) + self._new
+        if self._key_of is not None or self._covers is not None or remembered >= MAX_KNOWN_WITH_EARLY:
+            return False
+        if not self._may_claim(position):
             return False
         self._renewals[position] = 1
         self._changed.add(position)
