@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -36,7 +36,7 @@ from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, man
 from qdo.worker.executors.in_process import limited
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client
-from queuey.client.claims.handlers import check_ran, runs_nothing
+from queuey.client.claims.handlers import check_ran, keep_result, runs_nothing
 from queuey.terminal.task_calls import HIDDEN, ShownCall, shown_call
 
 if TYPE_CHECKING:
@@ -315,40 +315,82 @@ class Jobs:
     async def _keep_schedules(self, client: AsyncClient) -> None:
         await keep_schedules(client, self.queues, self._schedules())
 
-    def run_all(self) -> int:
+    @contextmanager
+    def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:
+        """Sends and runs calls with other clients inside; for tests of a program."""
+        own = self._client, self._async_client
+        self._client, self._async_client = client, async_client or self._async_client
+        try:
+            yield
+        finally:
+            self._client, self._async_client = own
+
+    def run_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.
 
-        Calls that are not due are left. When one fails, its message is released as by a worker.
+        Calls that are not due are left. When one fails, its message is released as by a worker. Their receipts have
+        results, if the queue has a ``result_ttl``.
+
+        Args:
+            until: ``settled``: calls that fail are tried again at once, without their backoff, until each is done or a
+                dead letter.
 
         Returns:
             How many were run.
 
         Raises:
-            Exception: That of a task.
+            Exception: That of a task; if ``settled``, only of one that has failed 100 times and is to be tried again.
         """
+        check_until(until)
         count, handler = 0, self.as_handler()
         for job in self.client.job_queue(self.queues).claim(idle=0):
             try:
-                handler.run(job.message)
+                result = handler.run(job.message)
             except Exception as error:
                 delay, again = handler.decided(job.message, error, job.deliveries)
-                job.release(delay, error, retry=again)
-                raise
+                job.release(0 if until else delay, error, retry=again)
+                if until is None or (again and is_endless(error, job.deliveries)):
+                    raise
+            else:
+                keep_result(job, result)
             count += 1
         return count
 
-    async def arun_all(self) -> int:
+    async def arun_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Async variant of :meth:`run_all`."""
+        check_until(until)
         count, handler = 0, self.as_handler()
         async for job in self.async_client.job_queue(self.queues).claim(idle=0):
             try:
-                await handler.run_async(job.message)
+                result = await handler.run_async(job.message)
             except Exception as error:
                 delay, again = handler.decided(job.message, error, job.deliveries)
-                await job.release(delay, error, retry=again)
-                raise
+                await job.release(0 if until else delay, error, retry=again)
+                if until is None or (again and is_endless(error, job.deliveries)):
+                    raise
+            else:
+                keep_result(job, result)
             count += 1
         return count
+
+
+MAX_ATTEMPTS = 100
+"""Max attempts at a call until ``run_all`` gives it up."""
+
+
+def check_until(until: str | None) -> None:
+    """Raises InvalidArgument if ``run_all`` cannot run until then."""
+    if until not in {None, "settled"}:
+        raise InvalidArgument(f"until is {until!r}: it is 'settled', or left out")
+
+
+def is_endless(error: Exception, deliveries: int) -> bool:
+    """Returns whether a call has failed so often that it seems to be tried for ever; says so in its error."""
+    if deliveries < MAX_ATTEMPTS:
+        return False
+    hint = "Limit it: @jobs.task(retries=...), or max_deliveries of its queue"
+    error.add_note(f"It has failed {deliveries} times. {hint}")
+    return True
 
 
 def _name_of(function: Callable[..., Any], name: str | None) -> str:
@@ -367,33 +409,34 @@ class Called(NamedTuple):
     task: Task[Any, Any, Any]
     arguments: inspect.BoundArguments
 
-    def run(self) -> None:
-        """Calls a plain task.
+    def run(self) -> object:
+        """Calls a plain task; returns its result.
 
         Raises:
             NothingRan: It returned something to be awaited, or a generator.
         """
-        result = self.task.function(*self.arguments.args, **self.arguments.kwargs)
+        result: object = self.task.function(*self.arguments.args, **self.arguments.kwargs)
         check_ran(result, f"task {self.task.name}")
+        return result
 
-    def error(self) -> BaseException | None:
-        """Calls a plain task; returns its error, because a future cannot carry each one (StopIteration)."""
+    def outcome(self) -> tuple[object, BaseException | None]:
+        """Calls a plain task; returns its result and its error: a future cannot carry each one (StopIteration)."""
         try:
-            self.run()
+            return self.run(), None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the failure of the call
-            return error
-        return None
+            return None, error
 
-    async def awaited(self) -> None:
-        """Calls an async task.
+    async def awaited(self) -> object:
+        """Calls an async task; returns its result.
 
         Raises:
             TimeLimit: It took too long.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
-        result = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
+        result: object = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
         if result is not None:
             check_ran(result, f"task {self.task.name}")
+        return result
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
@@ -429,8 +472,8 @@ class PlainTasks:
         self.is_mixed = len({task.is_async for task in tasks.values()}) > 1
         """There are plain and async tasks."""
 
-    def call_plain(self, message: Message, _context: object) -> None:
-        called(self._tasks, message).run()
+    def call_plain(self, message: Message, _context: object) -> object:
+        return called(self._tasks, message).run()
 
     __call__ = call_plain
 
@@ -449,19 +492,18 @@ class PlainTasks:
         task = self.task_of(message)
         return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
 
-    def run(self, message: Message) -> None:
+    def run(self, message: Message) -> object:
         call = called(self._tasks, message)
-        if call.task.is_async:
-            asyncio.run(call.awaited())
-        else:
-            call.run()
+        return asyncio.run(call.awaited()) if call.task.is_async else call.run()
 
-    async def run_async(self, message: Message) -> None:
+    async def run_async(self, message: Message) -> object:
         call = called(self._tasks, message)
         if call.task.is_async:
-            await call.awaited()
-        elif (error := await asyncio.to_thread(call.error)) is not None:
+            return await call.awaited()
+        result, error = await asyncio.to_thread(call.outcome)
+        if error is not None:
             raise error
+        return result
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
         """Returns when the call of a message is tried again; None: as the queue says."""
@@ -477,8 +519,8 @@ class PlainTasks:
 class AsyncTasks(PlainTasks):
     """Calls tasks of both kinds: the handler of an async worker, which calls plain ones by :meth:`call_plain`."""
 
-    async def __call__(self, message: Message, _context: object) -> None:  # type: ignore[override] # workers ask
-        await self.run_async(message)
+    async def __call__(self, message: Message, _context: object) -> object:  # workers ask
+        return await self.run_async(message)
 
 
 _UNKNOWN = f"{UnknownTask.__module__}.{UnknownTask.__qualname__}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.claims.acts import cancel, hasten
-from queuey.claims.drafts import MAX_KNOWN_WITH_EARLY, EntryDraft
+from queuey.claims.acts import MAX_KNOWN_WITH_EARLY, cancel, hasten
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.places import ClaimLimits
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt
