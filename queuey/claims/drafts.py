@@ -233,7 +233,6 @@ class EntryDraft:
             return False
         self._new += position not in self._renewals
         self._renewals[position] = 1
-        self._changed.add(position)
         self.size += 1
         return True
 
