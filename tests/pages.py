@@ -59,6 +59,7 @@ RUN_BY = {
     "docs/compat/curator.md": {"": "tests/qdo/curator/queues/test_docs.py"},
     "docs/compat/emodb.md": {"": TYPED},
     "docs/compat/sqs.md": {"": TYPED},
+    "docs/embedded.md": {"": "tests/embedded/test_page.py"},
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
     "docs/index.md": {"Start": "tests/test_docs_links.py"},
     "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
@@ -86,6 +87,7 @@ RUN_BY = {
     },
     "docs/moving-from-celery.md": {"": "tests/qdo/test_docs.py"},
     "docs/tasks.md": {"": "tests/qdo/test_docs.py"},
+    "docs/testing-your-app.md": {"": "tests/testing/test_page.py"},
     "docs/tutorial.md": {"": "tests/acceptance/test_docs.py"},
     "docs/users.md": {"": "tests/acceptance/test_docs.py"},
 }

@@ -18,6 +18,7 @@ import pytest
 
 import qdo
 import queuey.client
+import queuey.embedded
 import queuey.spark
 from queuey.client import Client
 from tests.pages import Reader, examples
@@ -62,7 +63,7 @@ def client(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         yield client
 
 
-@pytest.mark.parametrize("module", [queuey.client, qdo, queuey.spark])
+@pytest.mark.parametrize("module", [queuey.client, queuey.embedded, qdo, queuey.spark])
 def test_everything_public_has_an_example(module: ModuleType) -> None:
     """A reader of a docstring sees how the class or function is used."""
     assert public(module)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -315,40 +315,77 @@ class Jobs:
     async def _keep_schedules(self, client: AsyncClient) -> None:
         await keep_schedules(client, self.queues, self._schedules())
 
-    def run_all(self) -> int:
+    @contextmanager
+    def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:
+        """Sends and runs calls with other clients inside; for tests of a program."""
+        own = self._client, self._async_client
+        self._client, self._async_client = client, async_client or self._async_client
+        try:
+            yield
+        finally:
+            self._client, self._async_client = own
+
+    def run_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.
 
         Calls that are not due are left. When one fails, its message is released as by a worker.
+
+        Args:
+            until: ``settled``: calls that fail are tried again at once, without their backoff, until each is done or a
+                dead letter.
 
         Returns:
             How many were run.
 
         Raises:
-            Exception: That of a task.
+            Exception: That of a task; if ``settled``, only of one that has failed 100 times and is to be tried again.
         """
+        check_until(until)
         count, handler = 0, self.as_handler()
         for job in self.client.job_queue(self.queues).claim(idle=0):
             try:
                 handler.run(job.message)
             except Exception as error:
                 delay, again = handler.decided(job.message, error, job.deliveries)
-                job.release(delay, error, retry=again)
-                raise
+                job.release(0 if until else delay, error, retry=again)
+                if until is None or (again and is_endless(error, job.deliveries)):
+                    raise
             count += 1
         return count
 
-    async def arun_all(self) -> int:
+    async def arun_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Async variant of :meth:`run_all`."""
+        check_until(until)
         count, handler = 0, self.as_handler()
         async for job in self.async_client.job_queue(self.queues).claim(idle=0):
             try:
                 await handler.run_async(job.message)
             except Exception as error:
                 delay, again = handler.decided(job.message, error, job.deliveries)
-                await job.release(delay, error, retry=again)
-                raise
+                await job.release(0 if until else delay, error, retry=again)
+                if until is None or (again and is_endless(error, job.deliveries)):
+                    raise
             count += 1
         return count
+
+
+MAX_ATTEMPTS = 100
+"""Max attempts at a call until ``run_all`` gives it up."""
+
+
+def check_until(until: str | None) -> None:
+    """Raises InvalidArgument if ``run_all`` cannot run until then."""
+    if until not in {None, "settled"}:
+        raise InvalidArgument(f"until is {until!r}: it is 'settled', or left out")
+
+
+def is_endless(error: Exception, deliveries: int) -> bool:
+    """Returns whether a call has failed so often that it seems to be tried for ever; says so in its error."""
+    if deliveries < MAX_ATTEMPTS:
+        return False
+    hint = "Limit it: @jobs.task(retries=...), or max_deliveries of its queue"
+    error.add_note(f"It has failed {deliveries} times. {hint}")
+    return True
 
 
 def _name_of(function: Callable[..., Any], name: str | None) -> str:

@@ -68,6 +68,7 @@ class Service:
         limits: Of one request.
         metrics: Counts messages in and out.
         stopping: Set when the service ends: long polls are answered at once.
+        core: The loop and the clock, by default an ordinary one.
     """
 
     def __init__(
@@ -77,12 +78,13 @@ class Service:
         *,
         metrics: Metrics | None = None,
         stopping: threading.Event | None = None,
+        core: Core | None = None,
     ) -> None:
         self.store = store
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.stopping = stopping or threading.Event()
-        self.core = Core()
+        self.core = core or Core()
         self.queues = Queues(store, self.limits, self.core)
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)

@@ -230,7 +230,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[
         Path,
         Meta(
-            description="Directory of the SQLite store. The first start creates it.",
+            description="Directory of the SQLite store, or its file: `*.db`. The first start creates it.",
             extra={"default": "`queuey` in the user's data directory"},
         ),
     ] = msgspec.field(default_factory=data_directory)

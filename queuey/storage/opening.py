@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import asdict
@@ -40,9 +41,14 @@ def is_cassandra(settings: Settings) -> bool:
 
 def is_made(settings: Settings) -> bool:
     """Returns whether the files of an embedded store exist: opening it would make them."""
+    return file_of(settings).is_file()
+
+
+def file_of(settings: Settings) -> Path:
+    """Returns the file of an embedded store."""
     from queuey.storage.sqlite import connection  # noqa: PLC0415 - only needed if it is used
 
-    return (settings.data / connection.FILE).is_file()
+    return connection.file_of(settings.data)
 
 
 def open_store(settings: Settings, *, jobs: bool = True) -> Store:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
+from queuey.service.core import Core
 from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization
@@ -28,8 +29,9 @@ from queuey.web.requests import Request, read_body
 from queuey.web.responses import Header, Response, body_of
 
 with warnings.catch_warnings():
-    # The warning about pkg_resources, which Pyramid 2.1 imports: users of the service cannot do anything about it.
-    warnings.filterwarnings("ignore", "pkg_resources is deprecated")
+    # Warnings about what Pyramid 2.1 imports: users of the service cannot do anything about it.
+    for text in ("pkg_resources is deprecated", "Deprecated call to `pkg_resources", "'cgi' is deprecated"):
+        warnings.filterwarnings("ignore", text)
     from pyramid.config import Configurator
 
 _NO_PREFIX = frozenset({"content-type", "content-length"})
@@ -76,6 +78,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     on_loopback: bool = False,
     includes: Iterable[Callable[[Any], None]] = (),
     clock: Callable[[], float] = time.monotonic,
+    core: Core | None = None,
 ) -> App:
     """Makes the application, which a gateway serves.
 
@@ -92,10 +95,11 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
         includes: Add resources or Pyramid's views; see ``docs/extending.md``.
         clock: Seconds, for how long a credential is believed without asking the store.
+        core: The loop and the clock of the use cases, by default an ordinary one.
     """
     config = Configurator(introspection=False)
     config.add_directive("add_resource", _add_resource, action_wrap=False)
-    service = Service(store, limits, metrics=metrics, stopping=stopping)
+    service = Service(store, limits, metrics=metrics, stopping=stopping, core=core)
     authenticate = Authenticator([ApplicationKeys(store), *readers], clock=clock)
     app = App(
         service=service,

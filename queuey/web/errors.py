@@ -80,6 +80,13 @@ def error_response(error: Exception, request: Request) -> Response:
     return response
 
 
+def plain_error_response(error: errors.QueueyError) -> Response:
+    """Returns the response to an error outside of a request, such as that of opening a store."""
+    status = status_of(error)
+    extra = {"outcome": getattr(error, "outcome", "none")}
+    return _problem(status, error.code, _texts(error), extra, _headers(error, status))
+
+
 def as_stranger_sees(error: Exception) -> Exception:
     """Returns the error to answer with: a caller without a credential is asked for one (401) instead of refused."""
     return errors.NoCredential(*error.args) if isinstance(error, errors.NotAllowed) and error.anonymous else error

@@ -126,7 +126,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     from queuey.storage import opening
 
     try:
-        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opening.file_of(settings).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = opening.open_store(settings, jobs=False)
     except StoreIncompatible as error:
         raise Failed(f"the data directory {settings.data} cannot be used: {error}", NEWER_STORE) from error

@@ -70,7 +70,7 @@ class ConfiguredStore:
         """
         from queuey.storage import opening
 
-        if not opening.is_cassandra(self.settings) and not self.settings.data.is_dir():
+        if not opening.is_cassandra(self.settings) and not self.settings.data.exists():
             raise output.Failed(f"there is no store at {self.settings.data}; queuey serve makes one")
 
     @contextmanager

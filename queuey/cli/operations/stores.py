@@ -295,10 +295,10 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
 
 def _is_of_store(file: Path, data: Path) -> bool:
     """Returns whether a file is the store's or one that SQLite keeps beside it."""
-    from queuey.storage.sqlite.connection import FILE
+    from queuey.storage.sqlite.connection import file_of
 
-    found = file.resolve()
-    return found.parent == data.resolve() and found.name.startswith(FILE)
+    found, store = file.resolve(), file_of(data).resolve()
+    return found.parent == store.parent and found.name.startswith(store.name)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
             f'{MIN_SECRET} or more random characters into a file, and name it: secret = "file:/etc/queuey/{FILE}"'
         )
     if named is None:
-        path = settings.data / FILE
+        path = (settings.data.parent if settings.data.is_file() else settings.data) / FILE
         if not path.exists():
             _write(path)
         named = f"file:{path}"

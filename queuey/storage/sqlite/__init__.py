@@ -110,4 +110,4 @@ def check(directory: Path) -> list[str]:
     Raises:
         StoreUnavailable: The file cannot be read.
     """
-    return schema.check(Path(directory) / driver.FILE)
+    return schema.check(driver.file_of(Path(directory)))

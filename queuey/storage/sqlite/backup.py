@@ -78,7 +78,7 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
         FileExistsError: ``target`` exists, or another thing has the name of its checksum.
         OSError: The file cannot be written.
     """
-    source, checksum = directory / driver.FILE, checksum_file(target)
+    source, checksum = driver.file_of(directory), checksum_file(target)
     _require_owner(source)
     if checksum.exists() and _read_checksum(checksum) is None:
         text = "File exists and has no checksum. Move it away, or name another backup"
@@ -142,7 +142,8 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
         FileExistsError: There is a store already.
         OSError: A file cannot be read or written.
     """
-    path = directory / driver.FILE
+    path = driver.file_of(directory)
+    directory = path.parent
     log = backup.with_name(f"{backup.name}-wal")
     if log.exists() and log.stat().st_size:
         text = f"{backup} is no backup but a store that was not closed: {log.name} lies beside it. Back that store up"

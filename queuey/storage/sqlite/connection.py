@@ -38,6 +38,13 @@ LOG_LIMIT = 4000
 writing over an old log is cheaper than a file that grows. The sweep's thread has copied most of it by then."""
 
 FILE = "queuey.sqlite3"
+_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
+
+
+def file_of(data: Path) -> Path:
+    """Returns the file of the store at a path: of a directory, or the path itself if it is a file or named like one."""
+    is_file = data.is_file() or (data.suffix in _SUFFIXES and not data.is_dir())
+    return data if is_file else data / FILE
 
 
 @dataclass(frozen=True, kw_only=True)

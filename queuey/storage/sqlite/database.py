@@ -65,14 +65,15 @@ class Database:
         appended: Messages appended by this process.
     """
 
-    def __init__(self, directory: Path, options: SqliteOptions, deadline: Deadline) -> None:
+    def __init__(self, data: Path, options: SqliteOptions, deadline: Deadline) -> None:
         """Opens or creates the file.
 
         Raises:
             StoreUnavailable: The directory or the file cannot be used.
             StoreIncompatible: The file is not a store, or a newer one.
         """
-        self.path = directory / driver.FILE
+        self.path = driver.file_of(data)
+        directory = self.path.parent
         self.options = options
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)

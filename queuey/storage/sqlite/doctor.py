@@ -20,7 +20,8 @@ _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", 
 
 def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> list[Finding]:
     """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises."""
-    path = directory / connection.FILE
+    path = connection.file_of(directory)
+    directory = path.parent
     try:
         owner = path.stat().st_uid
     except OSError as error:

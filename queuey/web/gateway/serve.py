@@ -184,7 +184,7 @@ def run_worker(
         raise SystemExit(1) from error
     # Only now: the store's password may have been in a variable.
     _clear_environment()
-    loop, stop, done = _new_loop(), asyncio.Event(), threading.Event()
+    loop, stop, done = new_loop(), asyncio.Event(), threading.Event()
     tell = functools.partial(loop.call_soon_threadsafe, stop.set)
     threading.Thread(target=_stop_on_signal, args=(app, settings, tell, done), daemon=True).start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
@@ -196,7 +196,7 @@ def run_worker(
         app.service.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

@@ -1,0 +1,118 @@
+"""A request of this process, as the gateway sees it: no bytes on a wire, but the same answer in the same parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from queuey.web.http.connection import LEFT
+from queuey.web.responses import Response
+
+MAX_UNREAD = 256 * 1024
+"""Max bytes of an answer that its reader has not taken yet; sending waits while there are more."""
+
+
+class Start(NamedTuple):
+    """The first part of an answer.
+
+    Attributes:
+        status: Its status.
+        headers: Names in lower case, and values.
+        body: The whole body, or None if it follows in pieces.
+    """
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes | None
+
+
+class BrokenOff(NamedTuple):
+    """Comes in place of the rest of an answer."""
+
+
+Part = Start | bytes | BrokenOff | None
+"""The start of an answer, a piece of its body, or its end (None)."""
+
+
+class InProcessExchange:
+    """A request and its answer. See :class:`~queuey.web.responses.Exchange`. Used in the loop's thread.
+
+    Args:
+        loop: The service's.
+        body: The body of the request.
+        put: Passes a part of the answer to the thread of the caller; does not block.
+
+    Attributes:
+        has_ended: The answer is complete.
+    """
+
+    scheme = "http"
+    peer = ""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, body: bytes, put: Callable[[Part], object]) -> None:
+        self._loop = loop
+        self._body: bytes | None = body
+        self._put = put
+        self._unread = 0
+        self._has_left = False
+        self._leaving: asyncio.Future[dict[str, Any]] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self.has_ended = False
+
+    def take_whole(self, size: int) -> bytes | None:  # noqa: ARG002 - all of it is here
+        body, self._body = self._body, None
+        return body
+
+    def receive(self) -> Awaitable[dict[str, Any]]:
+        event = self._loop.create_future()
+        if self._body is not None:
+            event.set_result({"type": "http.request", "body": self._body, "more_body": False})
+            self._body = None
+        elif self._has_left:
+            event.set_result(LEFT)
+        else:
+            self._leaving = event
+        return event
+
+    def respond(self, response: Response, *, head: bool) -> None:
+        _, body = response.at_hand(head=head)
+        self.has_ended = True
+        self._put(Start(response.status, _encoded(response), body))
+
+    async def begin(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the end is told as such
+        self._put(Start(response.status, _encoded(response), None))
+
+    async def send(self, piece: bytes, *, more: bool) -> None:
+        if piece:
+            self._unread += len(piece)
+            self._put(piece)
+        if not more:
+            self.has_ended = True
+            self._put(None)
+        elif self._unread > MAX_UNREAD and not self._has_left:
+            self._room = self._loop.create_future()
+            await self._room
+
+    def taken(self, size: int) -> None:
+        """Records bytes of the body that the reader has taken."""
+        self._unread -= size
+        if self._room is not None and self._unread <= MAX_UNREAD and not self._room.done():
+            self._room.set_result(None)
+
+    def end(self) -> None:
+        """Says that nothing more comes, if the answer is not complete."""
+        if not self.has_ended:
+            self._put(BrokenOff())
+
+    def leave(self) -> None:
+        """Notes that nobody waits for the answer any more."""
+        self._has_left = True
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(LEFT)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+
+def _encoded(response: Response) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]

@@ -1,0 +1,160 @@
+"""What stands in for the network of a client, in both colours: its requests are answered in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+from urllib.parse import quote
+
+import httpcore2
+
+from queuey.embedded.exchange import BrokenOff, Part, Start
+from queuey.embedded.service import Answering, EmbeddedService
+from queuey.service.core import LoopCalls
+from queuey.web.http.heads import Head
+
+_DROPPED = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})
+"""Headers that are of use on a network only, and the one that is replaced."""
+
+
+class InProcessPool(httpcore2.ConnectionInterface):
+    """Has a service of this process answer. For threads.
+
+    Args:
+        service: Answers; it is closed with the pool.
+        application: The caller: the requests have all rights of its owner.
+    """
+
+    def __init__(self, service: EmbeddedService, application: str) -> None:
+        self._service = service
+        self._caller = _caller(application)
+
+    def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
+        """Has a request answered; returns when its answer begins.
+
+        Raises:
+            InvalidArgument: The service is closed, or is a parent process's.
+            ReadTimeout: It takes longer than the request allows.
+            RemoteProtocolError: The answer broke off.
+        """
+        parts: SimpleQueue[Part] = SimpleQueue()
+        answering = self._service.begin(_head_of(request, self._caller), _body_of(request), parts.put)
+        answer = _BlockingBody(answering, parts, _timeout_of(request))
+        start = answer.next_part()
+        assert isinstance(start, Start)  # noqa: S101 - an answer begins with it
+        content = answer if start.body is None else start.body
+        return httpcore2.Response(start.status, headers=start.headers, content=content)
+
+    def close(self) -> None:
+        """Ends the service."""
+        self._service.close()
+
+
+class _BlockingBody:
+    """The body of an answer that comes in pieces."""
+
+    def __init__(self, answering: Answering, parts: SimpleQueue[Part], timeout: float | None) -> None:
+        self._answering = answering
+        self._parts = parts
+        self._timeout = timeout
+
+    def next_part(self) -> Part:
+        try:
+            piece = self._parts.get(timeout=self._timeout)
+        except BaseException as error:
+            self._answering.leave()
+            if isinstance(error, Empty):
+                raise httpcore2.ReadTimeout("the service did not answer in time") from None
+            raise
+        if isinstance(piece, BrokenOff):
+            raise httpcore2.RemoteProtocolError("the answer broke off")
+        return piece
+
+    def __iter__(self) -> Iterator[bytes]:
+        while isinstance(piece := self.next_part(), bytes):
+            self._answering.taken(len(piece))
+            yield piece
+
+    def close(self) -> None:
+        self._answering.leave()
+
+
+class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
+    """:class:`InProcessPool` for async code, in one event loop."""
+
+    def __init__(self, service: EmbeddedService, application: str) -> None:
+        self._service = service
+        self._caller = _caller(application)
+        self._calls: LoopCalls | None = None
+
+    async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
+        """Has a request answered; see :meth:`InProcessPool.handle_request`."""
+        if self._calls is None:
+            self._calls = LoopCalls(asyncio.get_running_loop())
+        calls = self._calls
+        parts: asyncio.Queue[Part] = asyncio.Queue()
+
+        def put(piece: Part) -> None:
+            calls(parts.put_nowait, piece)
+
+        answering = self._service.begin(_head_of(request, self._caller), _body_of(request), put)
+        answer = _AsyncBody(answering, parts, _timeout_of(request))
+        start = await answer.next_part()
+        assert isinstance(start, Start)  # noqa: S101 - as above
+        content = answer if start.body is None else start.body
+        return httpcore2.Response(start.status, headers=start.headers, content=content)
+
+    async def aclose(self) -> None:
+        """Ends the service."""
+        await asyncio.to_thread(self._service.close)
+
+
+class _AsyncBody:
+    def __init__(self, answering: Answering, parts: asyncio.Queue[Part], timeout: float | None) -> None:
+        self._answering = answering
+        self._parts = parts
+        self._timeout = timeout
+
+    async def next_part(self) -> Part:
+        try:
+            async with asyncio.timeout(self._timeout):
+                piece = await self._parts.get()
+        except BaseException as error:
+            self._answering.leave()
+            if isinstance(error, TimeoutError):
+                raise httpcore2.ReadTimeout("the service did not answer in time") from None
+            raise
+        if isinstance(piece, BrokenOff):
+            raise httpcore2.RemoteProtocolError("the answer broke off")
+        return piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while isinstance(piece := await self.next_part(), bytes):
+            self._answering.taken(len(piece))
+            yield piece
+
+    async def aclose(self) -> None:
+        self._answering.leave()
+
+
+def _caller(application: str) -> tuple[bytes, bytes]:
+    return b"authorization", f"Process {quote(application)}".encode()
+
+
+def _head_of(request: httpcore2.Request, caller: tuple[bytes, bytes]) -> Head:
+    path, _, query = request.url.target.partition(b"?")
+    fields = [(name, value) for name, value in request.headers if name not in _DROPPED]
+    fields.append(caller)
+    return Head(request.method.decode(), (path, query), fields)
+
+
+def _body_of(request: httpcore2.Request) -> bytes:
+    stream: Any = request.stream
+    return b"".join(stream) if isinstance(stream, Iterable) else b""
+
+
+def _timeout_of(request: httpcore2.Request) -> float | None:
+    seconds: float | None = request.extensions.get("timeout", {}).get("read")
+    return seconds

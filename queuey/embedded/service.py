@@ -1,0 +1,264 @@
+"""A service inside a program, from its start to its end: the store, an event loop in a thread of its own, the gateway.
+
+It ends when it is closed, or else when the process ends, in the order of :mod:`queuey.web.gateway.serve`: long polls
+are answered, requests under way are finished, then the store is closed. A child that is forked cannot use it: its
+threads are the parent's, and SQLite's connections must not be shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import math
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from queuey.access import owner_name
+from queuey.client.calls.call import HttpAnswer, read_error
+from queuey.client.errors import ApiError, InvalidArgument
+from queuey.client.forks import begin_in_children
+from queuey.embedded.exchange import InProcessExchange, Part
+from queuey.errors import ApplicationExists, QueueyError, SettingsError
+from queuey.service import Limits
+from queuey.service.core import Core, LoopCalls
+from queuey.settings import Settings, load, part
+from queuey.storage import Store
+from queuey.storage.opening import file_of, is_cassandra, open_store
+from queuey.web.app import make_app
+from queuey.web.credentials import Identity
+from queuey.web.errors import plain_error_response
+from queuey.web.gateway.asgi import make_gateway
+from queuey.web.gateway.serve import LEAVE_SECONDS, new_loop
+from queuey.web.http.heads import Head
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 10.0
+"""Timeout for requests under way, and for the store to finish accepted writes, in seconds each."""
+_FILES = Path("/proc/self/fd")
+_inherited: list[EmbeddedService] = []
+"""Services of a parent process. To drop them would close connections to its store."""
+_open_files: list[Path] = []
+"""Files of the services of this process."""
+
+
+class InProcessCaller:
+    """Reads the credential of requests of this process: the application whose owner they speak for."""
+
+    scheme = "Process"
+    believed = math.inf
+
+    def read(self, credential: str, now: float) -> Identity:  # noqa: ARG002 - the contract's signature
+        owner = owner_name(unquote(credential))
+        return Identity(frozenset({owner}), (), tenant=owner)
+
+
+class Answering(NamedTuple):
+    """A request under way. The methods may be called in any thread."""
+
+    exchange: InProcessExchange
+    calls: LoopCalls
+
+    def taken(self, size: int) -> None:
+        """Records bytes of the answer's body that its reader has taken."""
+        self.calls(self.exchange.taken, size)
+
+    def leave(self) -> None:
+        """Gives it up, unless its answer is complete."""
+        if not self.exchange.has_ended:
+            self.calls(self.exchange.leave)
+
+
+class EmbeddedService:
+    """A running service.
+
+    Args:
+        store: Open; it is closed with the service.
+        settings: The settings in force.
+        core: The loop and the clock of the use cases, by default an ordinary one.
+
+    Attributes:
+        service: The use cases.
+    """
+
+    def __init__(self, store: Store, settings: Settings, core: Core | None = None) -> None:
+        app = make_app(
+            store,
+            limits=Limits(**part(settings, Limits.__struct_fields__)),
+            readers=[InProcessCaller()],
+            publish_metrics=False,
+            core=core,
+        )
+        self.service = app.service
+        self._gateway = make_gateway(app, settings)
+        self._loop = new_loop()
+        self._calls = LoopCalls(self._loop)
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()
+        self._is_closed = self._is_forked = False
+        self._file = None if is_cassandra(settings) else file_of(settings).resolve()
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="queuey-embedded", daemon=True)
+        self._thread.start()
+        started.result()
+        if self._file is not None:
+            _open_files.append(self._file)
+        begin_in_children(self)
+        atexit.register(self.close)
+
+    @classmethod
+    def open(cls, store: str | Path, application: str, options: Mapping[str, str]) -> EmbeddedService:
+        """Opens a store and starts its service.
+
+        Raises:
+            InvalidArgument, ServiceUnavailable: See :func:`queuey.embedded.open`.
+        """
+        is_url = str(store).startswith("cassandra:")
+        place = {"store": str(store)} if is_url else {"store": "sqlite", "data": str(store)}
+        try:
+            settings = load({**options, **place}, os.environ).settings
+            if not is_cassandra(settings):
+                _check_place(file_of(settings).resolve())
+            opened = open_store(settings)
+            try:
+                if not is_cassandra(settings):
+                    with suppress(ApplicationExists):
+                        opened.create_application(application)
+                return cls(opened, settings)
+            except BaseException:
+                opened.close()
+                raise
+        except InvalidArgument:
+            raise
+        except (SettingsError, ValueError) as error:
+            raise InvalidArgument(str(error)) from error
+        except QueueyError as error:
+            raise as_client_error(error) from error
+
+    def begin(self, head: Head, body: bytes, put: Callable[[Part], object]) -> Answering:
+        """Begins to answer a request, in the loop's thread.
+
+        Args:
+            head: Its head.
+            body: Its body.
+            put: Gets the parts of the answer, in the loop's thread; does not block.
+
+        Raises:
+            InvalidArgument: It cannot be answered any more.
+        """
+        if self._is_forked:
+            raise InvalidArgument(
+                "the embedded service belongs to the parent process: open the store again in a process that was forked"
+            )
+        if self._is_closed:
+            raise InvalidArgument("the client is closed")
+        exchange = InProcessExchange(self._loop, body, put)
+        self._calls(self._spawn, head, exchange)
+        return Answering(exchange, self._calls)
+
+    def _spawn(self, head: Head, exchange: InProcessExchange) -> None:
+        task = self._loop.create_task(self._answer(head, exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, head: Head, exchange: InProcessExchange) -> None:
+        try:
+            await self._gateway.answer(head, exchange)
+        except Exception:
+            logger.exception("a request has failed")
+        finally:
+            exchange.end()
+
+    # From start to end
+
+    def _run(self, started: Future[None]) -> None:
+        try:
+            self._loop.run_until_complete(self._serve(started))
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._gateway.start(self._loop)
+        self.service.moves.watch()
+        self.service.schedules.watch()
+        started.set_result(None)
+        await self._stop.wait()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+        await self.service.end(LEAVE_SECONDS)
+        self._gateway.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def close(self) -> None:
+        """Ends the service; the second time it does nothing."""
+        with self._lock:
+            if self._is_closed or self._is_forked:
+                return
+            self._is_closed = True
+        atexit.unregister(self.close)
+        self.service.stopping.set()
+        self._calls(self._stop.set)
+        self._thread.join()
+        self.service.leave(LEAVE_SECONDS)
+        self.service.store.close(CLOSE_TIMEOUT)
+        if self._file is not None:
+            _open_files.remove(self._file)
+
+    def begin_in_child(self) -> None:
+        self._is_forked = True
+        self._lock = threading.Lock()
+        _inherited.append(self)
+
+
+def as_client_error(error: QueueyError) -> ApiError:
+    """Returns the error that a client raises when a service answers with this one."""
+    response = plain_error_response(error)
+    headers = {name.lower(): value for name, value in response.headers}
+    return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
+
+
+def _check_place(file: Path) -> None:
+    """Refuses a file that others could replace, or whose locks this process would lose.
+
+    Raises:
+        InvalidArgument: It is one.
+    """
+    try:
+        mode = file.parent.stat().st_mode
+    except OSError:
+        return  # It is made, or opening says what is wrong.
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        text = f"everybody may write to the directory {file.parent}, and so replace the store"
+        raise InvalidArgument(f"{text}. Choose another, or run: chmod o-w {file.parent}")
+    if file not in _open_files and _is_open_here(file):
+        raise InvalidArgument(
+            f"{file} is open in this process, perhaps by sqlite3: when that closes it, the store loses its locks. "
+            "Close it first, or look into the file from another process"
+        )
+
+
+def _is_open_here(file: Path) -> bool:
+    """Returns whether this process has a file open; False where the system does not tell."""
+    with suppress(OSError):
+        status = file.stat()
+        for opened in _FILES.iterdir():
+            with suppress(OSError):
+                if os.path.samestat(opened.stat(), status):
+                    return True
+    return False

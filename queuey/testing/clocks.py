@@ -1,0 +1,107 @@
+"""The time of a store in a test: the clock of ids, and the one on which its service measures, moved together."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from queuey import ids
+from queuey.service.core import Core
+from queuey.service.schedules.states import KIND
+
+if TYPE_CHECKING:
+    from queuey.service import Service
+
+FIRE_TIMEOUT = 60.0
+"""Max real seconds in which a schedule that has come due is fired."""
+_INTERVAL = 0.002
+
+
+class Clock:
+    """The clock of a store in this process, which a test moves.
+
+    Delays, backoffs, claims, schedules, TTLs and read delays go by it. What a client measures itself, such as the
+    ``wait`` of a claim and its timeouts, goes by real time.
+
+    Attributes:
+        ahead: Seconds by which it is ahead of real time.
+        application: The application of the test.
+    """
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self.application = ""
+        self._service: Service | None = None
+
+    def __repr__(self) -> str:
+        return f"Clock(ahead={self.ahead})"
+
+    def of(self, service: Service) -> None:
+        """Names the service that goes by it."""
+        self._service = service
+
+    def ticks(self) -> int:
+        """Returns the time of ids."""
+        return ids.now_ticks() + int(self.ahead * ids.TICKS_PER_SECOND)
+
+    def move(self, **duration: float) -> None:
+        """Moves the time on, and has schedules fire as often as they come due on the way.
+
+        Example:
+            >>> def test_reminder(queuey, queuey_clock):
+            ...     queuey.create_queue("mails")
+            ...     queuey.send("mails", "a reminder", delay=3600)
+            ...     queuey_clock.move(hours=1)
+            ...     assert [job.body for job in queuey.job_queue("mails").claim(idle=0)] == ["a reminder"]
+
+        Args:
+            duration: As :class:`datetime.timedelta` takes it: ``days``, ``hours``, ``minutes``, ``seconds``.
+
+        Raises:
+            ValueError: It is negative: ids only grow.
+            TimeoutError: A schedule does not fire.
+        """
+        seconds = timedelta(**duration).total_seconds()
+        if seconds < 0:
+            raise ValueError(f"time cannot be moved back: {duration}")
+        assert self._service is not None  # noqa: S101 - the fixture has named it
+        until = self.ahead + seconds
+        while (due := self._next_fire(until)) is not None:
+            self.ahead = max(self.ahead, due)
+            self._fire(self._service)
+        self.ahead = until
+        self._service.schedules.watch()
+        self._service.moves.watch()
+
+    def _next_fire(self, until: float) -> float | None:
+        """Returns how far the clock must be ahead for the next schedule to fire, or None if none does on the way."""
+        now = ids.now_ticks()
+        end = now + int(until * ids.TICKS_PER_SECOND)
+        assert self._service is not None  # noqa: S101 - as above
+        rows = self._service.store.due_records(KIND, end, application=self.application, limit=1)
+        return (rows[0].due + 1 - now) / ids.TICKS_PER_SECOND if rows else None
+
+    def _fire(self, service: Service) -> None:
+        """Waits until the schedules that are due have fired."""
+        end = time.monotonic() + FIRE_TIMEOUT
+        service.schedules.watch()
+        while rows := service.store.due_records(KIND, self.ticks(), application=self.application, limit=1):
+            if time.monotonic() > end:
+                raise TimeoutError(f"schedule {rows[0].name!r} has not fired in {FIRE_TIMEOUT:.0f} s")
+            time.sleep(_INTERVAL)
+
+
+class MovedCore(Core):
+    """A core whose boot time goes by a clock of tests.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def boottime(self) -> float:
+        return super().boottime() + self._clock.ahead

@@ -1,0 +1,75 @@
+"""A real service for tests: ``queuey serve`` in processes of its own, on a free port."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import NamedTuple, Self
+
+from queuey.client import Client
+from queuey.client.credentials.profile import read_profile
+from queuey.storage import sqlite
+
+STOP_TIMEOUT = 60.0
+
+
+class RealService(NamedTuple):
+    """A service, and an empty application of it.
+
+    Attributes:
+        url: Where it is served.
+        application: The application.
+        key: Its key.
+        client: A client of it.
+    """
+
+    url: str
+    application: str
+    key: str
+    client: Client
+
+
+class RealProcess:
+    """``queuey serve``, from start to end.
+
+    Args:
+        directory: For its store.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._data, self._profile, self._log = directory / "data", directory / "profile.toml", directory / "log"
+        self._applications = 0
+
+    def __enter__(self) -> Self:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
+        options = {"data": self._data, "profile": self._profile, "port": 0, "workers": 1, "sync": "normal"}
+        environ |= {f"QUEUEY_{name.upper()}": str(value) for name, value in options.items()}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "queuey", "serve"], env=environ, stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"queuey serve did not start: {self._log.read_text('utf-8', 'replace')}")
+        self._url = read_profile(self._profile).url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=STOP_TIMEOUT)
+
+    def application(self) -> RealService:
+        """Makes an application with a key."""
+        self._applications += 1
+        name, key = f"test-{self._applications}", token_hex(32)
+        store = sqlite.open_store(self._data, options=sqlite.SqliteOptions(sync="normal", sweep_interval=None))
+        try:
+            store.create_application(name)
+            store.add_key(name, sha256(key.encode()).digest(), note="for a test")
+        finally:
+            store.close()
+        return RealService(self._url, name, key, Client(self._url, key=key, application=name))

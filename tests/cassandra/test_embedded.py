@@ -1,0 +1,16 @@
+"""A service on Cassandra inside a program."""
+
+from __future__ import annotations
+
+from queuey import embedded
+from queuey.storage.cassandra import CassandraStore
+
+
+def test_a_url_opens_the_cluster(contract_keyspace: str, store: CassandraStore, application: str) -> None:
+    """The client of a URL works as that of a file, on an application that is there."""
+    assert store.has_application(application)
+    with embedded.open(contract_keyspace, application=application) as client:
+        client.heartbeat()
+        client.create_queue("mails")
+        client.send("mails", "hello")
+        assert [job.body for job in client.job_queue("mails").claim(idle=5)] == ["hello"]

@@ -1,0 +1,1 @@
+"""Services inside a program: over no socket, on real stores."""

@@ -1,0 +1,240 @@
+"""A service inside the program: what its client can do, how it begins and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from qdo import Jobs
+from queuey import embedded
+from queuey.client import (
+    Client,
+    InvalidArgument,
+    Outgoing,
+    QueueNotFound,
+    RetryPolicy,
+    ServiceUnavailable,
+    TooLarge,
+)
+from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
+from queuey.embedded.pools import InProcessPool
+from queuey.embedded.service import EmbeddedService
+from queuey.storage import sqlite
+from queuey.web.responses import Response
+from tests.web.gateway_calls import ALWAYS, held
+
+QUICK = {"sync": "normal"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The file of a store."""
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def client(file: Path) -> Iterator[Client]:
+    """A client of an embedded service with the queue ``mails``."""
+    with embedded.open(file, settings=QUICK) as client:
+        client.create_queue("mails")
+        yield client
+
+
+def service_of(client: Client) -> EmbeddedService:
+    """Returns the service behind a client."""
+    pool = client._sender._connections.of(client.servers[0]).pool
+    assert isinstance(pool, InProcessPool)
+    return pool._service
+
+
+def test_a_message_stays_when_the_service_has_ended(file: Path) -> None:
+    """The file has what was acknowledged, belongs to its user alone, and serves a data directory's client as well."""
+    with embedded.open(file, application="shop") as client:
+        client.create_queue("mails")
+        client.send("mails", "hello")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with embedded.open(str(file), application="shop") as client:
+        assert [message.body for message in client.read_all("mails", since=0)] == ["hello"]
+    with embedded.open(file) as client, pytest.raises(QueueNotFound):
+        client.send("mails", "to the queue of another application")
+
+
+def test_refusals_are_those_of_the_service(client: Client, tmp_path: Path) -> None:
+    """What the service refuses comes as the same error as over HTTP, by the limits in force."""
+    with pytest.raises(QueueNotFound, match="queuey queue create nothing"):
+        client.send("nothing", "x")
+    with embedded.open(tmp_path / "small.db", settings={"max_body": "100"}) as small:
+        small.create_queue("mails")
+        with pytest.raises(TooLarge):
+            small.send("mails", "x" * 101)
+
+
+def test_threads_share_a_client(client: Client) -> None:
+    """Calls of several threads are answered side by side, each with its own answer."""
+
+    def send(thread: int) -> None:
+        for number in range(20):
+            client.send("mails", f"{thread} {number}", key=f"{thread}")
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ALWAYS)
+    bodies = {message.body for message in client.read_all("mails", since=0)}
+    assert bodies == {f"{thread} {number}" for thread in range(8) for number in range(20)}
+
+
+def test_a_claim_waits_for_a_message(client: Client) -> None:
+    """A long poll holds the caller until there is something, and a task runs it."""
+    jobs, done = Jobs("mails", client=client), []
+
+    @jobs.task
+    def note(text: str) -> None:
+        done.append(text)
+
+    later = threading.Timer(0.1, note.send, ("x",))
+    later.start()
+    job = next(iter(client.job_queue("mails").claim(idle=60)))
+    job.release()
+    assert jobs.run_all() == 1
+    assert done == ["x"]
+
+
+def test_a_large_answer_comes_in_pieces(client: Client) -> None:
+    """An answer of many pieces is whole, and one that nobody reads to its end leaves nothing behind."""
+    large = [Outgoing("x" * 100_000) for _ in range(2 + 4 * MAX_UNREAD // 100_000)]
+    client.send_many("mails", large)
+    assert sum(len(message.body) for message in client.read_all("mails", since=0)) == 100_000 * len(large)
+
+
+async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
+    """A stream waits for its reader, and ends with it."""
+    with embedded.open(file, settings=QUICK) as writer:
+        writer.create_queue("mails")
+        writer.send_many("mails", [Outgoing("x" * 100_000) for _ in range(4 * MAX_UNREAD // 100_000)])
+    async with embedded.open_async(file, settings=QUICK) as client:
+        service = client._sender._connections.of(client.servers[0]).pool._service
+        service._gateway._sender._stall = ALWAYS  # It is not given up for being slow.
+        async with asyncio.timeout(60):
+            events = client.stream("mails", since=0)
+            assert len((await anext(events)).message.body) == 100_000
+            await events.aclose()  # type: ignore[attr-defined] # it is a generator
+            while held(service._gateway):  # noqa: ASYNC110 - the condition is over everything that runs there
+                await asyncio.sleep(0.01)
+        await client.send("mails", "the service goes on")
+
+
+def test_closing_ends_what_waits(file: Path) -> None:
+    """A caller that waits gets its answer when another thread closes the client; then calls are refused."""
+    client = embedded.open(file, settings={**QUICK, "max_wait": "300"})
+    client.create_queue("mails")
+    jobs: list[object] = []
+
+    def wait() -> None:
+        jobs.extend(client.job_queue("mails").receive(wait=300))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    service = service_of(client)
+    end = time.monotonic() + 60
+    while not service.service.reader.watchers.count(for_all=False) and time.monotonic() < end:
+        time.sleep(0.01)
+    began = time.monotonic()
+    client.close()
+    waiting.join(ALWAYS)
+    assert time.monotonic() - began < 200
+    assert jobs == []
+    assert not service._thread.is_alive()
+    with pytest.raises(InvalidArgument, match="closed"):
+        client.send("mails", "x")
+
+
+def test_a_call_that_takes_too_long_is_given_up(client: Client) -> None:
+    """The timeouts of a client hold here too."""
+    impatient = Client(
+        embedded.URL,
+        key="",
+        timeout=0.05,
+        retry=RetryPolicy(rounds=1),
+        transport=InProcessPool(service_of(client), "queuey"),  # type: ignore[arg-type] # as embedded.open passes it
+    )
+    hold = threading.Event()
+    service_of(client)._loop.call_soon_threadsafe(hold.wait)
+    try:
+        with pytest.raises(Exception, match="no answer in time"):
+            impatient.hello()
+    finally:
+        hold.set()
+
+
+def test_places_that_cannot_be_used(tmp_path: Path) -> None:
+    """An error says what is wrong with the place."""
+    text = tmp_path / "text.db"
+    text.write_text("no database, and long enough for SQLite to see that it is none" * 10)
+    with pytest.raises(ServiceUnavailable, match="not a database"):
+        embedded.open(text)
+    with pytest.raises(ServiceUnavailable, match="cannot be used"):
+        embedded.open(text / "below" / "jobs.db")
+    with pytest.raises(InvalidArgument, match="sync"):
+        embedded.open(tmp_path / "jobs.db", settings={"sync": "sometimes"})
+    common = tmp_path / "common"
+    common.mkdir()
+    common.chmod(0o777)
+    with pytest.raises(InvalidArgument, match="chmod o-w"):
+        embedded.open(common / "jobs.db")
+    common.chmod(0o1777)
+    embedded.open(common / "jobs.db", settings=QUICK).close()
+
+
+def test_a_file_of_a_later_version_is_refused(file: Path) -> None:
+    """It is left as it is."""
+    sqlite.open_store(file).close()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(ServiceUnavailable, match="format 99"):
+        embedded.open(file)
+
+
+def test_a_file_that_sqlite3_has_open_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When that closes the file, the kernel drops all locks of this process on it."""
+    embedded.open(file, settings=QUICK).close()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("SELECT name FROM sqlite_master").fetchall()
+        with pytest.raises(InvalidArgument, match="sqlite3"):
+            embedded.open(file)
+    monkeypatch.chdir(file.parent)
+    with embedded.open(file, settings=QUICK) as one, embedded.open(file.name, settings=QUICK) as other:
+        one.create_queue("mails")
+        other.send("mails", "to a store that is open twice")
+
+
+async def test_sending_waits_for_the_reader() -> None:
+    """An answer does not pile up in memory, and a reader that leaves holds nobody up."""
+    parts: list[Part] = []
+    exchange = InProcessExchange(asyncio.get_running_loop(), b"", parts.append)
+
+    async def send() -> None:
+        await exchange.begin(Response(200, b""), None)
+        for _ in range(100):
+            await exchange.send(b"x" * 65_536, more=True)
+
+    sending = asyncio.create_task(send())
+    await asyncio.sleep(0.01)
+    _, *pieces = parts
+    assert MAX_UNREAD < sum(len(piece) for piece in pieces if isinstance(piece, bytes)) <= MAX_UNREAD + 65_536
+    exchange.taken(65_536)
+    await asyncio.sleep(0.01)
+    assert len(parts) == len(pieces) + 2
+    exchange.leave()
+    await sending
+    exchange.end()
+    assert isinstance(parts[-1], BrokenOff)

@@ -1,0 +1,1 @@
+"""The fixtures for the tests of users."""

@@ -1,0 +1,30 @@
+"""The page for users who test their programs, run as a reader would run it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.pages import SCRIPTS, to_run
+from tests.servers.served import environment
+
+PAGE = "docs/testing-your-app.md"
+
+
+@pytest.mark.needs_programs
+def test_page(tmp_path: Path) -> None:
+    """Every file that the page writes is a test that passes."""
+    script = "\n".join(block.text for block in to_run(PAGE))
+    ended = subprocess.run(
+        ["/bin/sh", "-eu", "-c", script],
+        cwd=tmp_path,
+        env=environment(PATH=f"{SCRIPTS}:/usr/bin:/bin"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count(" passed") == 4
