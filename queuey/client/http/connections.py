@@ -254,8 +254,8 @@ def _context(
         try:
             return httpcore2.default_ssl_context()
         except OSError as error:
-            named = "those that SSL_CERT_FILE or SSL_CERT_DIR names"
-            raise InvalidArgument(f"the certificates cannot be loaded, {named}: {error}") from error
+            named = os.environ.get("SSL_CERT_FILE")
+            raise InvalidArgument(f"the certificates {named!r} of SSL_CERT_FILE cannot be loaded: {error}") from error
     # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
     # would trust no server.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
