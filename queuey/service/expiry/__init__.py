@@ -215,8 +215,8 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
-        left = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
-        self._records[qid] = record, self._core.boottime() + left
+        seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
+        self._records[qid] = record, self._core.boottime() + seconds
         self._records.move_to_end(qid)
         if len(self._records) > MAX_RECORDS:
             self._records.popitem(last=False)

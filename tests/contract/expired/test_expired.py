@@ -26,6 +26,7 @@ from tests.backends import APP, Clock
 from tests.blocking import blocking, post
 from tests.contract.samples import eventually, fresh_name, read_one, shown, whole
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace as replaced
 
 TTL = 100
 DAY = 86_400
@@ -338,20 +339,20 @@ def test_a_clock_that_was_ahead_hides_no_message(store: Store, clock: Clock) -> 
     assert process.record(queue) is None
 
 
-def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock) -> None:
     """Posts do not rely on a record that was removed before, also by another process."""
     boottime = clock.ticks / TICKS_PER_SECOND
-    monkeypatch.setattr(Core, "boottime", lambda _core: boottime)
-    process, queue = Process(store), make(store)
-    process.post(queue, "one")
-    finish_all(process, queue)
-    clock.advance(DAY)
-    boottime += DAY
-    Process(store).step(queue)
-    assert process.record(queue) is None
-    clock.advance(100 - DAY)
-    process.post(queue, "two")
-    assert process.record(queue) is not None
+    with replaced(Core.boottime, lambda _core: boottime):
+        process, queue = Process(store), make(store)
+        process.post(queue, "one")
+        finish_all(process, queue)
+        clock.advance(DAY)
+        boottime += DAY
+        Process(store).step(queue)
+        assert process.record(queue) is None
+        clock.advance(100 - DAY)
+        process.post(queue, "two")
+        assert process.record(queue) is not None
 
 
 def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
