@@ -130,7 +130,9 @@ class CassandraCounting(CassandraMessages):
             self._extent(row, up, part, part.upper, now),
             self._extent(row, down, downwards, part.upper, now),
         )
-        return await Estimate(self._driver, key, level.reads, now, _ended_below(row, now)).count(*extents, rough=rough)
+        return await Estimate(self._driver, key, level.reads, now, self._ended_below(row, now)).count(
+            *extents, rough=rough
+        )
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
         calls = self._driver.calls
@@ -169,10 +171,22 @@ class CassandraCounting(CassandraMessages):
                 reads = self._levels.of(row.queue).reads
                 try:
                     key = row.queue.qid, number
-                    return await Estimate(self._driver, key, reads, now, _ended_below(row, now)).measure(extent)
+                    return await Estimate(self._driver, key, reads, now, self._ended_below(row, now)).measure(extent)
                 except TooManyDead:
                     pass  # The other way asks for less at a time.
         return await self._measure_long(row, number, now)
+
+    def _ended_below(self, row: Row, now: int) -> dict[int, Position]:
+        """Returns the position below which the home class has rows of ended messages, if the queue keeps these.
+
+        It is that of the longest TTL, which has no day more before the first message is kept. There may be live
+        messages below it, whose TTL is of their own: estimates miss them.
+        """
+        if row.queue.on_expiry == "drop":
+            return {}
+        ttl = self._options.default_ttl if row.queue.ttl is None else row.queue.ttl
+        longest = max(ttl, row.longest_ttl - KEPT_SECONDS)
+        return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
     async def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
         """Measures a partition with very many buckets or dead rows."""
@@ -331,16 +345,6 @@ class Estimate:
         sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))
-
-
-def _ended_below(row: Row, now: int) -> dict[int, Position]:
-    """Returns the position below which the home class has rows of ended messages, if the queue keeps these.
-
-    It is that of the longest TTL. There may be live messages below it, whose TTL is of their own: estimates miss them.
-    """
-    if row.queue.on_expiry == "drop":
-        return {}
-    return {row.home_class: (now - (row.longest_ttl - KEPT_SECONDS) * TICKS_PER_SECOND, LOW_MIN)}
 
 
 def _between(size: int, up: Extent, down: Extent) -> int:

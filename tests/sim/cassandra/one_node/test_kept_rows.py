@@ -102,3 +102,14 @@ def test_names_stay_as_long_as_their_rows(cluster: InProcessCluster, store: Cass
         store.write_named(queue, "n", new("second", kept=True), b"", None)
     store.write_named(queue, "n", new("second", kept=True), b"", first)
     assert kept_bodies(store, queue) == ["second"]
+
+
+def test_estimates_of_a_queue_that_gets_the_option(store: CassandraStore) -> None:
+    """They count the messages that were posted before, none of which is kept."""
+    queue, _ = store.create_queue(APP, "q", QueueSpec(ttl=100, read_delay=0.0))
+    for _ in range(5):
+        store.append(queue, [new(str(number), ttl=100) for number in range(600)])
+    [before] = store.lag(queue, [(1, None)])
+    queue = store.update_queue(queue, structs.replace(SPEC, ttl=100))
+    [after] = store.lag(queue, [(1, None)])
+    assert (after.count, after.exact) == (before.count, before.exact) == (3000, False)
