@@ -15,6 +15,7 @@ def test_each_test_has_an_empty_store(queuey: Client, test: int) -> None:
     assert list(queuey.queue_names()) == []
     queuey.create_queue("mails")
     queuey.schedules.put("poll", queue="mails", message=f"{test}", every=10)
+    queuey.close()  # A program under test may.
 
 
 def test_delays_and_claims_go_by_the_clock(queuey: Client, queuey_clock: Clock) -> None:
