@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from qdo import Jobs
 from queuey.client import Backoff, Client
+from queuey.messages import PostResult
+from queuey.service.schedules.states import Firing
 from queuey.testing import Clock, RealService
 
 
@@ -65,6 +69,25 @@ def test_schedules_fire_on_the_way(queuey: Client, queuey_clock: Clock) -> None:
     queuey.schedules.put("paused", queue="mails", message="paused", every=10, paused=True)
     queuey_clock.move(days=3)
     assert [job.body for job in queuey.job_queue("mails").claim(idle=0)] == ["daily"] * 3
+
+
+def test_a_move_waits_for_the_messages_of_schedules(
+    queuey: Client, queuey_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns when they are stored, not when they are about to be."""
+    assert queuey_clock._service is not None
+    firing = queuey_clock._service.schedules._firing
+    post = firing._post
+
+    async def post_late(application: str, message: Firing) -> PostResult | None:
+        await asyncio.sleep(0.05)
+        return await post(application, message)
+
+    monkeypatch.setattr(firing, "_post", post_late)
+    queuey.create_queue("mails")
+    queuey.schedules.put("poll", queue="mails", message="poll", every=10)
+    queuey_clock.move(seconds=10)
+    assert [message.body for message in queuey.read_all("mails", since=0)] == ["poll"]
 
 
 def test_the_clock_does_not_go_back(queuey_clock: Clock) -> None:
