@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from qdo import Jobs
+from qdo import InvalidArgument, Jobs
+from queuey import embedded
 from queuey.client import Backoff, Client
 from queuey.messages import PostResult
 from queuey.service.schedules.states import Firing
@@ -118,6 +120,29 @@ def test_calls_settle(queuey: Client) -> None:
     assert jobs.run_all(until="settled") == 12
     assert {name: runs.count(name) for name in runs} == {"twice": 4, "always": 6}
     assert len(list(queuey.read_all("mails.dead", since=0))) == 3
+
+
+def test_async_calls_stay_in_the_test(tmp_path: Path) -> None:
+    """With one client for a test no call leaves it by another; with two of one file, async calls are run as well."""
+    jobs, seen = Jobs("mails"), []
+
+    @jobs.task
+    async def greet(name: str) -> None:
+        seen.append(name)
+        if name == "Ann":
+            await greet.asend("Bob")
+
+    file = tmp_path / "test.db"
+    with embedded.open(file, settings={"sync": "normal"}) as client:
+        with jobs.using(client):
+            greet.send("Ann")
+            with pytest.raises(InvalidArgument, match="async client"):
+                jobs.run_all()
+        with jobs.using(client, embedded.open_async(file, settings={"sync": "normal"})):
+            greet.send("Ann")
+            assert jobs.run_all() == 2
+            asyncio.run(jobs.aclose())
+    assert seen == ["Ann", "Ann", "Bob"]
 
 
 def test_calls_that_never_settle(queuey: Client) -> None:
