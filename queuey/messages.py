@@ -21,7 +21,9 @@ from queuey.queue_options import (
     DeliveriesOption,
     KindOption,
     OnAckOption,
+    OnExpiryOption,
     ReadDelayOption,
+    ResultTtlOption,
     TypeOption,
     option,
 )
@@ -34,6 +36,8 @@ DEFAULT_TTL = 259_200
 """Default seconds that a message lives: 3 days."""
 MAX_TTL = 33_554_432
 """Max seconds that a message lives: 388 days."""
+KEPT_SECONDS = 86_400
+"""Number of seconds for which the row of a kept message stays after the message's end."""
 MAX_WAIT = 300
 """Max seconds of a long poll, whatever the setting ``max_wait`` is."""
 
@@ -107,10 +111,12 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Annotated[Backoff, BACKOFF] | None = None
     dead_letter: DeadLetterOption | None = None
     on_ack: OnAckOption | None = None
+    on_expiry: OnExpiryOption | None = None
     kind: KindOption | None = None
     max_claimed: ClaimedOption | None = None
     max_claimed_per_key: ClaimedPerKeyOption | None = None
     claims: ClaimsOption | None = None
+    result_ttl: ResultTtlOption | None = None
     description: DescriptionOption | None = None
 
 
@@ -143,10 +149,12 @@ class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Annotated[Backoff, BACKOFF] | None = None
     dead_letter: DeadLetterOption = ""
     on_ack: OnAckOption = "keep"
+    on_expiry: OnExpiryOption = "drop"
     kind: KindOption = "plain"
     max_claimed: ClaimedOption = 0
     max_claimed_per_key: ClaimedPerKeyOption = 0
     claims: ClaimsOption = "open"
+    result_ttl: ResultTtlOption = 0
     description: DescriptionOption = ""
 
 
@@ -218,6 +226,7 @@ class NewMessage(msgspec.Struct, gc=False):
         ttl: Seconds from storing, or from the due time of a delayed message.
         delay: Seconds until the message is due. Its due time becomes its id time.
         meta: None is the same as ``Meta()``.
+        kept: Its row stays for ``KEPT_SECONDS`` after its end, where claims find it.
     """
 
     body: str | bytes
@@ -225,6 +234,7 @@ class NewMessage(msgspec.Struct, gc=False):
     ttl: int
     meta: Meta | None = None
     delay: float = 0.0
+    kept: bool = False
 
 
 class PostKey(msgspec.Struct, frozen=True, gc=False):
@@ -381,6 +391,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         due: False: show also delayed messages that are not due.
         bodies: False: only positions and ends are of interest; a store leaves the bodies out, and they do not count for
             ``max_bytes``.
+        kept: Show also messages that have ended and whose rows are there.
     """
 
     partition: int
@@ -394,6 +405,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     ahead: bool = False
     due: bool = True
     bodies: bool = True
+    kept: bool = False
 
     def put_off(self, horizon: int) -> Page:
         """Returns the page of a slice that is not read now: the next one begins where the slice does."""

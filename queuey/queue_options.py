@@ -15,6 +15,8 @@ MAX_CLAIMED = 1_000_000
 MAX_CLAIMED_PER_KEY = 1000
 MAX_READ_DELAY = 3600
 """Max read delay of a queue, in seconds."""
+MAX_RESULT_TTL = 7 * 86_400
+"""Max seconds for which results are kept; the ledger of each store keeps rows for longer."""
 
 
 def option(
@@ -51,6 +53,7 @@ def option(
 TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")
 ON_ACK = ("keep", "delete")
+ON_EXPIRY = ("drop", "dead-letter")
 KINDS = ("plain", "dedup", "ordered")
 CLAIMS = ("open", "paused")
 CountOption = Annotated[
@@ -86,6 +89,15 @@ DeadLetterOption = Annotated[
 OnAckOption = Annotated[
     str, option("on ack", "keep acknowledged messages for reads by time, or delete them.", words=ON_ACK)
 ]
+OnExpiryOption = Annotated[
+    str,
+    option(
+        "on expiry",
+        "drop messages whose TTL ends; or dead-letter: those without a TTL of their own become dead letters. "
+        "It needs on_ack=delete.",
+        words=ON_EXPIRY,
+    ),
+]
 KindOption = Annotated[
     str,
     option(
@@ -98,6 +110,16 @@ KindOption = Annotated[
 ]
 ClaimsOption = Annotated[
     str, option("claims", "open; or paused: no message is claimed until it is open again.", words=CLAIMS)
+]
+ResultTtlOption = Annotated[
+    int,
+    option(
+        "result ttl",
+        "Seconds for which results of jobs are kept; 0: none is.",
+        ge=0,
+        le=MAX_RESULT_TTL,
+        seconds=True,
+    ),
 ]
 ClaimedOption = Annotated[
     int,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from queuey.api.jobs import JobInfo
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, Settlement
 from queuey.claims.state import State
@@ -14,7 +15,9 @@ from queuey.ids import Position
 from queuey.messages import Location, Message, PostResult, Queue
 from queuey.service import ClaimDelivery, ClaimUseCases, Draft, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
+from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
+from queuey.service.claims.results import JobResult
 from queuey.service.core import LoopCalls
 from queuey.service.names import Changed
 
@@ -35,9 +38,20 @@ class BlockingClaims:
         """Claims messages."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.claim(queue, **asked)))
 
-    def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    def acknowledge(
+        self,
+        access: QueueAccess,
+        receipts: Sequence[ClaimReceipt],
+        results: Mapping[ClaimReceipt, JobResult] | None = None,
+    ) -> list[Settlement]:
         """Acknowledges messages."""
-        return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts)))
+        return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts, results)))
+
+    def job(self, access: QueueAccess, place: Location) -> JobInfo:
+        """Returns what became of a job."""
+        poll = JobPoll([place])
+        answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.show(queue, poll)))
+        return answer.infos[0]
 
     def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Renews claims."""

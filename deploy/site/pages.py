@@ -46,8 +46,12 @@ BACKGROUND = (
 KEYWORDS = {
     "access.md": "api key, authentication, authorization, permissions, rights",
     "api.md": "cursor, delayed message, early, idempotency key, long poll, retention, stream, ttl",
-    "claims.md": "acknowledge, claim, dead letter, dedup, fifo, job queue, limits, ordered, ordering, poison message, "
-    "priority, retries, retry, visibility timeout",
+    "claims.md": "acknowledge, claim, job queue, visibility timeout",
+    "claims-kinds.md": "dedup, fifo, ordered, ordering",
+    "claims-limits.md": "concurrency, limits",
+    "claims-loop.md": "handler, priority, progress",
+    "claims-operations.md": "cancel, pause",
+    "claims-retries.md": "dead letter, poison message, retries, retry",
     "client.md": "asyncio, python",
     "concepts.md": "horizon, offset, partition, read delay",
     "console.md": "login, web interface",

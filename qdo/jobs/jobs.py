@@ -36,7 +36,7 @@ from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, man
 from qdo.worker.executors.in_process import limited
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client
-from queuey.client.claims.handlers import check_ran, runs_nothing
+from queuey.client.claims.handlers import check_ran, keep_result, runs_nothing
 from queuey.terminal.task_calls import HIDDEN, ShownCall, shown_call
 
 if TYPE_CHECKING:
@@ -331,7 +331,8 @@ class Jobs:
     def run_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.
 
-        Calls that are not due are left. When one fails, its message is released as by a worker.
+        Calls that are not due are left. When one fails, its message is released as by a worker. Their receipts have
+        results, if the queue has a ``result_ttl``.
 
         Args:
             until: ``settled``: calls that fail are tried again at once, without their backoff, until each is done or a
@@ -347,12 +348,14 @@ class Jobs:
         count, handler = 0, self.as_handler()
         for job in self.client.job_queue(self.queues).claim(idle=0):
             try:
-                handler.run(job.message)
+                result = handler.run(job.message)
             except Exception as error:
                 delay, again = handler.decided(job.message, error, job.deliveries)
                 job.release(0 if until else delay, error, retry=again)
                 if until is None or (again and is_endless(error, job.deliveries)):
                     raise
+            else:
+                keep_result(job, result)
             count += 1
         return count
 
@@ -362,12 +365,14 @@ class Jobs:
         count, handler = 0, self.as_handler()
         async for job in self.async_client.job_queue(self.queues).claim(idle=0):
             try:
-                await handler.run_async(job.message)
+                result = await handler.run_async(job.message)
             except Exception as error:
                 delay, again = handler.decided(job.message, error, job.deliveries)
                 await job.release(0 if until else delay, error, retry=again)
                 if until is None or (again and is_endless(error, job.deliveries)):
                     raise
+            else:
+                keep_result(job, result)
             count += 1
         return count
 
@@ -407,33 +412,34 @@ class Called(NamedTuple):
     task: Task[Any, Any, Any]
     arguments: inspect.BoundArguments
 
-    def run(self) -> None:
-        """Calls a plain task.
+    def run(self) -> object:
+        """Calls a plain task; returns its result.
 
         Raises:
             NothingRan: It returned something to be awaited, or a generator.
         """
-        result = self.task.function(*self.arguments.args, **self.arguments.kwargs)
+        result: object = self.task.function(*self.arguments.args, **self.arguments.kwargs)
         check_ran(result, f"task {self.task.name}")
+        return result
 
-    def error(self) -> BaseException | None:
-        """Calls a plain task; returns its error, because a future cannot carry each one (StopIteration)."""
+    def outcome(self) -> tuple[object, BaseException | None]:
+        """Calls a plain task; returns its result and its error: a future cannot carry each one (StopIteration)."""
         try:
-            self.run()
+            return self.run(), None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the failure of the call
-            return error
-        return None
+            return None, error
 
-    async def awaited(self) -> None:
-        """Calls an async task.
+    async def awaited(self) -> object:
+        """Calls an async task; returns its result.
 
         Raises:
             TimeLimit: It took too long.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
-        result = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
+        result: object = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
         if result is not None:
             check_ran(result, f"task {self.task.name}")
+        return result
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
@@ -469,8 +475,8 @@ class PlainTasks:
         self.is_mixed = len({task.is_async for task in tasks.values()}) > 1
         """There are plain and async tasks."""
 
-    def call_plain(self, message: Message, _context: object) -> None:
-        called(self._tasks, message).run()
+    def call_plain(self, message: Message, _context: object) -> object:
+        return called(self._tasks, message).run()
 
     __call__ = call_plain
 
@@ -489,19 +495,18 @@ class PlainTasks:
         task = self.task_of(message)
         return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
 
-    def run(self, message: Message) -> None:
+    def run(self, message: Message) -> object:
         call = called(self._tasks, message)
-        if call.task.is_async:
-            asyncio.run(call.awaited())
-        else:
-            call.run()
+        return asyncio.run(call.awaited()) if call.task.is_async else call.run()
 
-    async def run_async(self, message: Message) -> None:
+    async def run_async(self, message: Message) -> object:
         call = called(self._tasks, message)
         if call.task.is_async:
-            await call.awaited()
-        elif (error := await asyncio.to_thread(call.error)) is not None:
+            return await call.awaited()
+        result, error = await asyncio.to_thread(call.outcome)
+        if error is not None:
             raise error
+        return result
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
         """Returns when the call of a message is tried again; None: as the queue says."""
@@ -517,8 +522,8 @@ class PlainTasks:
 class AsyncTasks(PlainTasks):
     """Calls tasks of both kinds: the handler of an async worker, which calls plain ones by :meth:`call_plain`."""
 
-    async def __call__(self, message: Message, _context: object) -> None:  # type: ignore[override] # workers ask
-        await self.run_async(message)
+    async def __call__(self, message: Message, _context: object) -> object:  # workers ask
+        return await self.run_async(message)
 
 
 _UNKNOWN = f"{UnknownTask.__module__}.{UnknownTask.__qualname__}"

@@ -51,10 +51,14 @@ class JobQueueOptions(TypedDict, total=False):
         backoff: When a failed call is tried again. New queues wait 1 s, then each time three times as long, up to an
             hour.
         dead_letter: The queue of dead letters; not named: the queue's name and ``.dead``.
-        on_ack: ``keep`` messages of finished calls for readers, or ``delete`` them.
+        on_ack: ``keep`` messages of finished calls for readers, or ``delete`` them, as in new queues.
+        on_expiry: ``drop`` calls whose TTL ends, or ``dead-letter``: they become dead letters, as in new queues whose
+            ``on_ack`` is ``delete``.
         kind: ``plain``, ``dedup`` or ``ordered``; it never changes.
         max_claimed: How many calls run at once; 0: no limit.
         max_claimed_per_key: How many of one message key run at once; 0: no limit, which stays so.
+        result_ttl: How long results are kept, up to 7 days; a number is seconds, 0: none is kept. New queues keep them
+            for an hour.
         description: The purpose of the queue, for people.
     """
 
@@ -64,9 +68,11 @@ class JobQueueOptions(TypedDict, total=False):
     backoff: Backoff | None
     dead_letter: str | None
     on_ack: Literal["keep", "delete"] | None
+    on_expiry: Literal["drop", "dead-letter"] | None
     kind: Literal["plain", "dedup", "ordered"] | None
     max_claimed: int | None
     max_claimed_per_key: int | None
+    result_ttl: timedelta | int | None
     description: str | None
 
 
@@ -75,6 +81,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "ttl": 30 * 86_400,
         "max_deliveries": 10,
         "backoff": Backoff(first=1, factor=3, most=3600),
+        "result_ttl": 3600,
+        "on_ack": "delete",
+        "on_expiry": "dead-letter",
     }
 )
 """Options of queues that are created. Ten deliveries take about two hours with these delays: that outlasts a restart of
@@ -98,7 +107,8 @@ class JobQueue(NamedTuple):
 
     @property
     def at_creation(self) -> dict[str, Any]:
-        return {**DEFAULTS, **self.options}
+        keeps = self.options.get("on_ack") == "keep"
+        return {**DEFAULTS, **({"on_expiry": "drop"} if keeps else {}), **self.options}
 
     def differing(self, row: object) -> dict[str, Any]:
         """Returns the present values of the options that the code names otherwise."""

@@ -227,6 +227,7 @@ class ClaimSource:
             return
         run = MessageRun([job.message for job in jobs], jobs[0].deliveries)
         run.since = asyncio.get_running_loop().time()
+        run.keeps_results = jobs[0].claimed.result_ttl > 0
         self._running[run] = jobs
         self._metrics.in_flight = len(self._running)
         future = self._runner.start(run, self._place(jobs[0]))
@@ -251,7 +252,7 @@ class ClaimSource:
             else:
                 self._handling.ran_tasks(jobs[0].queue, run, ran)
             self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
-            self._acknowledge(jobs[before : ran.handled])
+            self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
                 self._failed(rest.pop(0), failure, run.new_state())
@@ -263,6 +264,12 @@ class ClaimSource:
         self._dispatch()
         self._update_quiet()
         self._handling.changed()
+
+    def _acknowledge_handled(self, run: MessageRun, jobs: Sequence[AsyncJob], first: int, last: int) -> None:
+        """Acknowledges those of the jobs of a run from ``first`` up to ``last``, exclusive, with their results."""
+        for number in range(first, last) if run.results else ():
+            jobs[number].held_claim.result = run.results.pop(number, None)
+        self._acknowledge(jobs[first:last])
 
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
         for job in takewhile(lambda job: job.lost, jobs):
@@ -379,8 +386,9 @@ class ClaimSource:
         for run, jobs in list(self._running.items()):
             age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)
             ages.append(age)
-            self._acknowledge(jobs[self._finished.get(run, 0) : run.handled])
-            self._finished[run] = run.handled
+            handled = run.handled
+            self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)
+            self._finished[run] = handled
             if age >= self._settings.stalled_after and run.handled < len(jobs):
                 self._stalled(run, jobs, age)
         self._metrics.oldest = max(ages)

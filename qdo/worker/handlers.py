@@ -24,8 +24,8 @@ from queuey.client.claims.handlers import is_async, runs_nothing
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
 
-Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
-"""``handle(message, context)``: returning means done, raising means not."""
+Handler = Callable[[Message, Any], object] | Callable[[Message, Any], Awaitable[object]]
+"""``handle(message, context)``: returning means done, raising means not. What it returns is the result of a job."""
 
 
 class HasHandler(Protocol):
@@ -125,9 +125,9 @@ def traced(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or a
     call_of: CallOf = getattr(tasks or handler, "call_of", calls_nothing)
     if is_async(handler):
 
-        async def handle_async(message: Message, context: object) -> None:
+        async def handle_async(message: Message, context: object) -> object:
             with tracing.handling(delivery().partition.queue.name, message, call_of(message)):
-                await handler(message, context)
+                return await handler(message, context)
 
         return handle_async
 

@@ -10,7 +10,8 @@ from typing import Protocol
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.failure import CallOf, Delivery, Failure, RunResult
-from queuey.client import Message
+from queuey.client import InvalidArgument, Message
+from queuey.client.calls.job_calls import JobResult, encoded_result
 
 
 class MessageRun:
@@ -36,11 +37,14 @@ class MessageRun:
         state_seen: The last state that was passed on.
         to_stop: The numbers of messages whose handlers are asked to stop.
         tell_to_stop: Called with each of these, for executors that cannot check them.
+        keeps_results: What the handler returns is the result of its message.
+        results: Results by the numbers of their messages.
     """
 
     __slots__ = (
-        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keys", "leaked",
-        "messages", "seen", "settled", "since", "state", "state_seen", "tell", "tell_to_stop", "to_stop", "told",
+        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keeps_results", "keys", "leaked",
+        "messages", "results", "seen", "settled", "since", "state", "state_seen", "tell", "tell_to_stop", "to_stop",
+        "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -56,6 +60,22 @@ class MessageRun:
         self.state_seen: tuple[int, bytes] | None = None
         self.to_stop: frozenset[int] = frozenset()
         self.tell_to_stop: Callable[[int], None] | None = None
+        self.keeps_results = False
+        self.results: dict[int, JobResult] = {}
+
+    def set_result(self, result: object) -> None:
+        """Keeps the result of the present message; one without a JSON form is logged: the work is done all the same."""
+        message = self.messages[self.handled]
+        try:
+            encoded = encoded_result(result)
+        except InvalidArgument as error:
+            logger.warning("message %s has no result: %s", message.id, error, extra={"message_id": message.id})
+        else:
+            self.keep_result(encoded)
+
+    def keep_result(self, result: JobResult | None) -> None:
+        if result is not None:
+            self.results[self.handled] = result
 
     def is_asked_to_stop(self) -> bool:
         """Returns whether that is so of the present message."""

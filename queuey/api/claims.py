@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from queuey.api.jobs import MAX_RESULT, MAX_RESULTS
 from queuey.api.messages import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
 from queuey.deadletters import Attempt
@@ -35,6 +36,18 @@ MAX_COUNTED = 100_000
 
 ClaimReceipt = Annotated[str, Meta(max_length=100, description="Names a claim; return it unchanged")]
 Receipts = Annotated[list[ClaimReceipt], Meta(max_length=MAX_CLAIMS)]
+Results = Annotated[
+    dict[ClaimReceipt, Any],
+    Meta(
+        max_length=MAX_RESULTS,
+        description="Results of acknowledged jobs by receipt: any JSON value, null for none. A larger one than "
+        f"{MAX_RESULT} bytes is not kept",
+    ),
+]
+TooLarge = Annotated[
+    dict[ClaimReceipt, Count],
+    Meta(max_length=MAX_RESULTS, description="Bytes of results that are not sent because they are too large"),
+]
 Pause = Annotated[float, Meta(ge=0, le=MAX_CLAIM, description="Seconds")]
 
 
@@ -92,6 +105,8 @@ class ClaimRequest(ClaimQuery, frozen=True, kw_only=True):
     """Receipts to acknowledge before any message is claimed, and what is not in the query."""
 
     acknowledge: Receipts | None = None
+    results: Results | None = None
+    too_large: TooLarge | None = None
 
 
 class ClaimOfSeveral(SeveralClaimsQuery, frozen=True, kw_only=True):
@@ -99,12 +114,21 @@ class ClaimOfSeveral(SeveralClaimsQuery, frozen=True, kw_only=True):
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=MAX_QUEUES)]
     acknowledge: dict[str, Receipts] | None = None
+    results: Results | None = None
+    too_large: TooLarge | None = None
 
 
 class SomeReceipts(Struct, frozen=True):
     """Claims to end."""
 
     receipts: Receipts
+
+
+class ReceiptsWithResults(SomeReceipts, frozen=True):
+    """Claims to end, and the results of their jobs."""
+
+    results: Results | None = None
+    too_large: TooLarge | None = None
 
 
 class Renewal(SomeReceipts, frozen=True):
@@ -177,10 +201,12 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="s
 
     Attributes:
         acknowledged: The results of the acknowledged receipts, in the order of the request.
+        result_ttl: Seconds for which the queue keeps results of jobs; absent: it keeps none.
     """
 
     messages: tuple[ClaimedMessage, ...]
     acknowledged: tuple[Settlement, ...] = ()
+    result_ttl: Count = 0
 
 
 class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):

@@ -181,7 +181,8 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
     Attributes:
         ttl, read_delay: The seconds in force.
         dead_letter: The queue of dead letters in force.
-        max_deliveries, backoff, on_ack, kind, max_claimed, max_claimed_per_key, claims, description: As in
+        max_deliveries, backoff, on_ack, on_expiry, kind, max_claimed, max_claimed_per_key, claims, result_ttl,
+        description: As in
             :class:`~queuey.messages.Queue`.
         store: ``sqlite`` or ``cassandra``.
         guarantee: The guarantees of the queue on this store, as a sentence.

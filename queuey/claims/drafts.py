@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import CancellingEntry, Entry, Group, MoveStep, grouped
+from queuey.claims.entries import FORMAT, KEEPING, CancellingEntry, Entry, Group, MoveStep, grouped
+from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, may_expire
 from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.polls import Poll
@@ -21,7 +22,6 @@ from queuey.messages import Message, bytes_at_most, rendered_bytes
 
 MOST_IDS = 1000
 """Max ids in one entry."""
-
 
 Delay = float | Callable[[ClaimReceipt, int], float]
 """Seconds until a released message is delivered again, or a function of its receipt and number of deliveries."""
@@ -77,17 +77,17 @@ class EntryDraft:
         self.keys: list[list[int]] = []
         """Digests of the keys of each group's messages, in queues that keep keys."""
         self.lapsed: dict[Position, LastDelivery] = {}
-        """Claims that have expired, neither acknowledged nor released, of messages in this entry.
-
-        A release with a delay is no claim of a worker any more, though the state keeps it as one until the delay ends.
-        """
+        """Claims that workers let expire, of messages in this entry. (The state keeps a delay as a claim, too.)"""
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
+        self._keeps = state.keeps
         self._new = 0
         self._released_all = False
         self._cancels: dict[Position, None] = {}
+        self.records_ends = False
+        """The queue keeps results, so it is recorded how messages end that nobody acknowledges."""
 
     def latest(self) -> Position:
         """Returns the highest position of a message that some process's clock has reached."""
@@ -207,7 +207,7 @@ class EntryDraft:
         return until
 
     def release_all(self) -> None:
-        """Ends every claim, except those that begin or are renewed later in this draft."""
+        """Ends every claim that neither begins nor is renewed later in this draft."""
         if self._places is not None:
             self._changed.update(self._renewals, () if self._released_all else self._state.outstanding)
         self._released_all = True
@@ -216,6 +216,9 @@ class EntryDraft:
 
     def was_delivered(self, position: Position) -> bool:
         return position in self._state.outstanding
+
+    def _deliveries(self, position: Position) -> int:
+        return self._state.outstanding[position].deliveries if position in self._state.outstanding else 0
 
     def ask_to_stop(self, position: Position) -> None:
         """Marks a live claim: its worker learns of it, and the message will not be delivered again."""
@@ -232,12 +235,10 @@ class EntryDraft:
         return True
 
     def _end_cancelled(self, position: Position) -> bool:
-        """Ends a message that an operator has cancelled; returns False if it is not."""
-        if position not in self._state.cancelled and position not in self._cancels:
-            return False
-        self._finals[position] = None
-        self.size += 1
-        return True
+        """Ends a message if an operator has cancelled it; returns whether that is so."""
+        if is_cancelled := position in self._state.cancelled or position in self._cancels:
+            self._end_without_letter(position)
+        return is_cancelled
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Returns the status of receipts; changes nothing."""
@@ -249,11 +250,8 @@ class EntryDraft:
         if position in self._superseded or (number and position in self._state.superseded):
             return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
         if claim is None:
-            return (
-                ReceiptStatus.FINAL
-                if number or position in self._finals or self._state.is_done(position)
-                else ReceiptStatus.DONE
-            )
+            is_final = number or position in self._finals or self._state.is_done(position)
+            return ReceiptStatus.FINAL if is_final else ReceiptStatus.DONE
         if position in self._finals:
             return ReceiptStatus.FINAL
         good = not number or ((number, receipt.secret) == (claim.number, claim.secret))
@@ -273,21 +271,45 @@ class EntryDraft:
     # Deliveries
 
     def drop(self, positions: Iterable[Position]) -> None:
-        """Ends messages that are gone, unless they are claimed."""
+        """Ends messages that are gone or cancelled, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
-                self._finals[position] = None
-                self.size += 1
+                self._end_without_letter(position)
                 if self._covers is not None and position not in self._state.cancelled:
                     self._covers.withdraw(position)
+
+    def _end_without_letter(self, position: Position) -> None:
+        """Ends a message; in the outbox, without a target, until it is recorded how that ended, if it is."""
+        if self.records_ends:
+            self._outs[position] = ""
+        else:
+            self._finals[position] = None
+        self.size += 1
 
     def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
         """Makes messages dead letters in the queue ``target``, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
-                self._outs[position] = target
-                self._note_lapse(position)
-                self.size += 1
+                self._make_dead_letter(position, target)
+
+    def _make_dead_letter(self, position: Position, target: str) -> None:
+        self._outs[position] = target
+        self._note_lapse(position)
+        self.size += 1
+
+    def keep(self) -> None:
+        """Marks the log: from now on reads for claims must show expired messages."""
+        self.size += not self._keeps
+        self._keeps = True
+
+    def expire(self, ended: EndedMessages, target: str) -> None:
+        """Makes expired messages dead letters in the queue ``target``, as many as there is room for."""
+        room = min(MOST_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
+        for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
+            if not self._end_cancelled(position):
+                self._make_dead_letter(position, target)
+                if self._covers is not None:
+                    self._covers.withdraw(position)
 
     def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
         """Makes claimed messages dead letters in the queue ``target``."""
@@ -399,7 +421,7 @@ class EntryDraft:
         """
         latest = self.latest()[0]
         late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
-        for message in late[: max(0, MOST_IDS - self.size)] if done else ():
+        for message in late[: max(0, MOST_IDS - self.size)] if done and not self._keeps else ():
             self._finals[message.position] = None
             self.size += 1
         return [message for message in fresh if message.expires > latest]
@@ -432,14 +454,9 @@ class EntryDraft:
         return not self._state.is_known(position) and not self._is_touched(position)
 
     def _is_touched(self, position: Position) -> bool:
-        return (
-            position in self._finals
-            or position in self._claims
-            or position in self._renewals
-            or position in self._releases
-            or position in self._outs
-            or position in self._superseded
-        )
+        if position in self._claims or position in self._renewals or position in self._releases:
+            return True
+        return self.is_ended_here(position)
 
     # Moves to another queue
 
@@ -455,10 +472,8 @@ class EntryDraft:
         if state is None or state.number != move or not state.chunk or chunk not in {0, state.chunk}:
             return
         self.size += len(state.taken)
-        if last is None:
-            self._move = MoveStep(move, returned=state.chunk)
-        else:
-            self._move = MoveStep(move, moved=state.chunk, last=last)
+        returned = MoveStep(move, returned=state.chunk)
+        self._move = returned if last is None else MoveStep(move, moved=state.chunk, last=last)
 
     def may_take(self, move: int) -> bool:
         """Returns whether a move may take messages, or end: it has not ended, and has no chunk under way."""
@@ -503,7 +518,7 @@ class EntryDraft:
         """
         there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
         undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
-        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken)
+        undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
             if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
                 bound = position
@@ -557,10 +572,10 @@ class EntryDraft:
             snapshot: The snapshot that the entry names.
             stored: The covers that are in the store now.
         """
-        outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
         make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
         return make(
+            format=KEEPING if self._keeps else FORMAT,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -571,9 +586,7 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(one, target, outstanding[one].deliveries) for one, target in self._outs.items()]
-            if self._outs
-            else [],
+            outs=[(position, target, self._deliveries(position)) for position, target in self._outs.items()],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),

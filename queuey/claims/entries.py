@@ -12,6 +12,9 @@ from queuey.ids import FIRST, Position
 
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""
+KEEPING = 2
+"""Version of the same encoding in the log of a queue whose expired messages become dead letters. Version 0.1.0, whose
+cursor would pass them, does not read it."""
 Group = tuple[int, list[Position]]
 """Expiry of claims (milliseconds since 1970), and their messages."""
 
@@ -71,6 +74,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state; applied by :meth:`.state.State.apply`.
 
     Attributes:
+        format: :data:`FORMAT`, or :data:`KEEPING` in a log whose readers must see expired messages.
         token: A random number, by which the writer recognizes its own entry.
         at: The writer's clock (milliseconds since 1970); for people.
         cursor: The new cursor, never below the one before.
@@ -151,9 +155,14 @@ def decode_entry(body: bytes) -> Entry:
         entry = _entries.decode(body)
     except msgspec.MsgspecError as error:
         raise UnknownFormat(f"an entry of format {format_of(body)} cannot be read: {error}") from error
-    if entry.format != FORMAT:
-        raise UnknownFormat(f"an entry has format {entry.format}; this program knows {FORMAT}")
+    require_known(entry.format, "an entry")
     return entry
+
+
+def require_known(form: int, what: str) -> None:
+    """Raises ``UnknownFormat`` for a format that this program does not know."""
+    if form not in {FORMAT, KEEPING}:
+        raise UnknownFormat(f"{what} has format {form}; this program knows {FORMAT} and {KEEPING}")
 
 
 def format_of(body: bytes) -> object:

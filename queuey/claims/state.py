@@ -26,7 +26,7 @@ from typing import Literal
 import msgspec
 
 from queuey.claims.covers import Covers, Encoded
-from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format_of
+from queuey.claims.entries import FORMAT, KEEPING, Entry, MoveStep, UnknownFormat, format_of, require_known
 from queuey.ids import FIRST, Position
 
 LATEST_END = 46_800_000
@@ -48,7 +48,7 @@ _NO_POSITIONS: set[Position] = set()
 """Shared by all states without cancelled messages, which is most of them; never changed."""
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
-_WEIGHT = 5200
+_WEIGHT = 5300
 _STALE = 100
 """Number of expiries that may be kept besides those of live claims."""
 
@@ -174,6 +174,7 @@ class State:
         freed: How many of those were done.
         resting: Messages that were released with a delay: they are claimed, and nobody works on them.
         vacated: How many messages were done or began to rest.
+        keeps: Expired messages become dead letters, so reads for claims must show them.
         cancelled: Outstanding messages that will not be delivered again.
     """
 
@@ -194,6 +195,7 @@ class State:
         self.freed = 0
         self.resting: set[Position] = set()
         self.vacated = 0
+        self.keeps = False
         self.cancelled = _NO_POSITIONS
         self._forget_from = 0
         self._above_heap: list[Position] = []
@@ -242,6 +244,7 @@ class State:
         if number != self.number + 1:
             raise ValueError(f"entry {number} does not follow entry {self.number}")
         self.number = number
+        self.keeps = self.keeps or entry.format == KEEPING
         if entry.outs or entry.sent or entry.deleted or entry.delete or entry.move is not None:
             self._apply_tasks(number, entry)
         for position in entry.finals:
@@ -266,6 +269,8 @@ class State:
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
+            never_delivered = sum(position not in self.outstanding for position, _, _ in entry.outs)
+            self.freed, self.vacated = self.freed + never_delivered, self.vacated + never_delivered
             self._take_away([position for position, _, _ in entry.outs], entry.at)
             self.outbox.update((position, (target, deliveries)) for position, target, deliveries in entry.outs)
         for position in entry.sent:
@@ -511,7 +516,7 @@ class State:
         )
         covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
         fields = (
-            FORMAT,
+            KEEPING if self.keeps else FORMAT,
             self.number,
             self.cursor,
             outstanding,
@@ -542,9 +547,9 @@ class State:
             found = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
-        if found.format != FORMAT:
-            raise UnknownFormat(f"a snapshot has format {found.format}; this program knows {FORMAT}")
+        require_known(found.format, "a snapshot")
         state = cls()
+        state.keeps = found.format == KEEPING
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
         # At least as many as all entries before can have ended: who compares them with earlier counts sees no fewer.

@@ -4,6 +4,7 @@ Importing this loads no HTTP library and reads neither the environment nor any f
 """
 
 from queuey.api.claims import Backlog, ClaimCounts, PartitionClaims, QueueSize
+from queuey.api.jobs import JobInfo
 from queuey.api.messages import Explanation, ReadMark, Reason
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, PartitionInfo, QueueExplanation, QueueInfo
@@ -37,6 +38,9 @@ from queuey.client.errors import (
     InvalidAnswer,
     InvalidArgument,
     InvalidRequest,
+    JobError,
+    JobFailed,
+    JobGone,
     KeyInUse,
     KeyReused,
     MessageNotFound,
@@ -54,6 +58,9 @@ from queuey.client.errors import (
     QueueNotFound,
     ReceiptsError,
     RenewalError,
+    ResultTimeout,
+    ResultTooLarge,
+    ResultUnknown,
     ServerError,
     ServiceUnavailable,
     Timeout,
@@ -122,6 +129,10 @@ __all__ = [
     "InvalidArgument",
     "InvalidRequest",
     "Job",
+    "JobError",
+    "JobFailed",
+    "JobGone",
+    "JobInfo",
     "JobQueue",
     "KeyInUse",
     "KeyReused",
@@ -167,6 +178,9 @@ __all__ = [
     "Received",
     "Refused",
     "RenewalError",
+    "ResultTimeout",
+    "ResultTooLarge",
+    "ResultUnknown",
     "RetryPolicy",
     "Schedule",
     "Schedules",

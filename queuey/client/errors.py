@@ -18,6 +18,12 @@
     │       ├── ConnectTimeout       nothing was sent
     │       └── AnswerTimeout        sent, in part or whole, and not answered in time
     ├── InvalidAnswer                an answer that no Queuey gives
+    ├── JobError                     a job has no result that is known; carries what became of it
+    │   ├── JobFailed                    it is a dead letter; class and text of its error
+    │   ├── JobGone                      it expired, was removed or superseded
+    │   ├── ResultTooLarge               it is done, and its result was too large to be kept
+    │   └── ResultUnknown                its result is not known, or not any more
+    ├── ResultTimeout                a job has not ended in time; also a TimeoutError
     └── ApiError                     the server refused; status, code, fields, outcome, retry_after
         ├── InvalidRequest           400
         │   ├── TooLarge             413
@@ -53,6 +59,7 @@ import msgspec
 from queuey.errors import Outcome, QueueyError
 
 if TYPE_CHECKING:
+    from queuey.api.jobs import JobInfo
     from queuey.client.results import Receipt, Refused
 
 
@@ -215,6 +222,79 @@ class InvalidAnswer(ClientError):
         """Names the server beside what is wrong."""
         text = super().__str__()
         return f"{self.server}: {text}" if self.server else text
+
+
+class JobError(ClientError):
+    """A job has no result that is known.
+
+    Args:
+        info: What became of it.
+    """
+
+    code = "JobError"
+
+    def __init__(self, info: JobInfo) -> None:
+        super().__init__(info)
+        self.info = info
+
+    def __str__(self) -> str:
+        """Names the job and how it ended."""
+        return f"job {self.info.partition}:{self.info.message_id} {self._end()}"
+
+    def _end(self) -> str:
+        return f"is {self.info.status}"
+
+
+class JobFailed(JobError):
+    """The job is a dead letter.
+
+    Attributes:
+        error, text: Class and text of its last error.
+    """
+
+    code = "JobFailed"
+
+    def __init__(self, info: JobInfo) -> None:
+        super().__init__(info)
+        self.error = info.error or ""
+        self.text = info.text or ""
+
+    def _end(self) -> str:
+        return f"failed: {self.error}: {self.text}" if self.text else f"failed: {self.error}"
+
+
+class JobGone(JobError):
+    """The job expired, was removed, or was superseded by a newer value of its name: ``info.status`` says which."""
+
+    code = "JobGone"
+
+
+class ResultTooLarge(JobError):
+    """The job is done, and its result was too large to be kept: ``info.size`` is its length in bytes."""
+
+    code = "ResultTooLarge"
+
+    def _end(self) -> str:
+        return f"is done; its result of {self.info.size} bytes of JSON was too large to be kept"
+
+
+class ResultUnknown(JobError):
+    """The result of the job is not known, or not any more: its queue has kept it for ``info.kept`` seconds."""
+
+    code = "ResultUnknown"
+
+    def _end(self) -> str:
+        if self.info.status == "never_seen":
+            return "was never in this queue"
+        kept = self.info.kept or 0
+        how = f"this queue keeps results for {kept} s" if kept else "this queue keeps no results: set its result_ttl"
+        return f"is {self.info.status}, and its result is not known: {how}"
+
+
+class ResultTimeout(ClientError, TimeoutError):
+    """A job has not ended in time. It goes on."""
+
+    code = "ResultTimeout"
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):

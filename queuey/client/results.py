@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import Annotated, Any
 
 import msgspec
 
 from queuey import ids
+from queuey.api.jobs import JobInfo
 from queuey.api.messages import PostedMessage
 from queuey.api.schedules import ListedSchedule
 from queuey.api.values import Id
-from queuey.client.errors import ApiError, ClientError
+from queuey.client.errors import ApiError, ClientError, InvalidArgument
 from queuey.deadletters import Attempt
 from queuey.messages import ChosenOptions
 from queuey.titles import instant, titled
 
 
-class Receipt(PostedMessage, frozen=True):
-    """The answer to a stored message.
+class Receipt(PostedMessage, frozen=True, dict=True):
+    """The answer to a stored message, and a way to ask what became of it as a job.
+
+    Two receipts of one message are equal. One that was pickled or copied does not know its client any more.
 
     Example:
         >>> receipt = client.send("orders", "two pears")
@@ -44,6 +48,74 @@ class Receipt(PostedMessage, frozen=True):
     def ticks(self) -> int:
         """The id's time in 100 ns steps since 1582-10-15, exactly."""
         return order_of(self.id)[0]
+
+    def status(self) -> JobInfo:
+        """Returns what became of the job: whether it waits, is claimed, done, failed, and so on."""
+        source, queue = self._source("status")
+        info: JobInfo = source.show(queue, self)
+        return info
+
+    def state(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Returns the last state that a worker has set for the job, None if no worker has."""
+        source, queue = self._source("state")
+        return source.show(queue, self, states=True).state
+
+    def result(self, timeout: float | timedelta | None = None) -> Any:  # noqa: ANN401 - any JSON value
+        """Waits until the job has ended, and returns the result of the attempt that was acknowledged.
+
+        Callers that wait at the same moment share a request. Its queue must have a ``result_ttl``.
+
+        Args:
+            timeout: Seconds; without it there is no limit.
+
+        Raises:
+            ResultTimeout: It has not ended in time.
+            JobFailed: It is a dead letter.
+            JobGone: It expired, was removed or superseded.
+            ResultTooLarge: It is done, and its result was too large to be kept.
+            ResultUnknown: Its result is not known, or not any more.
+
+        Example:
+            >>> receipt = client.send("orders", "two pears")
+            >>> try:
+            ...     receipt.result(timeout=0)
+            ... except TimeoutError:
+            ...     print(receipt.status().status)
+            waiting
+        """
+        source, queue = self._source("result")
+        return source.result(queue, self, timeout)
+
+    async def astatus(self) -> JobInfo:
+        """Async variant of :meth:`status`, for receipts of an async client."""
+        source, queue = self._source("astatus")
+        info: JobInfo = await source.show(queue, self)
+        return info
+
+    async def astate(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Async variant of :meth:`state`."""
+        source, queue = self._source("astate")
+        return (await source.show(queue, self, states=True)).state
+
+    async def aresult(self, timeout: float | timedelta | None = None) -> Any:  # noqa: ANN401, ASYNC109 - any JSON value; part of the API
+        """Async variant of :meth:`result`."""
+        source, queue = self._source("aresult")
+        return await source.result(queue, self, timeout)
+
+    def _source(self, method: str) -> tuple[Any, str]:
+        """Returns what asks for the job, and its queue.
+
+        Raises:
+            InvalidArgument: The receipt has no client, or one of the other kind.
+        """
+        source: tuple[Any, str] | None = self.__dict__.get("source")
+        if source is None:
+            raise InvalidArgument("this receipt has no client: use client.job_queue(queue).status(receipt)")
+        is_async = iscoroutinefunction(source[0].show)
+        if is_async != method.startswith("a"):
+            kind, other = ("an AsyncClient", f"a{method}") if is_async else ("a Client", method[1:])
+            raise InvalidArgument(f"this receipt is of {kind}: call {other}()")
+        return source
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -200,7 +272,8 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
     Attributes:
         partitions, type, consistency, ttl, read_delay, max_deliveries, backoff: As in
             :class:`~queuey.client.QueueFields`.
-        dead_letter, on_ack, kind, max_claimed, max_claimed_per_key, claims, description: As in
+        dead_letter, on_ack, on_expiry, kind, max_claimed, max_claimed_per_key, claims, result_ttl,
+        description: As in
             :class:`~queuey.client.QueueFields`.
         principals: Callers that may read and delete.
         created: Seconds since 1970; None in the answer to a create.
@@ -277,6 +350,7 @@ class Claimed(msgspec.Struct, frozen=True):
         expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
         queue: The message's queue.
         state: The last state that a worker has set for an earlier delivery; None if there is no such state.
+        result_ttl: Seconds for which the queue keeps results of jobs; 0: it keeps none.
     """
 
     message: Message
@@ -285,6 +359,7 @@ class Claimed(msgspec.Struct, frozen=True):
     expires: float
     queue: str = ""
     state: Any = None
+    result_ttl: int = 0
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -210,8 +210,7 @@ class EmbeddedService:
 
     async def _serve(self, started: Future[None]) -> None:
         self._gateway.start(self._loop)
-        self.service.moves.watch()
-        self.service.schedules.watch()
+        self.service.watch()
         started.set_result(None)
         await self._stop.wait()
         if self._tasks:

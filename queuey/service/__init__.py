@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from functools import partial
 
 from queuey.errors import NotAllowed, StoreUnavailable
 from queuey.messages import Location, Queue
@@ -17,6 +18,9 @@ from queuey.service.browsing import Browsing
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.claiming import ClaimDelivery, PiggybackedAck
 from queuey.service.core import Core
+from queuey.service.due_work import DueRunner
+from queuey.service.expiry import TIMING as EXPIRY_TIMING
+from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
@@ -86,13 +90,18 @@ class Service:
         self.stopping = stopping or threading.Event()
         self.core = core or Core()
         self.queues = Queues(store, self.limits, self.core)
-        self.messages = MessageUseCases(store, self.limits, self.metrics, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
         self.offsets = OffsetUseCases(store)
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
+        expiry = ExpiryRecords(store, self.claims, self.core)
+        self.expiry = DueRunner(store, expiry, self.core, self.stopping, EXPIRY_TIMING)
+        expiry.planned = self.expiry.know
+        self.claims.rely = expiry.rely
+        self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, rely=expiry.rely)
+        self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
         self.workers = Workers()
         self.claims.share(self.workers)
         self.news = News(self.workers, store)
@@ -113,13 +122,19 @@ class Service:
         self.workers.join(identity)
         self.news.begin()
 
+    def watch(self) -> None:
+        """Starts the work in the background. Does not wait."""
+        self.moves.watch()
+        self.schedules.watch()
+        self.expiry.watch()
+
     async def end(self, seconds: float) -> None:
         """Ends the work in the background, in the loop's thread, for at most ``seconds``.
 
         Other processes go on at once with the moves that were under way.
         """
         self.stopping.set()
-        tasks = [task for task in (self.moves.end(), self.schedules.end()) if task is not None]
+        tasks = [task for task in (self.moves.end(), self.schedules.end(), self.expiry.end()) if task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 

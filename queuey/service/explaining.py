@@ -301,7 +301,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
             worker=claim.worker,
             number=claim.number,
         )
-    if position in state.outbox:
+    if position in state.outbox and state.outbox[position][0]:
         target, deliveries = state.outbox[position]
         return _Standing(code="dead_letter", deliveries=deliveries, target=target)
     if state.move is not None and any(position == taken for taken, _ in state.move.taken):
@@ -379,11 +379,7 @@ def _of_queue(info: QueueInfo) -> Iterator[str]:
 
 
 def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) -> Iterator[str]:
-    if refusal is not None:
-        yield f"It cannot be claimed from: {refusal}"
-    elif info.max_deliveries:
-        dead = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
-        yield f"{dead} a message becomes a dead letter in {info.dead_letter}."
+    yield from _of_ends(info, refusal)
     if info.claims == "paused":
         yield "Its claims are paused: nobody gets a message until they are open again."
     if backlog is not None:
@@ -396,6 +392,19 @@ def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) ->
         yield f"At most {info.max_claimed} are claimed at once, divided among the partitions."
     if info.max_claimed_per_key:
         yield f"At most {info.max_claimed_per_key} of one key are claimed at once."
+
+
+def _of_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:
+    """Yields what becomes of messages that are not done, and what is kept of those that are."""
+    if refusal is not None:
+        yield f"It cannot be claimed from: {refusal}"
+    elif info.max_deliveries:
+        dead = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
+        yield f"{dead} a message becomes a dead letter in {info.dead_letter}."
+    if info.on_expiry == "dead-letter":
+        yield f"Expired messages without a TTL of their own become dead letters in {info.dead_letter}."
+    if info.result_ttl:
+        yield f"Results of its jobs are kept for {length(info.result_ttl)}."
 
 
 def _partition(info: QueueInfo, number: int, stored: PartitionInfo, counts: ClaimCounts | None) -> PartitionExplanation:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -16,9 +17,21 @@ from queuey import ids
 from queuey.claims.covers import digest_of, partition_of
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
-from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
+from queuey.messages import (
+    KEPT_SECONDS,
+    Location,
+    Message,
+    Meta,
+    NewMessage,
+    PostKey,
+    PostResult,
+    Queue,
+    body_bytes,
+    bytes_of,
+)
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
+from queuey.service.claims import Rely
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -73,7 +86,7 @@ def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most
         items: The same messages, addressed.
         most: Max seconds for which a key is remembered.
     """
-    longest = max((item.ttl + math.ceil(item.delay) for item in items), default=0)
+    longest = max((item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items), default=0)
     return PostKey(text, content_of(drafts), min(most, max(MIN_REMEMBERED, longest)))
 
 
@@ -153,8 +166,21 @@ def _forget(moments: deque[float], now: float) -> None:
 
 
 class MessageUseCases:
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
+    """Single messages.
+
+    Args:
+        store: Has them.
+        limits: Bounds of one request.
+        metrics: Counts messages in and out.
+        core: The loop.
+        rely: Makes sure that expired messages become dead letters, if given.
+    """
+
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, rely: Rely | None = None) -> None:
+        self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
+        """Is called before messages are deleted from a queue that keeps results."""
         self._store = store
+        self._rely = rely
         self._core = core
         self._limits = limits
         self._metrics = metrics
@@ -251,6 +277,22 @@ class MessageUseCases:
         after: Position | None,
         key: str | PostKey | None,
     ) -> PostResult:
+        keeps = self._rely is not None and any(item.kept for item in items)
+        if keeps and self._rely is not None:
+            await self._rely(queue, items)
+        result = await self._write(queue, drafts, items, after, key)
+        if keeps and self._rely is not None:
+            await self._rely(queue, items, is_stored=True)
+        return result
+
+    async def _write(
+        self,
+        queue: Queue,
+        drafts: Sequence[Draft],
+        items: Sequence[NewMessage],
+        after: Position | None,
+        key: str | PostKey | None,
+    ) -> PostResult:
         if key is None or not items:
             begin = partial(self._store.begin_append, queue, items, after=after)
             positions: list[Position] = await self._core.ended(begin)
@@ -315,15 +357,23 @@ class MessageUseCases:
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
         """Deletes messages; returns how many existed (on stores that do not know it: how many were named)."""
-        return access.use(lambda queue: self._store.delete(queue, _within(queue, locations)))
+
+        def delete(queue: Queue) -> int:
+            places = _within(queue, locations)
+            if queue.result_ttl:
+                self._core.run(self.record_removal(queue, places))
+            return self._store.delete(queue, places)
+
+        return access.use(delete)
 
     def check(self, queue: Queue, draft: Draft) -> None:
         """Refuses a message that the queue does not take (``InvalidRequest``), as :meth:`post` does."""
         self._addressed(queue, [draft])
 
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
-        """Gives each draft its partition and TTL."""
+        """Gives each draft its partition and TTL; those without a TTL are kept, if the queue does not drop them."""
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
+        keeps = queue.on_expiry == "dead-letter"
         free = 1 if len(drafts) == 1 else sum(draft.partition is None and draft.key is None for draft in drafts)
         first = self._sticky.choose(queue.partitions) if free else 0
         placed = 0
@@ -342,7 +392,10 @@ class MessageUseCases:
                     partition = by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
                 raise InvalidRequest({"partition": partition_error(partition, queue) or ""})
-            items.append(NewMessage(draft.body, partition, ttl if draft.ttl is None else draft.ttl, meta, draft.delay))
+            if draft.ttl is None:
+                items.append(NewMessage(draft.body, partition, ttl, meta, draft.delay, keeps))
+            else:
+                items.append(NewMessage(draft.body, partition, draft.ttl, meta, draft.delay))
         return items
 
 

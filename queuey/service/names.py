@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
@@ -125,6 +125,9 @@ class Name:
 
     async def _end_replaced(self, named: Named) -> None:
         if named.replaced is not None:
+            if self._queue.result_ttl:
+                end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
+                await self._claims.jobs.record_leaving(self._queue, [named.replaced], end)
             await self.supersede(named.replaced)
             await self.settle(named)
 
@@ -211,11 +214,16 @@ class NameUseCases:
             text = "In a queue with max_claimed_per_key a message with a name has no key. Leave one out."
             raise InvalidRequest({"message_key": text})
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
-        item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta)
+        keeps = draft.ttl is None and queue.on_expiry == "dead-letter"
+        item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta, kept=keeps)
         content = content_of([draft])
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
+            if keeps:
+                await self._claims.rely(queue, [item])
             found = await self._name(queue, name).change(item, content, free_only=free_only)
+            if keeps:
+                await self._claims.rely(queue, [item], is_stored=True)
         if found.stored:
             self._metrics.received(1, queue)
         return found

@@ -11,14 +11,14 @@ import msgspec
 from queuey import ids
 from queuey.access import format_principal, matches
 from queuey.api import queues as api
-from queuey.deadletters import SUFFIX, queue_for
+from queuey.deadletters import SUFFIX, holds_dead, queue_for
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
 from queuey.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec
 from queuey.queue_options import CONSISTENCIES
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.storage import Store
+from queuey.storage import Store, catalogue_rows
 
 _CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
@@ -81,7 +81,7 @@ class Queues:
             longest: Max characters of the name; None: the usual number.
 
         Raises:
-            InvalidRequest: The name cannot be used.
+            InvalidRequest: The name cannot be used, or options do not go together.
             QueueExists: It exists with other fields.
         """
         if name is None:
@@ -89,6 +89,7 @@ class Queues:
         elif (error := queue_name_error(name, longest or self._limits.max_queue_name)) is not None:
             raise InvalidRequest({"queue_name": error})
         self._check(name, spec, longest)
+        self._check_expiry(Queue(application=application, name=name, uid=0, qid=0, **catalogue_rows.of_new(spec)))
         try:
             return self._store.create_queue(application, name, spec)
         except QueueExists as error:
@@ -116,6 +117,20 @@ class Queues:
             error = "Names the queue itself; dead letters need another queue"
         if error is not None:
             raise InvalidRequest({"dead_letter": error})
+
+    def _check_expiry(self, queue: Queue) -> None:
+        """Refuses a queue whose expired messages cannot become dead letters (InvalidRequest)."""
+        if queue.on_expiry != "dead-letter":
+            return
+        problem = None
+        if queue.on_ack != "delete":
+            problem = f"needs on_ack=delete, and on_ack is {queue.on_ack}. Set both"
+        elif holds_dead(queue.name):
+            problem = f"is not for queues of dead letters, such as {queue.name!r}. Leave it out"
+        elif (refusal := self._store.claims_refusal(queue)) is not None:
+            problem = f"needs a queue that can be claimed from: {refusal}"
+        if problem is not None:
+            raise InvalidRequest({"on_expiry": f"dead-letter {problem.removesuffix('.')}."})
 
     def _matching(
         self, application: str, start: str, patterns: Sequence[str], limit: int
@@ -197,12 +212,13 @@ class Queues:
         The name of a queue for dead letters may have ``longest`` characters, as at its creation.
 
         Raises:
-            InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``).
+            InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``), or options that do not go together.
         """
 
         def update(queue: Queue) -> Queue:
             spec = changes(queue) if callable(changes) else changes
             self._check(queue.name, spec, longest)
+            self._check_expiry(msgspec.structs.replace(queue, **catalogue_rows.changed(queue, spec, clear)))
             return self._store.update_queue(queue, spec, clear=clear)
 
         return access.use(update)

@@ -31,7 +31,7 @@ from queuey.storage.contracts.covers import Covers
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
-from queuey.storage.contracts.progress import Ledger, Offsets, exchange
+from queuey.storage.contracts.progress import LEDGER_TTL, Ledger, Offsets, exchange
 from queuey.storage.contracts.records import Records
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IDENTITY",
+    "LEDGER_TTL",
     "Applications",
     "Bulk",
     "Catalogue",

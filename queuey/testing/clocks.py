@@ -72,8 +72,7 @@ class Clock:
             self.ahead = max(self.ahead, due)
             self._fire(self._service)
         self.ahead = until
-        self._service.schedules.watch()
-        self._service.moves.watch()
+        self._service.watch()
 
     def _next_fire(self, until: float) -> float | None:
         """Returns how far the clock must be ahead for the next schedule to fire, or None if none does on the way."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Meta, Page, Slice, bytes_of
+from queuey.messages import KEPT_SECONDS, Meta, Page, Slice, bytes_of
 from tests.backends import Clock
 
 SLACK = ids.TICKS_PER_SECOND // 1000
@@ -21,6 +21,7 @@ class Stored:
 
     Attributes:
         ends: The earliest and the latest tick at which its TTL may be over; 0: it was over once.
+        rows: The earliest and the latest tick at which its row may go; 0: it may have gone once.
         minted: Its id was made by the store; G1 speaks of those.
         gone: Seconds by the world's clock, from which on a store that counts lifetimes by that may have dropped it.
     """
@@ -28,16 +29,17 @@ class Stored:
     body: str | bytes
     meta: Meta
     ends: tuple[int, int]
+    rows: tuple[int, float]
     minted: bool
     gone: float = math.inf
 
-    def alive(self, now: int) -> bool:
+    def alive(self, now: int, *, kept: bool = False) -> bool:
         """Whether it must be shown."""
-        return now < self.ends[0] and time.monotonic() < self.gone
+        return now < (self.rows if kept else self.ends)[0] and time.monotonic() < self.gone
 
-    def dead(self, now: int) -> bool:
+    def dead(self, now: int, *, kept: bool = False) -> bool:
         """Whether it must not be shown."""
-        return now >= self.ends[1]
+        return now >= (self.rows if kept else self.ends)[1]
 
 
 @dataclass
@@ -92,6 +94,11 @@ class Model:
         """Returns from when on a message may have been dropped that was written since the last call began."""
         return math.inf if self.one_order else self.began + ttl - 1
 
+    def _rows(self, ends: tuple[int, int], kept: int) -> tuple[int, float]:
+        """Returns when the row of a message may go that stays for ``kept`` seconds after its end."""
+        span = kept * ids.TICKS_PER_SECOND
+        return ends[0] + span, ends[1] + span if self.one_order else math.inf
+
     def appended(
         self,
         queue: ModelQueue,
@@ -101,6 +108,8 @@ class Model:
         ttl: int,
         delay: float,
         meta: Meta | None,
+        *,
+        kept: bool,
     ) -> None:
         """Takes note of a message that the store acknowledged, and judges its id."""
         messages = queue.part(partition).messages
@@ -116,7 +125,9 @@ class Model:
         span = ttl * ids.TICKS_PER_SECOND
         early = self.clock.ticks + (int(delay * ids.TICKS_PER_SECOND) if delay else 0)
         ends = (min(early, place[0]) + span, max(early, place[0]) + span + SLACK)
-        messages[place] = Stored(body, meta or Meta(), ends, minted=True, gone=self._gone(ttl))
+        rest = KEPT_SECONDS * kept
+        rows = self._rows(ends, rest)
+        messages[place] = Stored(body, meta or Meta(), ends, rows, minted=True, gone=self._gone(ttl + rest))
 
     def time_moved(self) -> None:
         """Whatever was past its end once may be gone for good, though the clock be set back."""
@@ -126,15 +137,17 @@ class Model:
             for part in queue.parts.values():
                 for place, one in part.messages.items():
                     if not one.alive(now):
-                        part.messages[place] = replace(one, ends=(0, one.ends[1]))
+                        rows = one.rows if one.alive(now, kept=True) else (0, one.rows[1])
+                        part.messages[place] = replace(one, ends=(0, one.ends[1]), rows=rows)
 
     def put(
         self, queue: ModelQueue, partition: int, place: Position, body: str | bytes, ttl: int, meta: Meta | None
     ) -> None:
         """Takes note of a message at a given id."""
         end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
+        rows = self._rows((end, end), 0)
         queue.part(partition).messages[place] = Stored(
-            body, meta or Meta(), (end, end), minted=False, gone=self._gone(ttl)
+            body, meta or Meta(), (end, end), rows, minted=False, gone=self._gone(ttl)
         )
 
     def deleted(self, queue: ModelQueue, partition: int, place: Position) -> bool:
@@ -173,11 +186,12 @@ class Model:
         for message in page.messages:
             stored = known.get(message.position)
             assert stored is not None, "shows what is not there"
-            assert not stored.dead(now), "shows an expired message"
+            assert not stored.dead(now, kept=wanted.kept), "shows an expired message"
             assert (message.body, message.meta or Meta()) == (stored.body, stored.meta)
             assert stored.ends[0] <= message.expires <= stored.ends[1]
         assert shown == sorted(set(shown), reverse=wanted.descending)
-        self._judge_end(wanted, page, [place for place, one in inside if one.alive(now)], upper)
+        alive = [place for place, one in inside if one.alive(now, kept=wanted.kept)]
+        self._judge_end(wanted, page, alive, upper)
 
     def _judge_end(self, wanted: Slice, page: Page, alive: list[Position], upper: Position) -> None:
         shown = [message.position for message in page.messages]
@@ -205,7 +219,12 @@ class Model:
         assert page.next <= max(wanted.lower, upper)
 
     def judge_fetch(
-        self, queue: ModelQueue, locations: list[tuple[int, Position]], found: list[tuple[int, Position, str | bytes]]
+        self,
+        queue: ModelQueue,
+        locations: list[tuple[int, Position]],
+        found: list[tuple[int, Position, str | bytes]],
+        *,
+        kept: bool,
     ) -> None:
         """Checks messages fetched by id."""
         now = self.clock.ticks
@@ -213,10 +232,10 @@ class Model:
         following = next(left, None)
         for partition, place in locations:
             stored = queue.part(partition).messages.get(place) if partition <= queue.partitions else None
-            if stored is not None and following == (partition, place, stored.body) and not stored.dead(now):
+            if stored is not None and following == (partition, place, stored.body) and not stored.dead(now, kept=kept):
                 following = next(left, None)
             else:
-                assert stored is None or not stored.alive(now), "left a message out"
+                assert stored is None or not stored.alive(now, kept=kept), "left a message out"
         assert following is None, "shows what is not there"
 
     def counts(self, queue: ModelQueue, partition: int) -> tuple[list[Position], list[Position]]:

@@ -54,9 +54,10 @@ def new(
     ttl: int = 3600,
     delay: float = 0.0,
     meta: Meta | None = None,
+    kept: bool = False,
 ) -> NewMessage:
     """A message to be stored."""
-    return NewMessage(body, partition, ttl, meta, delay)
+    return NewMessage(body, partition, ttl, meta, delay, kept)
 
 
 def say(store: Store, queue: Queue, *bodies: str | bytes, partition: int = 1, ttl: int = 3600) -> list[Position]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from queuey import ids
-from queuey.messages import MAX_TTL, Slice
+from queuey.errors import InvalidRequest
+from queuey.ids import Position
+from queuey.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
+from queuey.service import Draft, Service
 from queuey.storage import Store
 from tests import strategies
-from tests.backends import Clock
+from tests.backends import APP, PROMPT, Clock
+from tests.blocking import BlockingNames
+from tests.contract.claims.test_moves import Mover
 from tests.contract.samples import (
     bodies,
     eventually,
+    fresh_name,
     make_queue,
     new,
     pages,
@@ -24,9 +33,12 @@ from tests.contract.samples import (
     shown_bodies,
     whole,
 )
+from tests.interposed_store import InterposedStore
 
 PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
 """Seconds; no few of them sum up to a whole number, at which one tick would decide what is alive."""
+ENDED = structs.replace(whole(), kept=True)
+"""A slice of everything, messages that have ended as well."""
 
 
 def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock: Clock) -> None:
@@ -137,3 +149,80 @@ def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
     before = read_one(store, queue, whole()).horizon
     clock.advance(100)
     assert read_one(store, queue, whole()).horizon >= before
+
+
+def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
+    """The bodies that a kept read of a partition shows."""
+    return bodies(read_one(store, queue, ENDED).messages)
+
+
+def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store, clock: Clock) -> None:
+    """Past its end a kept message is in no read, count or lag, but in reads that ask for it, until it is deleted."""
+    queue = make_queue(store)
+    items = [new("a", ttl=10, kept=True), new("b", ttl=10, delay=5, kept=True), new("c", ttl=1000)]
+    first, delayed, live = store.append(queue, items)
+    clock.advance(1)
+    assert kept_bodies(other, queue) == shown_bodies(other, queue) == ["a", "c"]
+    clock.advance(30)
+    for one in (store, other):
+        assert shown_bodies(one, queue) == ["c"]
+        assert bodies(one.fetch(queue, [(1, first), (1, delayed), (1, live)])) == ["c"]
+        _, (info,) = one.inspect(queue)
+        assert (info.count, info.oldest, info.newest) == (1, live, live)
+        assert one.lag(queue, [(1, None)])[0].count == 1
+        assert [measure.count for measures in one.measure([queue]) for measure in measures] == [1]
+    for one in (store, other):
+        assert kept_bodies(one, queue) == ["a", "c", "b"]
+        assert bodies(one.fetch(queue, [(1, delayed), (1, first)], kept=True)) == ["b", "a"]
+        by_two = pages(one, queue, structs.replace(ENDED, limit=2, descending=True, bodies=False))
+        assert [positions(page.messages) for page in by_two] == [[delayed, live], [first]]
+    store.delete(queue, [(1, first)])
+    assert kept_bodies(other, queue) == ["c", "b"]
+
+
+def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: Store, clock: Clock) -> None:
+    """What reads find out about where live messages begin does not hold for reads of kept ones."""
+    queue = make_queue(store)
+    for _ in range(3):
+        store.append(queue, [new("kept", ttl=10, kept=True)])
+        clock.advance(60)
+        assert read_one(store, queue, Slice(1)).messages == []
+    assert kept_bodies(store, queue) == ["kept"] * 3
+
+
+def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> None:
+    """Nobody would give up the expired messages of a queue without claims, so it does not get the option."""
+    between = InterposedStore(store)
+    between.instead(Store.claims_refusal, lambda _queue: "its consistency is weak.")
+    service, spec = Service(between.store), QueueSpec(on_ack="delete", on_expiry="dead-letter")
+    with pytest.raises(InvalidRequest) as refused:
+        service.queues.create(APP, fresh_name(), spec)
+    text = "dead-letter needs a queue that can be claimed from: its consistency is weak."
+    assert refused.value.fields == {"on_expiry": text}
+
+
+def test_named_and_moved_messages_are_kept(store: Store) -> None:
+    """Values of names without a TTL of their own are kept, and what is moved, in a queue that does not drop them."""
+    spec = QueueSpec(read_delay=0.0, consistency=PROMPT, on_ack="delete", on_expiry="dead-letter")
+    target, _ = store.create_queue(APP, fresh_name(), spec)
+    between, stored = InterposedStore(store), list[NewMessage]()
+
+    def write_named(queue: Queue, name: str, item: NewMessage, content: bytes, seen: Named | None) -> Named:
+        stored.append(item)
+        return store.write_named(queue, name, item, content, seen)
+
+    def append_once(queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None) -> PostResult:
+        stored.extend(items)
+        return store.append_once(queue, items, key, after=after)
+
+    between.instead(Store.write_named, write_named)
+    between.instead(Store.append_once, append_once)
+    mover = Mover(between.store)
+    names = BlockingNames(mover.service)
+    names.create(mover.way(target), "a", Draft("a"))
+    names.create(mover.way(target), "b", Draft("b", ttl=60))
+    source = make_queue(store, consistency=PROMPT)
+    say(store, source, "c", ttl=1000)
+    assert mover.ended(mover.begin(source, target)).moved == 1
+    mover.stopping.set()
+    assert [(item.body, item.kept) for item in stored] == [("a", True), ("b", False), ("c", True)]

@@ -11,7 +11,7 @@ const types = await readFile(new URL(client.replace(/\.js$/, ".d.ts")), "utf8");
 const ID = "51783387e91e11f18080808080808080";
 const TEXTS = ["", ".", "..", "/", "?", "#", "%", "%2F", "%2e%2e", "../payroll", "messages", "_me", "a b", " a", "a_b", "ü", "ключ", "\n", "\r\nX-A: b", "\0", "\ud800", "\\", "1:", `${ID},${ID}`, `${ID}/..`, `../${ID}`];
 /** Where an argument is not any text. */
-const USUAL = { message: ID, messages: ID, seen: ID, after: ID };
+const USUAL = { messages: ID, seen: ID, after: ID, job: ID, jobs: ID, message: ID };
 
 const fieldsOf = (name) => {
   const found = types.match(new RegExp(`export interface ${name}(?: extends (\\w+))? \\{\n([^}]*(?:\\{[^}]*\\}[^}]*)*?)\n\\}`));
@@ -35,7 +35,7 @@ function* placesOf(method, signature) {
     const call = (value) => (queuey) => queuey[method](...Object.assign([...usual], { [index]: value }));
     if (!fields) yield { name, call };
     for (const { name: field, type } of fields ?? []) {
-      if (field === "signal" || type === "boolean" || type.includes("=>")) continue;
+      if (["signal", "timeout"].includes(field) || type === "boolean" || type.includes("=>")) continue;
       if (!type.startsWith("Record")) yield { name: field, call: (text) => call({ [field]: text }) };
       else {
         yield { name: `${field}.name`, call: (text) => call({ [field]: { [text]: "usual" } }) };
@@ -56,7 +56,7 @@ async function sent(call) {
     const { pathname, searchParams } = new URL(request.url);
     requests.push({ method: request.method, path: pathname.split("/").map(decodeURIComponent), query: [...searchParams], headers, body });
     if (headers.some(([, value]) => value === "text/event-stream")) return new Response('event: bye\ndata: {"status": 400}\n\n');
-    return Response.json({ messages: [], rights: [], queues: [], names: [], read: {}, pending: 0 });
+    return Response.json({ messages: [], rights: [], queues: [], names: [], read: {}, pending: 0, jobs: [{ status: "done", result: 0 }] });
   };
   const queuey = new Queuey("http://127.0.0.1:9", "shop", { key: "key", fetch });
   try {

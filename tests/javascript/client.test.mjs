@@ -261,3 +261,28 @@ test("the types name what there is", async () => {
   const written = [...types.split("export declare class Queuey {")[1].matchAll(/^ {2}(\w+)\(/gm)].map((each) => each[1]);
   assert.deepEqual(written.sort(), Object.getOwnPropertyNames(Queuey.prototype).sort());
 });
+
+test("jobs have a status, a state and a result, and callers that wait share a request", async () => {
+  const queue = await fresh({ result_ttl: 60, max_deliveries: 1 });
+  let asked = 0;
+  const counting = (address, options) => fetch(address, ((asked += String(address).includes("/jobs/")), options));
+  const other = new Queuey(url, application, { key, fetch: counting });
+  const [first, second, failed] = [await other.send(queue, "a"), await other.send(queue, "b"), await other.send(queue, "c")];
+  assert.deepEqual(Object.keys(first), ["key", "timestamp", "partition"]);
+  assert.deepEqual([(await first.status()).status, await first.state()], ["waiting", null]);
+  await assert.rejects(first.result({ timeout: 0.05 }), { code: "ResultTimeout" });
+  asked = 0;
+  const results = [...Array(50).fill(first), second].map((each) => each.result());
+  const late = assert.rejects(failed.result(), (error) => error.code === "JobFailed" && error.job.status === "failed");
+  await sleep(200);
+  assert.ok(asked <= 3, `${asked} requests`);
+  const claimed = await queuey.claim(queue, { limit: 3 });
+  await queuey.acknowledgeWith(queue, claimed[0], { done: ["a"] });
+  await queuey.acknowledgeWith(queue, claimed[1].receipt, null);
+  await queuey.release(queue, claimed[2]);
+  await queuey.claim(queue);
+  assert.deepEqual(await Promise.all(results), [...Array(50).fill({ done: ["a"] }), null]);
+  await late;
+  assert.deepEqual((await queuey.jobs(queue, [first, `${second.partition}:${second.key}`])).map((each) => each.status), ["done", "done"]);
+  await assert.rejects(other.result(queue, first, { signal: AbortSignal.abort(new Error("enough")) }), { message: "enough" });
+});

@@ -12,7 +12,10 @@ export async function show(signal: AbortSignal): Promise<string[]> {
     console.log(partition, body, message.queue_name?.length);
     await queuey.delete("q", message);
   }
+  const result: unknown = await stored.result({ timeout: 5, signal });
+  console.log(result, (await queuey.jobs("q", [stored], { states: true })).map((each) => each.status));
   const [job] = await queuey.claim("q", { wait: 20 });
+  if (job) await queuey.acknowledgeWith("q", job, { any: ["json"] });
   if (job) await queuey.acknowledge("q", job.receipt, [job]);
   if (job && (await queuey.renew("q", 60, job)).some((each) => each.cancelled)) console.log(await queuey.retryJob("q", job));
   const cancelled: "removed" | "claimed" | "done" = await queuey.cancelJob("q", stored.key);

@@ -71,13 +71,14 @@ def test_store_opens(released: Released, data: Path) -> None:
 
 
 def test_queues_get_what_is_new(released: Released, data: Path) -> None:
-    """A queue that a release made is open, and can be paused; the file then has the present format."""
+    """A queue that a release made is open and keeps no results, and can do otherwise; the file has the new format."""
     with recording.opened(data, released.clock) as store:
         [queue, *_] = store.list_queues("acme")
-        assert queue.claims == "open"
-        assert store.update_queue(queue, QueueSpec(claims="paused")).claims == "paused"
+        assert (queue.claims, queue.result_ttl) == ("open", 0)
+        assert store.update_queue(queue, QueueSpec(claims="paused", result_ttl=60)).claims == "paused"
     with recording.opened(data, released.clock) as store:
-        assert store.queue("acme", queue.name).claims == "paused"
+        queue = store.queue("acme", queue.name)
+        assert (queue.claims, queue.result_ttl) == ("paused", 60)
 
 
 def test_requests_get_their_answers(folder: Path, released: Released, data: Path) -> None:

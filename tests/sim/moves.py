@@ -19,7 +19,7 @@ from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, State
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
-from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
+from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
 from queuey.service.moves.active_move import PartitionMove
 from tests.sim import world as simulated
 
@@ -318,7 +318,7 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     expired = ClaimTiming().expired(_NOW)
     calls = partial(_fetch, world), partial(_read, world), partial(_sift, world)
     with suppress(StopIteration):
-        request.gather(state, expired, 1, *calls).send(None)
+        request.gather(state, Sources(1, expired, *calls, lambda messages, _ended: messages)).send(None)
     dedup = world.kind == "dedup" and taken != "no covers"
     until = min(request.horizon, request.below)[0]
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)

@@ -329,8 +329,8 @@ class ModelStore:
         self._process.soon(self._world.some(slow), read)
         return True
 
-    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
-        """See the contract. Messages that were acknowledged are seen by every quorum; dead letters are not kept."""
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
+        """See the contract. Acknowledged messages are seen by every quorum, without end; dead letters are not kept."""
         if queue.name.endswith(".dead"):
             return []
         seen = {

@@ -272,7 +272,7 @@ async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken:
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
-            publish(log._store, queue, log.key[1], letters, ids.FIRST, log._store.claim_now() / 1000)
+            publish(log._store, queue, log.key[1], letters, gone_below=ids.FIRST, now=log._store.claim_now() / 1000)
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 

@@ -26,10 +26,12 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "backoff": None,
         "dead_letter": "",
         "on_ack": "keep",
+        "on_expiry": "drop",
         "kind": "plain",
         "max_claimed": 0,
         "max_claimed_per_key": 0,
         "claims": "open",
+        "result_ttl": 0,
         "description": "",
     }
 
@@ -57,6 +59,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
         backoff="first=5, most=600",
         dead_letter="failed",
         on_ack="delete",
+        on_expiry="dead-letter",
         kind="dedup",
         max_claimed="9",
         **{spelling: "app:x, bid:a.b@c-d.example.org=read"},
@@ -74,6 +77,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
             "backoff": {"first": 5, "most": 600},
             "dead_letter": "failed",
             "on_ack": "delete",
+            "on_expiry": "dead-letter",
             "kind": "dedup",
             "max_claimed": 9,
             spelling: ["app:x", "bid:a.b@c-d.example.org=read"],
@@ -121,6 +125,7 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         max_deliveries="1001",
         backoff="first=99",
         on_ack="forget",
+        on_expiry="mourn",
         max_claimed="-1",
         max_claimed_per_key="1001",
     )
@@ -135,6 +140,7 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         "max_deliveries": "1001 is greater than maximum value 1000",
         "backoff": "first, 99 s, is longer than most, 60 s: give both",
         "on_ack": '"forget" is not one of keep, delete',
+        "on_expiry": '"mourn" is not one of drop, dead-letter',
         "max_claimed": "-1 is less than minimum value 0",
         "max_claimed_per_key": "1001 is greater than maximum value 1000",
     }
@@ -258,13 +264,37 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "backoff": None,
         "dead_letter": "",
         "on_ack": "delete",
+        "on_expiry": "drop",
         "kind": "plain",
         "max_claimed": 5,
         "max_claimed_per_key": 0,
         "claims": "open",
+        "result_ttl": 0,
         "description": "",
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]
+
+
+def test_expiry_needs_options_that_fit(owner: Caller) -> None:
+    """Expired messages become dead letters only in queues that delete what is done and hold no dead letters."""
+    refused = owner.send_form("POST", "", queue_name="q", on_expiry="dead-letter")
+    assert (refused.status, refused.errors) == (
+        400,
+        {"on_expiry": "dead-letter needs on_ack=delete, and on_ack is keep. Set both."},
+    )
+    options = {"on_expiry": "dead-letter", "on_ack": "delete"}
+    dead = owner.send_form("POST", "", queue_name="q.dead", **options)
+    assert dead.errors == {
+        "on_expiry": "dead-letter is not for queues of dead letters, such as 'q.dead'. Leave it out."
+    }
+    owner.create("q", **options)
+    assert (
+        "Expired messages without a TTL of their own become dead letters in q.dead."
+        in (owner.get("q/explain").json["sentences"])
+    )
+    for change in ({"on_ack": None}, {"on_ack": "keep"}):
+        assert list(owner.send_json("PUT", "q", change).errors) == ["on_expiry"]
+    assert owner.send_json("PUT", "q", {"on_ack": None, "on_expiry": None}).json["on_expiry"] == "drop"
 
 
 def test_update_resets_with_null(owner: Caller) -> None:

@@ -18,10 +18,22 @@ from typing import Any
 
 from qdo.errors import HandlerError
 from qdo.worker.executors.in_process import enter, run_async, run_plain
-from qdo.worker.executors.processes import ENDED, HANDLED, READY, STATE, UNFIT, ChildSetup, ChildTask, frame, read_frame
+from qdo.worker.executors.processes import (
+    ENDED,
+    HANDLED,
+    READY,
+    RESULT,
+    STATE,
+    UNFIT,
+    ChildSetup,
+    ChildTask,
+    frame,
+    read_frame,
+)
 from qdo.worker.failure import Delivery, RunResult
 from qdo.worker.handlers import Handler, load_context, load_handler, traced
 from qdo.worker.runs import MessageRun
+from queuey.client.calls.job_calls import JobResult
 from queuey.client.claims.handlers import is_async
 from queuey.client.forks import DefaultSignals, begin_in_children
 
@@ -58,13 +70,21 @@ class ProgressReporter:
 
 
 class ChildRun(MessageRun):
-    """A run whose states go to the parent. Threads of a handler may set states after its end; these are ignored."""
+    """A run whose states and results go to the parent.
+
+    Threads of a handler may set states after its end; these are ignored.
+    """
 
     __slots__ = ("reporter",)
 
     def __init__(self, task: ChildTask, reporter: ProgressReporter) -> None:
         super().__init__(task.messages, task.place.attempt)
         self.reporter = reporter
+        self.keeps_results = task.keeps_results
+
+    def keep_result(self, result: JobResult | None) -> None:
+        if result is not None:
+            self.reporter.send(RESULT + frame(result))
 
     def set_state(self, state: bytes) -> None:
         if not self.settled:

@@ -136,7 +136,7 @@ def run_plain(
                 hooks.call("before", message, place)
             result = handler(message, context)
             if result is not None:
-                _check_ran(result)
+                _keep(run, result)
             handled = run.handled = handled + 1
             if around:
                 hooks.call("after", message, place)
@@ -189,7 +189,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
             call = handler(message, context)
             result = await call if limit is None else await limited(call, limit, "the handler")
             if result is not None:
-                _check_ran(result)
+                _keep(run, result)
             if task.cancelling() and not run.cancelled:
                 await _end_cancellation(task, run)
             handled = run.handled = handled + 1
@@ -238,11 +238,14 @@ async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
         task.uncancel()
 
 
-def _check_ran(result: object) -> None:
+def _keep(run: MessageRun, result: object) -> None:
+    """Keeps what a handler has returned, after a check that its work is done."""
     try:
         check_ran(result, "the handler")
     except NothingRan as error:
         raise HandlerError(str(error)) from error
+    if run.keeps_results:
+        run.set_result(result)
 
 
 Job = tuple[asyncio.Future[RunResult], MessageRun, Delivery]

@@ -6,7 +6,8 @@ their number.
 **The protocol** of a worker and its children, over a socket that only they have. The parent sends frames: a
 ``ChildSetup`` first, then a ``ChildTask`` for each run; the number of a message of the run, whose handler is asked to
 stop; and ``b""``, which asks to end the run after the present message. The child answers ``READY``, or ``UNFIT`` and a
-frame with the reason; then for each run one ``HANDLED`` a message, ``STATE`` with a frame whenever the handler sets
+frame with the reason; then for each run one ``HANDLED`` a message, before it ``RESULT`` with a frame if the message has
+a result, ``STATE`` with a frame whenever the handler sets
 one, and ``ENDED`` with a frame that holds a ``RunResult``. So the parent knows at any moment which message is being
 handled, also if the child dies.
 
@@ -41,6 +42,7 @@ READY = b"r"
 UNFIT = b"x"
 HANDLED = b"."
 STATE = b"#"
+RESULT = b"$"
 ENDED = b"="
 LENGTH = struct.Struct("!I")
 
@@ -66,6 +68,7 @@ class ChildSetup(NamedTuple):
 class ChildTask(NamedTuple):
     messages: tuple[Message, ...]
     place: Delivery
+    keeps_results: bool = False
 
 
 def frame(value: object) -> bytes:
@@ -153,7 +156,7 @@ class ChildProcess:
         before = run.handled
         run.tell_to_stop = lambda number: writer.write(frame(number - before))
         try:
-            task = frame(ChildTask(tuple(messages), place))
+            task = frame(ChildTask(tuple(messages), place, run.keeps_results))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
             run.tell = run.tell_to_stop = None
             if len(messages) > 1:
@@ -189,6 +192,9 @@ class ChildProcess:
                     if said.startswith(STATE):
                         state, said = await self._frame(said[1:])
                         run.set_state(state)
+                    elif said.startswith(RESULT):
+                        result, said = await self._frame(said[1:])
+                        run.keep_result(result)
                     elif not (said := await self._reader.read(4096)):
                         raise ConnectionResetError
             handled = len(said) - len(said.lstrip(HANDLED))

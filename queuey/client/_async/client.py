@@ -12,6 +12,7 @@ from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._async.job_queue import AsyncJobQueue
+from queuey.client._async.job_results import AsyncJobResults
 from queuey.client._async.reading import AsyncReading
 from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
 from queuey.client.calls import message_calls, progress_calls, queue_calls, send_calls, service_calls
@@ -146,6 +147,7 @@ class AsyncClient(AsyncReading):
         )
         self._journal = open_journal(receipts, self.application)
         self._renewer = AsyncClaimRenewer(self._sender.run, timing.clock)
+        self._jobs = AsyncJobResults(self._sender)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -301,7 +303,7 @@ class AsyncClient(AsyncReading):
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as stored:
-            (receipt,) = stored([await self._sender.run(call)])
+            (receipt,) = stored(self._jobs.bound(queue, [await self._sender.run(call)]))
         return receipt
 
     async def send_many(
@@ -416,7 +418,7 @@ class AsyncClient(AsyncReading):
 
     def named(self, queue: str) -> AsyncNamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
-        return AsyncNamedMessages(queue, self._sender)
+        return AsyncNamedMessages(queue, self._sender, self._jobs)
 
     # -- schedules
 
@@ -542,4 +544,4 @@ class AsyncClient(AsyncReading):
     ) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as stored:
-            return stored(await self._sender.run(call))
+            return stored(self._jobs.bound(queue, await self._sender.run(call)))

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
+from queuey.api.jobs import JobInfo
 from queuey.client._async.job import AsyncJob, send_all
-from queuey.client.calls import claim_calls, queue_calls, tracing
+from queuey.client.calls import claim_calls, job_calls, message_calls, queue_calls, tracing
 from queuey.client.calls.call import Call, MessageLocation, Seconds, seconds
-from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
+from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
-from queuey.client.claims.handlers import async_handler
-from queuey.client.claims.held import LEAVING, HeldClaim, log, receipts_by_queue
+from queuey.client.claims.handlers import async_handler, keep_result
+from queuey.client.claims.held import (
+    LEAVING,
+    HeldClaim,
+    acknowledgements,
+    first_finished,
+    log,
+    receipts_by_queue,
+    results_of,
+)
 from queuey.client.claims.renewers import AsyncClaimRenewer
 from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience
@@ -160,6 +169,8 @@ class AsyncJobQueue:
     ) -> None:
         """Handles jobs one after another: a job is acknowledged when ``handle`` returns.
 
+        What ``handle`` returns is the job's result, if the queue has a ``result_ttl``.
+
         When it raises, the job is released with the error as the reason, and the next one is handled. A job that
         ``handle`` has acknowledged or released by itself stays so.
 
@@ -195,7 +206,7 @@ class AsyncJobQueue:
             async for job in jobs:
                 try:
                     with tracing.handling(job.queue, job.message):
-                        await call(job)
+                        keep_result(job, await call(job))
                 except Exception as error:
                     if job.held:
                         await _release_failed(job, error, retry_delay(job.deliveries) if retry_delay else None)
@@ -250,11 +261,11 @@ class AsyncJobQueue:
         request acknowledges finished ones. The arguments are those of :meth:`receive`.
         """
         claims, asked = self._renewer.claims, self._sender.timing.clock()
-        finished = claims.finished(self.queues)[:RECEIPTS_PER_CALL]
+        finished = first_finished(claims.finished(self.queues))
         claims.postpone(finished)
         try:
             claimed = await self._sender.run(
-                claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished))
+                claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished), results_of(finished))
             )
         except ClientError as error:
             claims.refused(finished, error)
@@ -281,16 +292,21 @@ class AsyncJobQueue:
 
     # both again
 
-    async def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+    async def ack(
+        self, claims: Claim | Iterable[Claim], *, results: Mapping[str, object] | None = None
+    ) -> list[Refused]:
         """Acknowledges messages: they are not delivered again.
 
         Args:
             claims: Receipts, or messages that :meth:`receive` returned.
+            results: Results of some of the jobs, by receipt; see :meth:`AsyncJob.set_result`.
 
         Returns:
             The refused ones, because another caller got the messages meanwhile. All others are done.
         """
-        return await send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims))
+        encoded = {receipt: job_calls.encoded_result(result) for receipt, result in (results or {}).items()}
+        kept = {receipt: result for receipt, result in encoded.items() if result is not None}
+        return await send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims, kept))
 
     async def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
@@ -427,6 +443,22 @@ class AsyncJobQueue:
         """
         return await self._sender.run(claim_calls.outstanding(self.name, limit, states))
 
+    async def status(
+        self, jobs: MessageLocation | Iterable[MessageLocation], *, wait: Seconds = 0.0, states: bool = False
+    ) -> list[JobInfo]:
+        """Returns what became of jobs, by their ids.
+
+        Args:
+            jobs: One job or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+            wait: Seconds, up to 20, to wait until one of the jobs has ended, for up to 100 jobs.
+            states: Also return the states that workers have set.
+        """
+        infos: list[JobInfo] = []
+        for call in job_calls.jobs(self.name, message_calls.several(jobs), wait, states=states):
+            answer = await self._sender.run(call)
+            infos += answer
+        return infos
+
     async def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
         return await self._sender.run(claim_calls.peek(self.name, limit))
@@ -442,8 +474,7 @@ class AsyncJobQueue:
         while finished := loop.to_acknowledge():
             claims.postpone(finished)
             try:
-                calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(finished))
-                refused = await send_all(self._sender.run, calls)
+                refused = await send_all(self._sender.run, acknowledgements(finished))
             except ClientError as error:
                 if not claims.refused(finished, error):
                     await self._sender.timing.sleep(patient.pause_after(error))

@@ -16,6 +16,7 @@ from queuey.client.errors import AnswerTimeout, NameNotFound
 from queuey.client.results import Message, Receipt, Schedule
 
 if TYPE_CHECKING:
+    from queuey.client._async.job_results import AsyncJobResults
     from queuey.client._async.sender import AsyncSender
 
 
@@ -46,9 +47,10 @@ class AsyncNamedMessages:
         None
     """
 
-    def __init__(self, queue: str, sender: AsyncSender) -> None:
+    def __init__(self, queue: str, sender: AsyncSender, jobs: AsyncJobResults) -> None:
         self.queue = queue
         self._sender = sender
+        self._jobs = jobs
 
     async def create(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
         """Stores a message under a name that is free. If the same message has it, returns that one's receipt.
@@ -63,7 +65,9 @@ class AsyncNamedMessages:
         Raises:
             NameTaken: Another message has it, and is not acknowledged.
         """
-        return await self._sender.run(send_calls.write_named("POST", self.queue, name, Outgoing(body, **options)))
+        call = send_calls.write_named("POST", self.queue, name, Outgoing(body, **options))
+        [receipt] = self._jobs.bound(self.queue, [await self._sender.run(call)])
+        return receipt
 
     async def set(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
         """Stores a message under a name, in place of the present one. The arguments are those of :meth:`create`.
@@ -71,7 +75,9 @@ class AsyncNamedMessages:
         A worker that has claimed the old message gets :class:`~queuey.client.ClaimLost` when it acknowledges it. If the
         answer was lost, this is sent again, and may replace a message that another program has set in between.
         """
-        return await self._sender.run(send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options)))
+        call = send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options))
+        [receipt] = self._jobs.bound(self.queue, [await self._sender.run(call)])
+        return receipt
 
     async def get(self, name: str) -> Message | None:
         """Returns the message that has the name; None: there is none, or it is acknowledged."""

@@ -12,6 +12,7 @@ from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
 from queuey.client._sync.job_queue import JobQueue
+from queuey.client._sync.job_results import JobResults
 from queuey.client._sync.reading import Reading
 from queuey.client._sync.resources import Moving, NamedMessages, Schedules
 from queuey.client.calls import message_calls, progress_calls, queue_calls, send_calls, service_calls
@@ -138,6 +139,7 @@ class Client(Reading):
         )
         self._journal = open_journal(receipts, self.application)
         self._renewer = ClaimRenewer(self._sender.run, timing.clock)
+        self._jobs = JobResults(self._sender)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -291,7 +293,7 @@ class Client(Reading):
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as stored:
-            (receipt,) = stored([self._sender.run(call)])
+            (receipt,) = stored(self._jobs.bound(queue, [self._sender.run(call)]))
         return receipt
 
     def send_many(
@@ -406,7 +408,7 @@ class Client(Reading):
 
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
-        return NamedMessages(queue, self._sender)
+        return NamedMessages(queue, self._sender, self._jobs)
 
     # -- schedules
 
@@ -530,4 +532,4 @@ class Client(Reading):
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as stored:
-            return stored(self._sender.run(call))
+            return stored(self._jobs.bound(queue, self._sender.run(call)))

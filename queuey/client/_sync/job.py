@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from queuey.client.calls import claim_calls
+from queuey.client.calls import claim_calls, job_calls
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
-from queuey.client.claims.held import HeldClaim, HeldClaims, Work
+from queuey.client.claims.held import HeldClaim, HeldClaims, Work, acknowledgements
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.results import Claimed, Message, Refused
 
@@ -106,16 +106,36 @@ class Job:
         """
         return self.held_claim.cancelled
 
-    def ack(self) -> None:
+    def set_result(self, result: object) -> None:
+        """Sets the result of the job, which travels with the acknowledgement, unless it is None.
+
+        The queue keeps it for its ``result_ttl`` seconds; without that it is ignored. If it has more than 16,384
+        bytes, only its size is kept.
+
+        Args:
+            result: Any JSON value.
+
+        Raises:
+            InvalidArgument: It has no JSON form.
+        """
+        if self.claimed.result_ttl:
+            self.held_claim.result = job_calls.encoded_result(result)
+
+    def ack(self, result: object = None) -> None:
         """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
 
         If this fails because the service is away, the loop tries it again.
 
+        Args:
+            result: As for :meth:`set_result`.
+
         Raises:
             ClaimLost: It was delivered to another caller.
         """
+        if result is not None:
+            self.set_result(result)
         try:
-            self._send(claim_calls.acknowledge(self.queue, [self.receipt]))
+            self._send(acknowledgements([self.held_claim]))
         except ClientError as error:
             if error.temporary:
                 self._claims.finish(self.held_claim)

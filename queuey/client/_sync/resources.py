@@ -16,6 +16,7 @@ from queuey.client.errors import AnswerTimeout, NameNotFound
 from queuey.client.results import Message, Receipt, Schedule
 
 if TYPE_CHECKING:
+    from queuey.client._sync.job_results import JobResults
     from queuey.client._sync.sender import Sender
 
 
@@ -43,9 +44,10 @@ class NamedMessages:
         None
     """
 
-    def __init__(self, queue: str, sender: Sender) -> None:
+    def __init__(self, queue: str, sender: Sender, jobs: JobResults) -> None:
         self.queue = queue
         self._sender = sender
+        self._jobs = jobs
 
     def create(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
         """Stores a message under a name that is free. If the same message has it, returns that one's receipt.
@@ -60,7 +62,9 @@ class NamedMessages:
         Raises:
             NameTaken: Another message has it, and is not acknowledged.
         """
-        return self._sender.run(send_calls.write_named("POST", self.queue, name, Outgoing(body, **options)))
+        call = send_calls.write_named("POST", self.queue, name, Outgoing(body, **options))
+        [receipt] = self._jobs.bound(self.queue, [self._sender.run(call)])
+        return receipt
 
     def set(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
         """Stores a message under a name, in place of the present one. The arguments are those of :meth:`create`.
@@ -68,7 +72,9 @@ class NamedMessages:
         A worker that has claimed the old message gets :class:`~queuey.client.ClaimLost` when it acknowledges it. If the
         answer was lost, this is sent again, and may replace a message that another program has set in between.
         """
-        return self._sender.run(send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options)))
+        call = send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options))
+        [receipt] = self._jobs.bound(self.queue, [self._sender.run(call)])
+        return receipt
 
     def get(self, name: str) -> Message | None:
         """Returns the message that has the name; None: there is none, or it is acknowledged."""

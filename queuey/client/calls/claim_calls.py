@@ -42,6 +42,7 @@ from queuey.client.calls.call import (
     reads,
     seconds,
 )
+from queuey.client.calls.job_calls import JobResults, fields_of, fitting
 from queuey.client.calls.message_calls import Partitions, messages_of, place_text, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
@@ -81,11 +82,17 @@ def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def claim(
-    queues: Sequence[str], limit: int, ttl: Seconds, wait: Seconds, partitions: Partitions, acknowledged: Receipts
+    queues: Sequence[str],
+    limit: int,
+    ttl: Seconds,
+    wait: Seconds,
+    partitions: Partitions,
+    acknowledged: Receipts,
+    results: JobResults | None = None,
 ) -> Call[Received]:
     """Claims up to ``limit`` messages of the first queue that has any, and waits for some up to ``wait`` seconds.
 
-    Before that it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue.
+    Before that it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue, with these results.
     """
     wait = seconds(wait)
     params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", seconds(ttl)))]
@@ -96,10 +103,11 @@ def claim(
         params.append(("partitions", named))
     params += [("worker", this_process()), ("states", "true")]
     path = "_claims"
-    content: bytes | None = encode({"queues": queues, "acknowledge": acknowledged})
+    more = fields_of(results) if results else {}
+    content: bytes | None = _body({"queues": queues, "acknowledge": acknowledged} | more)
     if len(queues) == 1:
         path, receipts = f"{queue_segment(queues[0])}/claims", acknowledged.get(queues[0])
-        content = encode({"acknowledge": receipts}) if receipts else None
+        content = _body({"acknowledge": receipts} | more) if receipts else None
     return Call(
         "POST",
         path,
@@ -113,8 +121,23 @@ def claim(
     )
 
 
-def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
-    return _by_receipts(queue, "ack", receipts)
+def acknowledge(queue: str, receipts: Iterable[str], results: JobResults | None = None) -> Iterator[Call[None]]:
+    if not results:
+        return _by_receipts(queue, "ack", receipts)
+    return _with_results(queue, list(receipts), results)
+
+
+def _with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
+    while receipts:
+        count = fitting(map(results.get, receipts))
+        first, receipts = receipts[:count], receipts[count:]
+        fields = fields_of({receipt: results[receipt] for receipt in first if receipt in results})
+        yield from _by_receipts(queue, "ack", first, **fields)
+
+
+def _body(fields: dict[str, Any]) -> bytes:
+    """Returns a body in which results are JSON already."""
+    return msgspec.json.encode(fields) if "results" in fields else encode(fields)
 
 
 def release(
@@ -275,7 +298,7 @@ def _by_receipts(
     path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
     for start in range(0, len(given), most):
         some = given[start : start + most]
-        content = encode({"receipts": some, **fields})
+        content = _body({"receipts": some, **fields})
         span = None if what == "renew" else tracing.begun("settle", queue, len(some))
         yield Call("POST", path, read, headers=JSON, content=content, repeatable=True, span=span)
 
@@ -292,6 +315,7 @@ def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
             wire.expires,
             name or queues[0],
             None if wire.state is UNSET else wire.state,
+            found.result_ttl,
         )
         for message, wire in pairs
     ]

@@ -49,6 +49,8 @@ class QueueFields(TypedDict, total=False):
         backoff: The delay after a delivery that has failed: a :class:`Backoff`, or text such as ``first=5,most=600``.
         dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
         on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
+        on_expiry: ``drop`` messages whose TTL ends; or ``dead-letter``: those without a TTL of their own become dead
+            letters. It needs ``on_ack="delete"``.
         kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
             ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
             queue that is not plain.
@@ -56,6 +58,7 @@ class QueueFields(TypedDict, total=False):
         max_claimed_per_key: Live claims of one message key at most, up to 1000; 0: no limit. Only in a plain queue, and
             only from its creation on: it may be raised and lowered, and the partitions never change.
         claims: ``open``; or ``paused``: no message is claimed. Posts, reads and live claims go on.
+        result_ttl: Seconds, up to 7 days, for which the results of jobs are kept; 0: none is.
         description: The purpose of the queue, for people: a line of up to 200 characters.
     """
 
@@ -69,10 +72,12 @@ class QueueFields(TypedDict, total=False):
     backoff: Backoff | str | None
     dead_letter: str | None
     on_ack: Literal["keep", "delete"] | None
+    on_expiry: Literal["drop", "dead-letter"] | None
     kind: Literal["plain", "dedup", "ordered"] | None
     max_claimed: int | None
     max_claimed_per_key: int | None
     claims: Literal["open", "paused"] | None
+    result_ttl: int | timedelta | None
     description: str | None
 
 
@@ -109,7 +114,8 @@ def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidArgument: It is not such an option, or cannot have the value.
     """
-    checked = {name: seconds(value) if name == "ttl" else value for name, value in fields.items() if value is not None}
+    times = {"ttl", "result_ttl"}
+    checked = {name: seconds(value) if name in times else value for name, value in fields.items() if value is not None}
     for name, value in checked.items():
         try:
             msgspec.convert({name: value}, QueueOptions)

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, get_args
 from queuey.client.calls.call import Call, Seconds, number_text, partitions_text, seconds
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.message_calls import Partitions
-from queuey.client.claims.held import HeldClaim, receipts_by_queue
+from queuey.client.claims.held import HeldClaim, first_finished, receipts_by_queue, results_of
 from queuey.client.errors import InvalidArgument
 from queuey.client.http.attempts import Notice
 from queuey.client.results import Received
@@ -115,7 +115,8 @@ class Claiming:
         wait = min(LONGEST_WAIT, self.ttl / 3)
         if self._idle is not None:
             wait = max(0.0, min(wait, self._last + self._idle - now))
-        return claim(self._queues, self._limit, self.ttl, wait, self._partitions, receipts_by_queue(self.finished))
+        receipts, results = receipts_by_queue(self.finished), results_of(self.finished)
+        return claim(self._queues, self._limit, self.ttl, wait, self._partitions, receipts, results)
 
     def pause(self, count: int) -> float | None:
         """Returns the seconds to pause after a claim of ``count`` messages; None: the loop was idle and ends."""
@@ -131,7 +132,8 @@ class Claiming:
         now = self._last = self._clock()
         if claim.state == "finished":
             self.finished.append(claim)
-        return now - self._acknowledged >= _TOGETHER
+        # Results of two requests are too many for the next claim.
+        return now - self._acknowledged >= _TOGETHER or len(first_finished(self.finished)) < len(self.finished)
 
     def to_acknowledge(self) -> list[HeldClaim]:
         """Returns the claims to acknowledge now, without those that were acknowledged meanwhile."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from queuey.client.errors import InvalidArgument
 
 J = TypeVar("J")
+log = logging.getLogger("queuey.client")
 
 
 def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
@@ -21,13 +23,15 @@ def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
         raise InvalidArgument("handle is a coroutine function, which nothing would await here: use AsyncClient")
     _check(handle)
 
-    def call(job: J) -> None:
-        check_ran(handle(job), "handle")
+    def call(job: J) -> object:
+        result = handle(job)
+        check_ran(result, "handle")
+        return result
 
     return call
 
 
-def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[None]]:
+def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[object]]:
     """Returns a coroutine function that awaits the result of the handler, where it can be awaited.
 
     Raises:
@@ -35,9 +39,11 @@ def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[None
     """
     _check(handle)
 
-    async def call(job: J) -> None:
+    async def call(job: J) -> object:
         result = handle(job)
-        check_ran(await result if inspect.isawaitable(result) else result, "handle")
+        result = await result if inspect.isawaitable(result) else result
+        check_ran(result, "handle")
+        return result
 
     return call
 
@@ -75,6 +81,21 @@ def check_ran(result: object, what: str) -> None:
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         kind = type(result).__name__
         raise NothingRan(f"{what} returned a {kind} that nothing runs, so its work is not done: make it async")
+
+
+class HasResult(Protocol):
+    """A job of either kind."""
+
+    def set_result(self, result: object) -> None:
+        """Sets the result of the job."""
+
+
+def keep_result(job: HasResult, result: object) -> None:
+    """Sets what a handler has returned as its job's result; its work is done, also if that cannot be kept."""
+    try:
+        job.set_result(result)
+    except InvalidArgument as error:
+        log.warning("%r has no result: %s", job, error)
 
 
 class NothingRan(TypeError):

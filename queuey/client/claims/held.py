@@ -30,6 +30,7 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import Receipts, acknowledge, each_queue, release, renew
+from queuey.client.calls.job_calls import JobResult, JobResults, fitting
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.results import Received
 
@@ -71,6 +72,7 @@ class HeldClaim(msgspec.Struct, eq=False):
         delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
         seen_lost: The program has read that the job is lost.
         delay_if_left: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
+        result: The result of the job, which travels with the acknowledgement.
         cancelled: A renewal has said that an operator has cancelled the job.
     """
 
@@ -84,6 +86,7 @@ class HeldClaim(msgspec.Struct, eq=False):
     delay: float | None = None
     seen_lost: bool = False
     delay_if_left: float = 0.0
+    result: JobResult | None = None
     cancelled: bool = False
 
 
@@ -249,9 +252,10 @@ class HeldClaims:
             return None
         (queue, ttl, state), claims = min(groups.items(), key=lambda group: _urgency(group[1]))
         receipts = [claim.receipt for claim in claims]
-        calls = acknowledge(queue, receipts) if state == "finished" else renew(queue, receipts, ttl, self.cancel)
+        done = state == "finished"
+        calls = acknowledge(queue, receipts, results_of(claims)) if done else renew(queue, receipts, ttl, self.cancel)
         within = _WITHIN * min(ttl, max(shortest, _SHORTEST))
-        return Work(tuple(claims), state == "finished", tuple(calls), within)
+        return Work(tuple(claims), done, tuple(calls), within)
 
     def done(self, work: Work, began: float, refused: Iterable[str]) -> None:
         """Records the success of requests that began at ``began``, but for the refused receipts."""
@@ -269,7 +273,7 @@ class HeldClaims:
         self.end(finished)
         for claim in held:
             self.end_by_release([claim], claim.delay_if_left)
-        return each_queue(acknowledge, receipts_by_queue(finished)), iter(_releases(held))
+        return acknowledgements(finished), iter(_releases(held))
 
     def leave_all(self) -> list[Call[None]]:
         """Ends all claims; returns the calls that acknowledge and release them. The released ones are lost."""
@@ -315,6 +319,20 @@ def receipts_by_queue(claims: Iterable[HeldClaim]) -> Receipts:
     for claim in claims:
         receipts.setdefault(claim.queue, []).append(claim.receipt)
     return receipts
+
+
+def results_of(claims: Iterable[HeldClaim]) -> JobResults:
+    return {claim.receipt: claim.result for claim in claims if claim.result is not None}
+
+
+def acknowledgements(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
+    """Returns the calls that acknowledge claims, with their results."""
+    return each_queue(acknowledge, receipts_by_queue(claims), results_of(claims))
+
+
+def first_finished(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
+    """Returns the first claims that one request may acknowledge."""
+    return claims[: fitting(claim.result for claim in claims)]
 
 
 def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:

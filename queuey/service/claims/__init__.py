@@ -6,17 +6,16 @@ them at any time: sent requests go on, and messages that arrive for no caller ar
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from queuey import ids
 from queuey.api.claims import MAX_STATES
-from queuey.claims.acts import JobStanding, cancel, hasten
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -25,14 +24,13 @@ from queuey.deadletters import Attempt, holds_dead
 from queuey.errors import (
     ClaimsRefused,
     InvalidRequest,
-    MessageNotFound,
     NotAllowed,
     NotFound,
     QueueyError,
     TooManyClaims,
 )
 from queuey.ids import Position
-from queuey.messages import Location, Queue
+from queuey.messages import Location, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, JobState
 from queuey.service.claims.claiming import (
@@ -44,25 +42,25 @@ from queuey.service.claims.claiming import (
     by_partition,
     in_order,
 )
+from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.claims.forwarding import Forwarding
+from queuey.service.claims.jobs import JobActs, JobStatuses, JobWatch
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
-from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ChangeRequest,
     ClaimTotals,
     ClaimUndecided,
-    JobRequest,
     Kind,
     Request,
     SettleRequest,
     StateQuery,
     too_late,
-    too_many,
 )
+from queuey.service.claims.results import JobResult, Results
 from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -74,8 +72,8 @@ T = TypeVar("T")
 ENOUGH = 100
 """Max ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and
 would leave the other partitions idle."""
-CANCELLED = "Cancelled"
-"""The class of error of the last attempt of a message that an operator has removed."""
+LANES = 4
+"""Max threads in which one request writes results."""
 AGAIN = 1.0
 """Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
 
@@ -85,6 +83,13 @@ OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors of one queue, which say nothing about others."""
 
 
+class Rely(Protocol):
+    """Makes sure that messages which are kept become dead letters when they expire."""
+
+    async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        """Is awaited before new messages are stored, and again, with ``is_stored``, before they are acknowledged."""
+
+
 class ReleaseReason(msgspec.Struct, frozen=True):
     """Class and text of an error of a handler."""
 
@@ -92,8 +97,12 @@ class ReleaseReason(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class ClaimUseCases(ClaimOverview):
-    """Claims, acknowledges, renews and releases."""
+class ClaimUseCases(JobActs):
+    """Claims, acknowledges, renews and releases.
+
+    Attributes:
+        rely: Called by use cases that store messages.
+    """
 
     def __init__(
         self,
@@ -106,6 +115,7 @@ class ClaimUseCases(ClaimOverview):
         timing: ClaimTiming | None = None,
         upkeep: SnapshotPolicy | None = None,
     ) -> None:
+        self.rely: Rely = _rely_on_nobody
         self._store = store
         self._attempts = Attempts(store)
         self._limits = limits
@@ -117,6 +127,9 @@ class ClaimUseCases(ClaimOverview):
         self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimWakeups(store, self._logs, self.core, self._timing)
+        self._watch = JobWatch(self._logs, self.core)
+        self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
+        self._results = Results(store)
         self._trigger = WakeSource(self._back.watch, for_all=False)
         self._turns = PartitionRotation(self.core.boottime, self.core.chance.random)
 
@@ -125,6 +138,8 @@ class ClaimUseCases(ClaimOverview):
             after(log)
             if log.key in self._back.watched:
                 self._back.note(log)
+            if log.key in self._watch.watched:
+                self._watch.wake_for(log)
 
         return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
 
@@ -186,6 +201,8 @@ class ClaimUseCases(ClaimOverview):
         ack = ack or PiggybackedAck()
         settles: Mapping[int, SettleRequest] = {}
         if ack.pending:
+            if ack.results:
+                await self._keep_results(queue, ack.results)
             parts = by_partition(ack.receipts)
             self.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._knows(queue, parts):
@@ -195,7 +212,7 @@ class ClaimUseCases(ClaimOverview):
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
-            complete = partial(self._add_states, queue) if states and ttl else None
+            complete = partial(self._complete, queue, states=states) if ttl and (states or queue.result_ttl) else None
             found = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
         except ClaimUndecided:
             self._try_again(waiter)
@@ -244,6 +261,16 @@ class ClaimUseCases(ClaimOverview):
             raise undecided
         return None, []
 
+    async def _complete(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
+        """Does what comes before the receipts of messages leave the service."""
+        if queue.result_ttl:
+            now = self._store.claim_now() / 1000
+            repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
+            write = partial(self._results.delivered_again, queue, time=now)
+            await self._side_by_side([partial(write, receipt) for receipt in repeated])
+        if states:
+            await self._add_states(queue, deliveries)
+
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
         """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
         repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
@@ -271,7 +298,6 @@ class ClaimUseCases(ClaimOverview):
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        """Raises ``ClaimsRefused``, or ``InvalidRequest`` for partitions that the queue does not have."""
         if (refusal := self._store.claims_refusal(queue)) is not None:
             raise ClaimsRefused(refusal)
         for number in partitions or ():
@@ -299,19 +325,46 @@ class ClaimUseCases(ClaimOverview):
 
     # Receipts
 
-    async def acknowledge(self, queue: Queue, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    async def acknowledge(
+        self, queue: Queue, receipts: Sequence[ClaimReceipt], results: Mapping[ClaimReceipt, JobResult] | None = None
+    ) -> list[Settlement]:
         """Acknowledges messages: they will not be delivered any more. Returns the results in the receipts' order.
 
         Args:
             queue: A row that the caller is authorized for.
             receipts: Of this queue. Number 0 names a message, whichever caller has claimed it.
+            results: What some of the jobs have returned; not very many, because each is a write of the store. A queue
+                without ``result_ttl`` keeps none.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
             InvalidRequest: The queue has no such partition.
             StoreUnavailable: ``outcome`` tells if some may have been acknowledged.
         """
+        if results:
+            await self._keep_results(queue, results)
         return await self._settle(queue, "acknowledge", receipts)
+
+    async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
+        """Writes the results of deliveries that are the last ones, before they are acknowledged."""
+        if not queue.result_ttl:
+            return
+        now = self._store.claim_now() / 1000
+        settled = await self._settle(queue, "verify", list(results))
+        valid = [each.receipt for each in settled if each.status is ReceiptStatus.DONE]
+        await self._side_by_side(
+            [partial(self._results.acknowledged, queue, receipt, results[receipt], now) for receipt in valid]
+        )
+
+    async def _side_by_side(self, writes: Sequence[Callable[[], None]]) -> None:
+        """Makes blocking calls in a few threads."""
+
+        def run(lane: Sequence[Callable[[], None]]) -> None:
+            for write in lane:
+                write()
+
+        lanes = [writes[first::LANES] for first in range(min(LANES, len(writes)))]
+        await asyncio.gather(*(self.core.in_thread(partial(run, lane)) for lane in lanes))
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; 0 releases them. The rest is as for :meth:`acknowledge`.
@@ -406,71 +459,6 @@ class ClaimUseCases(ClaimOverview):
             self._logs.add((queue.qid, number), request)
         return await answers(requests)
 
-    # Acts of operators
-
-    async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Ends a message that waits, rests or is delayed; asks the worker of a claimed one to stop.
-
-        A claimed message is not delivered again: its worker learns of that when it renews the claim.
-
-        Args:
-            queue: A row that the caller is authorized for.
-            partition: Its number; without one it is the one that has the message.
-            position: The message.
-
-        Raises:
-            ClaimsRefused: The queue's consistency level does not allow claims.
-            MessageNotFound: There is no such message.
-            TooManyClaims: The partition remembers too many messages above its cursor.
-        """
-        location = await self._locate(queue, partition, position)
-        standing, number = await self._act(queue, location, cancel)
-        if standing == "delayed":
-            await self.core.in_thread(partial(self._store.delete, queue, [location]))
-            standing, number = await self._act(queue, location, cancel)  # Meanwhile it may have become due.
-        if standing == "delayed":
-            return "removed"
-        if standing == "removed":
-            why = Attempt(number=number, at=self._store.claim_now() / 1000, error=CANCELLED, text="by an operator")
-            await self.core.in_thread(partial(self._attempts.note, queue, *location, why))
-        return standing
-
-    async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Makes a message deliverable at once that rests or is delayed. Raises as :meth:`cancel`.
-
-        Raises:
-            InvalidRequest: It is delayed, and the queue keeps keys.
-        """
-        location = await self._locate(queue, partition, position)
-        standing, _ = await self._act(queue, location, hasten)
-        return standing
-
-    async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
-        """Returns where a message is stored, or outstanding; raises ``MessageNotFound``."""
-        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
-        self.check(queue, numbers)
-        places = [(number, position) for number in numbers]
-        for message in await self.core.in_thread(partial(self._store.fetch, queue, places)):
-            return message.partition, position
-        # A worker may have a message that was deleted since.
-        outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)
-        for number in filter(outstanding.get, numbers):
-            return number, position
-        raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
-
-    async def _act(
-        self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
-    ) -> tuple[JobStanding, int]:
-        number, position = location
-        request = JobRequest(queue, act, ClaimReceipt(number, *position))
-        standing, entry = (await self._ask(queue, {number: request}))[number]
-        if standing == "refused" and queue.keeps_keys and act is hasten:
-            text = f"Is delayed, and queue {queue.name!r} delivers by keys: it waits until it is due"
-            raise InvalidRequest({"id": text})
-        if standing == "refused":
-            raise too_many(number)
-        return standing, entry
-
     # Names
 
     async def supersede(self, queue: Queue, location: Location) -> None:
@@ -499,6 +487,26 @@ class ClaimUseCases(ClaimOverview):
         turn: MoveTurn = found[partition]
         return turn
 
+    # Expired messages
+
+    async def keep(self, queue: Queue) -> None:
+        """Marks the logs of a queue: readers have to see messages that have ended."""
+        self.check(queue)
+        numbers = range(1, queue.partitions + 1)
+        await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep) for number in numbers})
+
+    async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn:
+        """Makes dead letters of expired messages of a partition, from ``start`` on.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            QueueChanged: ``queue`` is out of date.
+        """
+        self.check(queue, [partition])
+        request = ExpiryRequest(queue, self._store.claim_time(), self._timing.margin, start)
+        turn: ExpiryTurn = (await self._ask(queue, {partition: request}))[partition]
+        return turn
+
     # Whole queues
 
     async def release_all(self, queue: Queue) -> None:
@@ -517,6 +525,10 @@ class ClaimUseCases(ClaimOverview):
             return look(state, self._timing.expired(self._store.claim_now()))
 
         return await self._ask(queue, {number: StateQuery(queue, seen) for number in numbers})
+
+
+async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+    """Is replaced by the service."""
 
 
 def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:

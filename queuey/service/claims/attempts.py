@@ -116,9 +116,14 @@ def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Po
         attempts.note(queue, partition, position, lapse)
 
 
-def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
+def piece_of(partition: int, position: Position) -> int:
+    """Returns the piece of the ledger in which a message's record stands."""
     named = f"{partition} {position[0]} {position[1]}".encode()
-    return f"attempts {queue.qid:x}", int.from_bytes(blake2b(named, digest_size=8).digest()) >> 1
+    return int.from_bytes(blake2b(named, digest_size=8).digest()) >> 1
+
+
+def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
+    return f"attempts {queue.qid:x}", piece_of(partition, position)
 
 
 def _read(value: bytes | None, partition: int, position: Position) -> Known:

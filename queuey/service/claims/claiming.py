@@ -28,6 +28,7 @@ from queuey.service.claims.requests import (
     outcome_of,
     too_late,
 )
+from queuey.service.claims.results import JobResult
 from queuey.service.core import GivenUp
 
 AVOIDED = 1.0
@@ -70,12 +71,14 @@ class PiggybackedAck(msgspec.Struct):
     Attributes:
         receipts: Of the queue that is claimed from.
         texts: The receipts as the caller wrote them, for its answer.
+        results: What some of these jobs have returned.
         settled: The results, in the same order; None: not known yet.
         in_doubt: Some may have been acknowledged, so an error of the request has the outcome ``unknown``.
     """
 
     receipts: Sequence[ClaimReceipt] = ()
     texts: Sequence[str] = ()
+    results: Mapping[ClaimReceipt, JobResult] = {}
     settled: list[Settlement] | None = None
     in_doubt: bool = False
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import MOST_IDS
+from queuey.claims.expiry import EndedMessages, split_ended
 from queuey.claims.order import Waiting, ended_in_order, free_in_order, freed_by, key_of
 from queuey.claims.places import ClaimLimits, LikelyPlaces, limited_key_of, limits_of
 from queuey.claims.state import MOST_OUTSTANDING, ClaimTiming, State
@@ -15,7 +18,7 @@ from queuey.errors import QueueyError
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service.claims.follow_ups import most_deliveries
-from queuey.service.claims.move_turns import MoveRequest
+from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import PAGE, Candidates, OrderedScanner, Scanner, ScanResult, Wish
 from queuey.service.core import Core
@@ -117,6 +120,7 @@ class Finder:
         waiting: In an ordered queue: messages that wait for others of their keys.
         claim_limits: Max live claims; None if there is no limit.
         max_deliveries: Max deliveries of a message; 0 if there is no limit.
+        keeps: Reads show messages that have ended.
     """
 
     def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming, limits: Limits) -> None:
@@ -132,6 +136,9 @@ class Finder:
         self.waiting: Waiting | None = None
         self.claim_limits: ClaimLimits | None = None
         self.max_deliveries = 0
+        self.keeps = False
+        self._read_at = 0
+        """When the last read began (ticks), in a log that keeps messages that have ended."""
 
     def use(self, row: Queue) -> None:
         """Chooses what a queue requires. Its kind never changes, and neither does whether it keeps keys."""
@@ -149,6 +156,7 @@ class Finder:
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls; ``taken`` are all requests of the next entry."""
+        self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_now()
@@ -156,7 +164,7 @@ class Finder:
         numbers = [request.poll.limit for request in polls]
         wanted, of_a_key = min(MOST_IDS, sum(numbers)), max(numbers)
         left = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
-        found = Candidates(by_key=self.ordered is not None, covers=state.covers.version)
+        found = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps)
         found.full = len(state.outstanding) >= MOST_OUTSTANDING
         places = None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _ending(taken))
         if places is not None and (wanted := min(wanted, places.of_all)) <= 0:
@@ -185,12 +193,24 @@ class Finder:
         found.scan = await self.ordered.scan(state, wish)
         return found
 
-    async def gather(self, state: State, move: MoveRequest) -> None:
-        """Reads messages that a move may take."""
+    def _begin(self, state: State) -> None:
+        """Chooses what reads show, by the log: expired messages may be there after the queue has dropped its option."""
+        self.keeps = state.keeps
+        self.scanner.split_ended = self._split_ended if state.keeps else None
+
+    def _split_ended(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
+        # By the time of the read: a row that was there some seconds after its end is that of a kept message.
+        return split_ended(messages, ended, self._read_at, self._timing.margin)
+
+    async def gather(self, state: State, request: ReadingRequest) -> None:
+        """Reads the messages of a request that is alone in its entry."""
+        self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         expired = self._timing.expired(self._store.claim_now())
-        await move.gather(state, expired, self._partition, self.fetch, self.read, self.scanner.split)
+        live = self.scanner.live
+        await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
+        self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
     async def _find_ended(
         self, state: State, found: Candidates, all_ended: Callable[[int], list[Position]], wanted: int, left: int
@@ -217,7 +237,8 @@ class Finder:
                 some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = await self.fetch(some)
                 there = {message.position for message in messages}
-                found.again += (kept := [message for message in messages if message.position not in doubt])
+                live = self.scanner.live(messages, found.ended)
+                found.again += (kept := [message for message in live if message.position not in doubt])
                 found.dead += [place for place in sorted(there & doubt) if place < horizon]
                 # One that is not seen above the horizon may be on its way.
                 found.gone += [place for _, place in some if place not in there and place < horizon]
@@ -233,12 +254,16 @@ class Finder:
         return self.scanner.passed(state, scan) if self.ordered is None else self.ordered.moved
 
     async def fetch(self, places: Sequence[Location]) -> list[Message]:
-        return await self._core.in_thread(partial(self._store.fetch, self.row, places))
+        if self.keeps:
+            self._read_at = self._store.claim_time()
+        return await self._core.in_thread(partial(self._store.fetch, self.row, places, kept=self.keeps))
 
     async def read(self, part: Slice) -> Page:
-        row = self.row
-        begin = partial(self._store.begin_read, row, part)
-        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [part])[0])
+        row, rows = self.row, part
+        if self.keeps:
+            self._read_at, rows = self._store.claim_time(), replace(part, kept=True)
+        begin = partial(self._store.begin_read, row, rows)
+        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [rows])[0])
         return page
 
 

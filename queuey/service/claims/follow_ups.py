@@ -6,6 +6,7 @@ one does the work. Doing it twice has the same effect as once.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from math import inf
 
 import msgspec
 
-from queuey import deadletters
+from queuey import deadletters, ids
 from queuey.claims.covers import place_in
 from queuey.claims.state import LastDelivery, State
 from queuey.deadletters import Attempt, Cause
@@ -23,6 +24,7 @@ from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service.claims.attempts import Attempts, note_lapsed
+from queuey.service.claims.results import EXPIRED, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -33,6 +35,8 @@ MOST_LETTERS = 50
 """Max dead letters that are published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
 """The class of error of dead letters that claims make."""
+AT_ONCE = 8
+"""Max threads that publish expired messages."""
 KEPT = 7 * 86_400
 """Number of seconds for which the key of a dead letter is remembered; one that is published again later may lie
 there twice."""
@@ -147,11 +151,14 @@ class FollowUpRunner:
         if not letters:
             return []
         now = self._store.claim_now() / 1000
-        work = partial(publish, self._store, queue, self._partition, letters, gone_below, now)
-        sent, failed = await self._core.in_thread(work)
-        if failed:
+        work = partial(publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps)
+        # One after another is too slow where very many expire at once.
+        parts = [dict(islice(letters.items(), at, None, AT_ONCE)) for at in range(min(AT_ONCE, len(letters)))]
+        parts = parts if state.keeps else [dict(letters)]
+        results = await asyncio.gather(*(self._core.in_thread(partial(work, part)) for part in parts))
+        if any(failed for _, failed in results):
             self.known.put_off(state, self._core.boottime())
-        return sent
+        return [position for sent, _ in results for position in sent]
 
     async def note_lapsed(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
         """Records expired claims of workers that have a name."""
@@ -166,32 +173,53 @@ def most_deliveries(queue: Queue) -> int:
 
 
 def publish(
-    store: Store, queue: Queue, partition: int, letters: Letters, gone_below: Position, now: float
+    store: Store,
+    queue: Queue,
+    partition: int,
+    letters: Letters,
+    *,
+    gone_below: Position,
+    now: float,
+    kept: bool = False,
 ) -> tuple[list[Position], bool]:
     """Publishes dead letters, until that fails.
 
     Args:
         store: Has all queues.
-        queue: Of the messages.
+        queue: Has the messages.
         partition: Of the messages.
         letters: The messages to publish.
         gone_below: A message that is not seen below this is not there any more.
         now: Seconds since 1970.
+        kept: Messages that have ended are there.
 
     Returns:
         Those that are published, or are not there any more; and whether it has failed.
     """
     done: list[Position] = []
+    results = Results(store)
     try:
-        messages = store.fetch(queue, [(partition, position) for position in letters])
+        messages = store.fetch(queue, [(partition, position) for position in letters], kept=kept)
         attempts = Attempts(store).of(queue, partition, [message.position for message in messages])
         there = {message.position for message in messages}
-        done += [position for position in letters if position not in there and position < gone_below]
+        for position in letters:
+            if position not in there and position < gone_below:
+                if queue.result_ttl:
+                    results.ended(queue, partition, position, "expired", now)
+                done.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
+            if not name:  # It was cancelled.
+                results.ended(queue, partition, message.position, "removed", now)
+                if queue.on_ack == "delete":
+                    store.delete(queue, [(partition, message.position)])
+                done.append(message.position)
+                continue
             known = attempts.get(message.position)
             letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
             _put(store, queue, name, (partition, message.position), letter)
+            if queue.result_ttl:
+                results.failed(queue, partition, message.position, letter, now)
             done.append(message.position)
     except QueueyError:
         return done, True
@@ -236,10 +264,13 @@ def _has_place(store: Store, queue: Queue, target: Queue, location: Location, le
 def letter_of(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
-    """Returns a message as a dead letter, for the reason of its last attempt if that is known."""
+    """Returns a message as a dead letter, for the reason of its last attempt if that is known, or as an expired one."""
     error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
     if attempts:
         error, text = attempts[-1].error, attempts[-1].text
+    if message.expires <= ids.seconds_to_ticks(now):
+        last = f"the last attempt failed with {error}: {text}" if attempts else f"delivered {deliveries} times"
+        error, text = EXPIRED, f"not done before its TTL ended; {last}"
     cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=tuple(attempts))
     dead = deadletters.dead_letter_of(message, queue.name, cause)
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
 from queuey import ids
 from queuey.claims.covers import ScanDuplicates
 from queuey.claims.drafts import MOST_IDS, EntryDraft
+from queuey.claims.expiry import EndedMessages
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
-from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.deadletters import queue_for
+from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates
+from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 
 CHUNK = MOST_IDS
 """Max messages of a chunk."""
@@ -72,46 +76,94 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
     blocked: bool = False
 
 
-class MoveRequest(Request):
-    """Adds messages to a move's chunk. It is alone in its entry. The result is a :class:`MoveTurn`."""
+class Sources(NamedTuple):
+    """What a :class:`ReadingRequest` reads with.
 
-    __slots__ = ("_complete", "_found", "_gone", "_order", "chain", "copies", "horizon", "passed")
+    Attributes:
+        partition: Its number.
+        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        split: In a dedup queue.
+        split_ended: In a log that keeps messages that have ended.
+    """
 
-    def __init__(self, queue: Queue, order: MoveOrder) -> None:
+    partition: int
+    expired: int
+    fetch: Fetch
+    read: Read
+    split: SplitDuplicates | None
+    split_ended: SplitEnded
+
+    async def firsts(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        """Leaves out copies."""
+        return messages if self.split is None else await self.split(state, copies, messages)
+
+
+class ReadingRequest(Request):
+    """A request that reads messages for itself, and is alone in its entry."""
+
+    __slots__ = ("chain", "copies", "ended", "horizon", "passed")
+
+    def __init__(self, queue: Queue) -> None:
         super().__init__(queue, MOST_IDS)
-        self._order = order
         self._begin()
 
     def _begin(self) -> None:
-        self._found: list[Message] = []
-        self._gone: list[Position] = []
-        self._complete = False
         self.chain = ContiguousRead()
         """Contiguous reads from the cursor, up to the horizon."""
         self.copies = ScanDuplicates()
         """Found in a dedup queue, and not to be moved."""
+        self.ended = EndedMessages()
+        """In a log that keeps them."""
         self.horizon: Position = FIRST
-        """Of the first read."""
+        """The horizon of the first read."""
         self.passed = 0
         """Messages that the cursor passes."""
 
     @property
     def below(self) -> Position:
+        """Upper bound of the messages."""
+        return LAST
+
+    @abstractmethod
+    async def gather(self, state: State, sources: Sources) -> None:
+        """Reads messages."""
+
+    def expire(self, draft: EntryDraft) -> None:
+        """Gives up the messages that have ended."""
+        draft.expire(self.ended, queue_for(self.queue.name, self.queue.dead_letter))
+
+
+class MoveRequest(ReadingRequest):
+    """Adds messages to a move's chunk. The result is a :class:`MoveTurn`."""
+
+    __slots__ = ("_complete", "_found", "_gone", "_order")
+
+    def __init__(self, queue: Queue, order: MoveOrder) -> None:
+        self._order = order
+        super().__init__(queue)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._found: list[Message] = []
+        self._gone: list[Position] = []
+        self._complete = False
+
+    @property
+    def below(self) -> Position:
         return self._order.below
 
-    async def gather(
-        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, split: SplitDuplicates | None
-    ) -> None:
-        """Reads messages that may be taken: below the horizon, so that none can be undone any more."""
+    async def gather(self, state: State, sources: Sources) -> None:
+        # Only below the horizon: there no message can be undone any more.
+        expired = sources.expired
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
-        fresh, bound, reached = await self._scan(state, partition, read, split)
+        fresh, bound, reached = await self._scan(state, sources)
         ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
-        again, fetched = await self._fetch_again(ended, partition, fetch)
+        again, fetched = await self._fetch_again(ended, sources)
         found = sorted(again + fresh, key=lambda message: message.position)
         self._found = list(_limited(found))
-        self._complete = reached and fetched == len(ended) and len(self._found) == len(found)
+        self._complete = reached and fetched == len(ended) and len(self._found) == len(found) and not self.ended.all
 
     def _is_too_early(self, expired: int) -> bool:
         """Returns whether a copy that this move would take may still be posted: then its covers would hide too few."""
@@ -125,9 +177,7 @@ class MoveRequest(Request):
             return move is None or not move.chunk
         return not move.ended and move.chunk in {0, self._order.moved}
 
-    async def _scan(
-        self, state: State, partition: int, read: Read, split: SplitDuplicates | None
-    ) -> tuple[list[Message], Position, bool]:
+    async def _scan(self, state: State, sources: Sources) -> tuple[list[Message], Position, bool]:
         """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
         below, horizon = self._order.below, self.horizon
         lower = ids.following(state.cursor)
@@ -135,31 +185,33 @@ class MoveRequest(Request):
         for _ in range(MOST_PAGES):
             if lower >= below:
                 return fresh, below, True
-            page = await read(Slice(partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True))
+            chunk = Slice(sources.partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True)
+            page = await sources.read(chunk)
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
             new = [one for one in page.messages if one.position < horizon and not state.is_known(one.position)]
-            fresh += new if split is None else await split(state, self.copies, new)
+            fresh += sources.split_ended(await sources.firsts(state, self.copies, new), self.ended)
+            self.ended.saw_live(fresh)
             lower = page.next or lower
             self.chain.bound = min(horizon, lower)
             if not page.more:
                 return fresh, min(horizon, below), self._order.exact or horizon >= below
             if len(fresh) >= CHUNK or bytes_of(fresh) >= CHUNK_BYTES:
                 break
-            if len(self.copies.hidden) >= MOST_COPIES:
+            if len(self.copies.hidden) >= MOST_COPIES or self.ended.are_many:
                 break
         return fresh, self.chain.bound, False
 
-    async def _fetch_again(self, places: list[Position], partition: int, fetch: Fetch) -> tuple[list[Message], int]:
+    async def _fetch_again(self, places: list[Position], sources: Sources) -> tuple[list[Message], int]:
         """Reads messages whose claims have ended, as many as fit; returns them, and the number of positions tried."""
         again: list[Message] = []
         weight = at = 0
         while at < len(places) and len(again) < CHUNK and weight < CHUNK_BYTES:
             some = places[at : at + FETCHED]
-            messages = await fetch([(partition, place) for place in some])
+            messages = await sources.fetch([(sources.partition, place) for place in some])
             there = {message.position for message in messages}
-            again += messages
+            again += sources.split_ended(messages, self.ended)
             weight += bytes_of(messages)
             self._gone += [place for place in some if place not in there]
             at += len(some)
@@ -176,6 +228,7 @@ class MoveRequest(Request):
         if may:
             draft.drop(self._gone)
             taken = draft.take(order.move, self._found)
+            self.expire(draft)
         delete = self.queue.on_ack == "delete"
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=delete)
         # With an entry full of copies that are to be deleted, the cursor may not have passed all of them.

@@ -40,7 +40,7 @@ from queuey.ids import Position
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.service.claims.finding import Duplicates, Finder
 from queuey.service.claims.follow_ups import FollowUpRunner, LogCompaction, SnapshotPolicy
-from queuey.service.claims.move_turns import MoveRequest
+from queuey.service.claims.move_turns import ReadingRequest
 from queuey.service.claims.requests import (
     ClaimTotals,
     ClaimUndecided,
@@ -203,7 +203,7 @@ class PartitionLog:
             polls = [] if is_paused else polls_of(taken)
             if polls and candidates is None:
                 candidates = await self._finder.find(state, taken, polls)
-            if isinstance(taken[0], MoveRequest):
+            if isinstance(taken[0], ReadingRequest):
                 await self._finder.gather(state, taken[0])
             self._line.join(taken, state.number)
             chosen = self._core.boottime()
@@ -280,7 +280,7 @@ class PartitionLog:
 
     def _is_of_use(self, state: State, found: Candidates | None) -> bool:
         """Returns whether candidates still have messages to deliver, after another process has written an entry."""
-        if found is None or found.by_key or found.covers != self.state.covers.version:
+        if found is None or found.by_key or found.covers != self.state.covers.version or found.keeps != state.keeps:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
             return True
@@ -292,6 +292,7 @@ class PartitionLog:
         finder, now = self._finder, self._store.claim_now()
         covers = None if finder.duplicates is None else self._covers(finder.duplicates, taken[0], candidates, now)
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
+        draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
         for request in taken:
             if not request.enter():
@@ -300,7 +301,7 @@ class PartitionLog:
                 polls.append(request.poll)
             else:
                 request.edit(draft)
-        if isinstance(taken[0], MoveRequest):
+        if isinstance(taken[0], ReadingRequest):
             return draft, taken[0].passed
         if candidates is None:
             return draft, 0
@@ -309,12 +310,14 @@ class PartitionLog:
         if candidates.dead:
             draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
         draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
+        for ended in (candidates.ended, candidates.scan.ended) if candidates.keeps else ():
+            draft.expire(ended, queue_for(queue.name, queue.dead_letter))
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
 
     def _covers(self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int) -> CoverDraft:
         """Begins the next entry's changes of covers."""
-        if isinstance(first, MoveRequest):
+        if isinstance(first, ReadingRequest):
             return duplicates.draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
         return duplicates.draft(self.state, copies, self._finder.scanner.horizon, now)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.claims.covers import MOST_UNCONFIRMED, ScanDuplicates
 from queuey.claims.drafts import MOST_IDS
+from queuey.claims.expiry import EndedMessages
 from queuey.claims.order import MOST_WAITING, Waiting
 from queuey.claims.state import MOST_ABOVE, State
 from queuey.ids import FIRST, LOW_MIN, Position
@@ -47,6 +48,8 @@ Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
 Read = Callable[[Slice], Awaitable[Page]]
 SplitDuplicates = Callable[[State, ScanDuplicates, list[Message]], Awaitable[list[Message]]]
 """Returns messages that may be delivered, and records the others, which are copies in a dedup queue."""
+SplitEnded = Callable[[list[Message], EndedMessages], list[Message]]
+"""Returns messages that have not ended, and records the others, in a log that keeps them."""
 
 
 class ContiguousRead(msgspec.Struct):
@@ -79,7 +82,8 @@ class ScanResult(msgspec.Struct):
         ahead: Positions of the forward part, ascending.
         end: Where that part was cut short; None: it reached its end.
         copies: Found in a dedup queue.
-        stopped: There were very many copies.
+        ended: Messages that have ended, in a log that keeps them.
+        stopped: There were very many copies, or messages that have ended.
         full: Nothing above the horizon was read, because too much is remembered.
     """
 
@@ -91,6 +95,7 @@ class ScanResult(msgspec.Struct):
     ahead: list[Position] = []
     end: Position | None = None
     copies: ScanDuplicates = msgspec.field(default_factory=ScanDuplicates)
+    ended: EndedMessages = msgspec.field(default_factory=EndedMessages)
     stopped: bool = False
     full: bool = False
 
@@ -122,6 +127,8 @@ class Candidates(msgspec.Struct):
         scan: Result of a scan.
         full: Nothing new was searched, because there are too many claims.
         covers: The version of the covers by which copies were found.
+        keeps: Reads have shown messages that have ended.
+        ended: Messages that have ended, and whose claims have ended.
         unread: Further claims have ended, whose messages were not read.
         by_key: They are of a queue that keeps keys. Then they are of use only for the state by which they were read:
             others of their keys may have been given since. And in an ordered queue a message that another process has
@@ -130,9 +137,11 @@ class Candidates(msgspec.Struct):
 
     by_key: bool
     covers: int
+    keeps: bool = False
     again: list[Message] = []
     gone: list[Position] = []
     dead: list[Position] = []
+    ended: EndedMessages = msgspec.field(default_factory=EndedMessages)
     scan: ScanResult = msgspec.field(default_factory=ScanResult)
     full: bool = False
     unread: bool = False
@@ -155,6 +164,7 @@ class Scanner:
     Attributes:
         horizon: The highest horizon of a read: below it, a message that was not seen does not exist.
         split: Separates messages from copies, in a dedup queue.
+        split_ended: Separates live messages from expired ones, in a log that keeps these.
     """
 
     def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int, read: Read) -> None:
@@ -167,6 +177,11 @@ class Scanner:
         self._looked_back = 0.0
         self.horizon: Position = FIRST
         self.split: SplitDuplicates | None = None
+        self.split_ended: SplitEnded | None = None
+
+    def live(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
+        """Returns messages that have not ended, and records the others."""
+        return messages if self.split_ended is None else self.split_ended(messages, ended)
 
     async def scan(self, state: State, now: int, wanted: int, max_bytes: int) -> ScanResult:
         """Reads messages until there are enough.
@@ -185,20 +200,23 @@ class Scanner:
             await self.look()
         left: Slice | None = None
         boot = self._boottime() if front > first else 0.0
-        if first < (certain := min(front, self.horizon)) and boot >= self._chain_at:
+        full = _is_full(state)
+        if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps)):
             past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered the cursor must move, whoever waits for it.
             most = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
             left = await self._look_again(state, found, past, most)
             if found.chain.bound >= certain and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
-            if found.has_enough:
+            # Messages that have ended hold the cursor up: more is delivered once some of them are dead letters.
+            found.full = full and bool(found.ended.all)
+            found.stopped = found.stopped or found.full
+            if found.has_enough or found.full:
                 return found
         lower = front
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
             self._looked_back = boot
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
-        full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
         upper = self.horizon if full else ids.LAST
         # Above the front most messages are new. There is no tighter bound of bytes, because a store may ask for as many
         # rows at a time as fit if each is of the longest.
@@ -233,6 +251,9 @@ class Scanner:
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions)
+            if new and self.split is None and self.split_ended is not None:
+                unknown = [message for message in page.messages if message.position in new]
+                new = {message.position for message in self.split_ended(unknown, found.ended)}
             end = min(new, default=page.next or part.lower)
             found.chain.saw(page, positions[: bisect_left(positions, end)], end)
             part = replace(part, lower=end)
@@ -242,7 +263,8 @@ class Scanner:
                 return None
             if not page.more:
                 return None
-            if len(found.chain.seen) >= most:
+            if len(found.chain.seen) >= most or found.ended.are_many:
+                found.stopped = found.ended.are_many
                 break
         return part
 
@@ -271,10 +293,12 @@ class Scanner:
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in unknown]
             if self.split is not None:
                 fresh = await self.split(state, found.copies, fresh)
+            fresh = self.live(fresh, found.ended)
+            found.ended.saw_live(fresh)
             found.add(fresh)
             if not page.more or found.has_enough:
                 return
-            if len(found.copies.hidden) >= MOST_COPIES:
+            if len(found.copies.hidden) >= MOST_COPIES or found.ended.are_many:
                 found.stopped = True
                 return
             part = replace(part, lower=end, limit=PAGE)
@@ -283,7 +307,7 @@ class Scanner:
         """Moves the front up to the first message of the scan that was not delivered; returns whether it is higher."""
         before = self._front
         for position in found.ahead:
-            if not state.is_known(position) and position not in found.copies.hidden:
+            if not (state.is_known(position) or position in found.copies.hidden or position in found.ended.all):
                 self._front = position
                 break
         else:
@@ -295,6 +319,10 @@ class Scanner:
         """Moves the front over messages that another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
+
+
+def _is_full(state: State) -> bool:
+    return len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -360,7 +388,10 @@ class OrderedScanner:
             await self._read_on(state, scan, wish)
         self.moved = scan.stopped or waiting.front > front
         scan.fresh.sort(key=lambda message: message.position)
-        scan.chain = self._chain(state, {message.position for message in scan.fresh})
+        scan.chain = self._chain(state, {message.position for message in scan.fresh} | scan.ended.all.keys())
+        if scan.ended.all:
+            live = (position for position in waiting.ascending(state) if position not in scan.ended.all)
+            scan.ended.first_live = next(live, ids.LAST)
         return scan
 
     def _begin(self, state: State) -> Position:
@@ -389,12 +420,13 @@ class OrderedScanner:
             some = left[: max(1, (wish.max_bytes - scan.size) // longest)]
             messages = await self._fetch([(self._partition, position) for position in some])
             have.update(message.position for message in messages)
-            scan.fresh += messages
-            scan.size += bytes_of(messages)
+            live = self._scanner.live(messages, scan.ended)
+            scan.fresh += live
+            scan.size += bytes_of(live)
             # All of them lie below a horizon, so what is not there will not come back.
             gone = [position for position in some if position not in have]
             self.waiting.drop(gone)
-            if gone:
+            if gone or len(live) < len(messages):
                 most, times = min(MOST_IDS, 2 * most), 2 * times
         scan.stopped = True
 
@@ -444,11 +476,15 @@ class OrderedScanner:
     ) -> None:
         """Adds messages to the waiting ones, and picks those whose turn has come."""
         waiting = self.waiting
+        self._scanner.live([one for one in messages if not state.is_known(one.position)], scan.ended)
         for message in messages:
             position = message.position
             if state.is_known(position):
                 continue
             key = wish.key_of(message)
+            if position in scan.ended.all:
+                waiting.add(position, key)
+                continue
             is_next = not wish.in_order or waiting.count(key) == picked[key]
             waiting.add(position, key)
             if is_next and picked[key] < wish.free(key) and not scan.has_enough:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -43,7 +43,7 @@ from queuey.errors import (
     StoreClosed,
 )
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, NewMessage, PostKey, Queue
+from queuey.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.move_turns import FETCHED, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress
@@ -169,7 +169,8 @@ class _Partition(PartitionMove):
         def fetch(queue: Queue) -> list[Message]:
             locations = [(self.number, place) for place in places]
             steps = range(0, len(locations), FETCHED)
-            return [one for at in steps for one in self._move.store.fetch(queue, locations[at : at + FETCHED])]
+            fetch = partial(self._move.store.fetch, queue, kept=queue.on_expiry == "dead-letter")
+            return [one for at in steps for one in fetch(locations[at : at + FETCHED])]
 
         return await self._move.in_source(fetch)
 
@@ -178,6 +179,7 @@ class _Partition(PartitionMove):
 
     async def delete(self, places: list[Position]) -> None:
         locations = [(self.number, place) for place in places]
+        await self._move.record_moved(locations)
         await self._move.in_source(lambda queue: self._move.store.delete(queue, locations))
 
 
@@ -300,6 +302,13 @@ class ActiveMove:
                 return turn
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
+    async def record_moved(self, places: list[Location]) -> None:
+        """Records the end of jobs in a source that keeps results."""
+        queue = await self.core.in_thread(self._source)
+        if queue.result_ttl:
+            queue = await self.core.in_thread(partial(self._source, fresh=True))
+            await self._claims.jobs.record_moved(queue, places)
+
     async def in_source(self, call: Callable[[Queue], T]) -> T:
         def on_source() -> T:
             queue = self._source()
@@ -313,13 +322,26 @@ class ActiveMove:
         return await self.core.in_thread(on_source)
 
     def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
-        """Posts a chunk once; its messages keep the rest of their TTL."""
+        """Posts a chunk once; its messages keep the rest of their TTL.
+
+        Those that have expired since they were taken are dropped, unless the source makes dead letters of such: then
+        they arrive, and the target decides.
+        """
         now = self.store.now()
+        source = self._row(self.move.source, self.move.source_qid, fresh=False)
+        takes_all = source is not None and source.on_expiry == "dead-letter"
         to = self._target()
+        keeps = to.on_expiry == "dead-letter"
         items = [
-            NewMessage(one.body, place_in(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
+            NewMessage(
+                one.body,
+                place_in(one, partition, to),
+                max(1, -(-(one.expires - now) // TICKS_PER_SECOND)),
+                one.meta,
+                kept=keeps,
+            )
             for one in (moved_to(to.name, one) for one in messages)
-            if one.expires > now
+            if takes_all or one.expires > now
         ]
         if not items:
             return after
@@ -329,11 +351,17 @@ class ActiveMove:
         for _ in range(ATTEMPTS):
             target = self._target()
             try:
+                self._rely(target, items, is_stored=False)
                 posted = self.store.append_once(target, items, key, after=after if after > ids.FIRST else None)
+                self._rely(target, items, is_stored=True)
                 return max(position for _, position in posted.locations)
             except QueueChanged:
                 self._target(fresh=True)
         raise StoreBusy(f"Queue {self.move.target!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
+
+    def _rely(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
+        if items[0].kept:
+            self.core.run(self._claims.rely(target, items, is_stored=is_stored))
 
     def _target(self, *, fresh: bool = False) -> Queue:
         queue = self._row(self.move.target, self.move.target_qid, fresh=fresh)

@@ -100,7 +100,7 @@ class BucketIndex:
         self._driver = driver
         self._clock = clock
         self._size = size
-        self._known: Recent[tuple[int, int, bool], BucketLookup] = Recent(
+        self._known: Recent[tuple[int, int, bool, bool], BucketLookup] = Recent(
             clock.boottime, lambda: timing.kept.row_age, size
         )
         self._recorded: OrderedDict[tuple[int, int, Bucket], float] = OrderedDict()
@@ -129,8 +129,9 @@ class BucketIndex:
             await self._driver.ask(Request(statement, values, consistency, further=further))
         for time_bucket in missing:
             _remember(self._recorded, (qid, part, time_bucket), now, self._size)
-        self._known.pop((qid, part, False))
-        self._known.pop((qid, part, True))
+        for descending in (False, True):
+            for kept in (False, True):
+                self._known.pop((qid, part, descending, kept))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
         """Seconds for which a record must be kept: whatever comes to the bucket has expired by then."""
@@ -141,9 +142,9 @@ class BucketIndex:
     # Reading
 
     def cached(
-        self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool
+        self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool, kept: bool = False
     ) -> BucketLookup | None:
-        known = self._known.get((qid, part, descending))
+        known = self._known.get((qid, part, descending, kept))
         if known is None or known.began < since:
             return None
         reaches = known.low < high <= known.high if descending else known.low <= low < known.high
@@ -159,8 +160,13 @@ class BucketIndex:
         consistency: str,
         low_watermarks: bool,
         descending: bool = False,
+        kept: bool = False,
     ) -> list[BucketLookup]:
-        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at."""
+        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at.
+
+        ``kept``: for a read that shows rows of kept messages after their end, which may lie below the low watermark.
+        """
+        low_watermarks = low_watermarks and not kept
         if not wanted:
             return []
         began = self._clock.boottime()
@@ -173,7 +179,7 @@ class BucketIndex:
                 key = (qid, part)
                 known = await self._look_further(began, key, at, low_watermark, consistency, descending=descending)
             weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
-            self._known.put((qid, part, descending), known, began, weight)
+            self._known.put((qid, part, descending, kept), known, began, weight)
             found.append(known)
         return found
 

@@ -76,10 +76,11 @@ class Messages(Begun):
         """
 
     @abstractmethod
-    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
         """Returns the live messages at these ids, in the order asked, missing ones left out.
 
-        No read delay applies and delayed messages are found.
+        No read delay applies and delayed messages are found. ``kept``: so are messages that have ended and whose rows
+        are there.
         """
 
     @abstractmethod

@@ -56,6 +56,10 @@ class Offsets(ABC):
         """
 
 
+LEDGER_TTL = 30 * 86_400
+"""Max seconds for which an entry of the ledger is kept after its last change."""
+
+
 class Ledger(ABC):
     """Notes about pieces of work that may be done again, each changed by compare-and-set. They are kept for 30 days.
 
@@ -75,19 +79,22 @@ class Ledger(ABC):
         """Returns the newest value of a piece that was ever accepted; None: there is none."""
 
     @abstractmethod
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL) -> bytes:
         """Sets the value of a piece if the present one is ``expected`` (None: there is none).
 
-        Returns the value afterwards: ``value``, or that of another caller. Repeating it after an error is safe.
+        Returns the value afterwards: ``value``, or that of another caller. Repeating it after an error is safe. The
+        value is kept for at least ``kept`` seconds, of which more than 30 days do not count.
 
         Raises:
             Conflict: A value was expected and there is none, as after 30 days.
         """
 
 
-def exchange(ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes | None:
+def exchange(
+    ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
+) -> bytes | None:
     """Sets a value as :meth:`Ledger.enter`, and returns None instead of an error if the expected value has expired."""
     try:
-        return ledger.enter(work, piece, value, expected=expected)
+        return ledger.enter(work, piece, value, expected=expected, kept=kept)
     except Conflict:
         return None

@@ -17,7 +17,7 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.slices import estimate, live_windows, lowest_live, read_slice, to_messages
+from queuey.storage.sqlite.slices import estimate, live_windows, lowest_live, read_slice, to_messages, with_kept
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 COUNTED = 10_000
@@ -33,6 +33,7 @@ _FETCH = (
     "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
     "AND expires > ?"
 )
+_FETCH_KEPT = with_kept(_FETCH)
 _COUNT = (
     "SELECT count(*) FROM (SELECT 1 FROM messages "
     "WHERE queue_partition = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? LIMIT ?)"
@@ -87,14 +88,15 @@ class SqliteMessages(Scanning, KeyedPosts):
 
         self._db.writer.perform(work, weight=len(locations) * body_bytes(item.body))
 
-    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
         found: list[Message] = []
+        query = _FETCH_KEPT if kept else _FETCH
         now = self._db.clock()
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             for partition, position in locations:
                 if 0 < partition <= queue.partitions:
-                    row = connection.execute(_FETCH, (queue.qid << 8 | partition, *position, now)).fetchall()
+                    row = connection.execute(query, (queue.qid << 8 | partition, *position, now)).fetchall()
                     found += to_messages(row, partition)
         return found
 

@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.errors import NameChanged
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Location, Named, NewMessage, Queue, body_bytes
+from queuey.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue, body_bytes
 from queuey.storage import items as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection
@@ -74,7 +74,8 @@ def _write(
     if item is not None:
         [position] = transaction.append(Append(queue, [item]))
         location = item.partition, position
-        expires = max(expires, position[0] + item.ttl * TICKS_PER_SECOND)
+        row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
+        expires = max(expires, position[0] + row_ttl * TICKS_PER_SECOND)
     version = secrets.randbits(62)
     values = (queue.qid, name, version, content, _encode(location), _encode(replaced), expires)
     transaction.connection.execute(_KEEP, values)

@@ -6,7 +6,7 @@ An entry and a record are a row each, compared and set in one write transaction.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, RecordChanged
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
-from queuey.storage import IDENTITY, Ledger, Offsets, Records, items, offset_changes
+from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
@@ -35,8 +35,9 @@ _SET_OFFSET = (
     "CONFLICT (uid, consumer_group, partition) "
     "DO UPDATE SET ticks = excluded.ticks, low = excluded.low, updated_at = excluded.updated_at"
 )
-LEDGER_KEPT = 30 * 86_400 * TICKS_PER_SECOND
-"""Number of ticks after its last change at which the sweep removes an entry."""
+LEDGER_TICKS = LEDGER_TTL * TICKS_PER_SECOND
+"""Number of ticks after its last change at which the sweep removes an entry; one that is kept for a shorter time has a
+change that lies back."""
 
 _LAST_TICKS = "SELECT last_ticks FROM clock"
 _ENTRY = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
@@ -126,11 +127,18 @@ class SqliteProgress(Offsets, Ledger, Records):
     def identity(self) -> str:
         found = self.entry(IDENTITY, 0)
         if found is None:
-            found = self.enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, changed=TICKS_MAX)
+            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), None, lambda _now: TICKS_MAX)
         return found.decode()
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, changed: int = 0) -> bytes:
-        # ``changed`` counts for the sweep: now, unless it is given.
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL) -> bytes:
+        left_out = max(0, LEDGER_TICKS - round(kept * TICKS_PER_SECOND))
+        return self._enter(work, piece, value, expected, lambda now: now - left_out)
+
+    def _enter(
+        self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
+    ) -> bytes:
+        """Sets a value; ``changed`` returns the time that counts for the sweep."""
+
         def change(transaction: Transaction) -> bytes:
             present = _entry(transaction.connection, work, piece)
             if present != expected:
@@ -138,7 +146,7 @@ class SqliteProgress(Offsets, Ledger, Records):
                     message = f"piece {piece} of {work!r} is not in the ledger any more"
                     raise Conflict(message)
                 return present
-            transaction.connection.execute(_SET_ENTRY, (work, piece, value, changed or transaction.now))
+            transaction.connection.execute(_SET_ENTRY, (work, piece, value, changed(transaction.now)))
             return value
 
         return self._db.writer.perform(change)

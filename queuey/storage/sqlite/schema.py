@@ -3,7 +3,7 @@
 ``messages`` is clustered by (queue and partition, id), so a slice is one seek and a walk. ``qp`` is ``qid << 8 |
 partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
 
-``expiry_windows`` groups the messages of a partition by the time they expire (see
+``expiry_windows`` groups the messages of a partition by the time their rows go (see
 :class:`queuey.storage.sqlite.slices.ExpiryWindow`): it shows what has expired (for the sweep), where a read begins, and
 how many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
 message.
@@ -20,7 +20,14 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 APPLICATION_ID = 0x51554559
 """Code of our files among SQLite databases: ``QUEY``."""
 FORMAT = 2
-UPGRADES = {1: "ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open'"}
+UPGRADES = {
+    1: """
+        ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';
+        ALTER TABLE queues ADD COLUMN result_ttl INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE queues ADD COLUMN on_expiry TEXT NOT NULL DEFAULT 'drop';
+        ALTER TABLE messages ADD COLUMN stored_until INTEGER;
+    """
+}
 """What makes each earlier format the next one."""
 
 TABLES = """
@@ -67,6 +74,8 @@ CREATE TABLE queues (
     max_claimed_per_key INTEGER NOT NULL,
     description TEXT NOT NULL,
     claims TEXT NOT NULL DEFAULT 'open',
+    result_ttl INTEGER NOT NULL DEFAULT 0,
+    on_expiry TEXT NOT NULL DEFAULT 'drop',
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 
@@ -77,14 +86,15 @@ CREATE TABLE messages (
     expires INTEGER NOT NULL,
     body NOT NULL,               -- TEXT or BLOB
     meta BLOB,                   -- msgpack of messages.Meta, NULL for none
+    stored_until INTEGER,        -- of a kept message: ticks after expires; NULL: its row goes when it expires
     PRIMARY KEY (queue_partition, ticks, low)
 ) WITHOUT ROWID;
 
 CREATE TABLE expiry_windows (
     queue_partition INTEGER NOT NULL,
-    expired_by INTEGER NOT NULL,   -- all messages of the window have expired by then
+    expired_by INTEGER NOT NULL,   -- all rows of the window go by then
     message_count INTEGER NOT NULL,
-    first_ticks INTEGER NOT NULL,  -- lowest and highest ticks of ids, and the longest time from id to expiry
+    first_ticks INTEGER NOT NULL,  -- lowest and highest ticks of ids, and the longest time from id to expires
     last_ticks INTEGER NOT NULL,
     longest_ttl INTEGER NOT NULL,
     PRIMARY KEY (queue_partition, expired_by)

@@ -11,17 +11,26 @@ from typing import Any, NamedTuple
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import FRAME, MOST_ESCAPED, Message, Page, Slice, rendered_bytes
+from queuey.messages import FRAME, KEPT_SECONDS, MOST_ESCAPED, Message, Page, Slice, rendered_bytes
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
 
 RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
 """Rows of a partition, from and up to a position, that have not expired."""
+KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
+
+
+def with_kept(query: str) -> str:
+    """Returns a query of live messages as one that also finds kept ones."""
+    return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
+
+
 _ROWS = {
     (bodies, descending): f"SELECT ticks, low, expires, {columns} {RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
     for bodies, columns in ((True, "body, meta"), (False, "'', NULL"))
     for descending, order in ((False, "ASC"), (True, "DESC"))
 }
+_KEPT_ROWS = {order: with_kept(query) for order, query in _ROWS.items()}
 _BESIDE = 64
 """Number of bytes that JSON takes beside the texts of metadata, more than the column has beside them."""
 
@@ -43,7 +52,7 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
     rows: list[Any] = []
     more = False
     if lower < upper and wanted.limit > 0:
-        query = _ROWS[wanted.bodies, wanted.descending]
+        query = (_KEPT_ROWS if wanted.kept else _ROWS)[wanted.bodies, wanted.descending]
         cursor = connection.execute(query, (qp, *lower, *upper, now, wanted.limit))
         rows, more = _bounded(cursor, wanted.limit, wanted.max_bytes if wanted.bodies else sys.maxsize)
     messages = to_messages(rows, wanted.partition)
@@ -56,7 +65,7 @@ def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: in
     if wanted.due:
         upper = min(upper, (horizon, ids.LOW_MIN))
     if lower[0] < now - _RECENT:
-        alive = lowest_live(connection, qp, now)
+        alive = lowest_live(connection, qp, now, kept=wanted.kept)
         lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
     return lower, upper
 
@@ -126,12 +135,13 @@ def live_keys(
 
 
 class ExpiryWindow(NamedTuple):
-    """A part of a partition's messages: those that expire in one span of time.
+    """A part of a partition's messages: those whose rows go in one span of time.
 
-    Its width is a power of two between 1/16 and 1/8 of a message's lifetime, so a partition has few live windows (8 to
-    16 per TTL in use) whatever the TTL, and everything in a window has expired soon after its first message did. A
-    lifetime begins at the message's id, or when it was stored if that was later: an id given by a client may be as old
-    as it likes.
+    A row goes when its message expires, that of a kept one ``KEPT_SECONDS`` later. The width is a power of two between
+    1/16 and 1/8 of a row's lifetime, so a partition has few live windows (8 to 16 per TTL in use) whatever the TTL, and
+    everything in a window is to go soon after its first row. A lifetime begins at the message's id, or when it was
+    stored if that was later: an id given by a client may be as old as it likes. ``span`` is the longest time from an id
+    to the message's end.
     """
 
     until: int
@@ -142,7 +152,7 @@ class ExpiryWindow(NamedTuple):
 
 
 def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow]:
-    """Returns the expiry windows of a partition that may hold live messages, soonest to expire first."""
+    """Returns the expiry windows of a partition that may hold live messages, the soonest to go first."""
     rows = connection.execute(
         "SELECT expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows WHERE "
         "queue_partition = ? AND expired_by > ? ORDER BY expired_by",
@@ -151,13 +161,13 @@ def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow
     return [ExpiryWindow(*row) for row in rows]
 
 
-def lowest_live(connection: Connection, qp: int, now: int) -> int | None:
-    """Returns a tick below which no message of a partition is alive; None if none is alive at all.
+def lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = False) -> int | None:
+    """Returns a tick below which no message of a partition is alive, or with ``kept`` stored; None if none is at all.
 
     A read that begins there skips expired messages that are not swept yet. With one TTL per partition it is exact. The
     minimum is taken inside the database, because delayed messages may make a partition have many windows.
     """
-    row: Any = connection.execute(_LOWEST, (now, qp, now)).fetchone()
+    row: Any = connection.execute(_LOWEST, (now - KEPT_TICKS if kept else now, qp, now)).fetchone()
     lowest: int | None = row[0]
     return lowest
 

@@ -230,8 +230,7 @@ async def _serve(
     # From here on use cases run in this loop, so nothing may begin any before.
     service = app.service
     service.join(identity)
-    service.moves.watch()
-    service.schedules.watch()
+    service.watch()
     connections = Connections(loop, listener, settings.connections, gateway.answer, refusal, certificate)
     loop.add_signal_handler(signal.SIGHUP, connections.reload)
     gateway.sweep.every(1.0, connections.sweep)

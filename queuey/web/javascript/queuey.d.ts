@@ -27,6 +27,60 @@ export interface Stored {
   key: string;
   timestamp: number;
   partition: number;
+  /** What became of the job. */
+  status(options?: CallOptions): Promise<JobInfo>;
+  /** The last state that a worker has set. */
+  state(options?: CallOptions): Promise<unknown>;
+  /** Waits until the job has ended; returns its result, or throws a QueueyError with the job. */
+  result(options?: ResultOptions): Promise<unknown>;
+}
+
+export interface JobInfo {
+  message_id: string;
+  partition: number;
+  status:
+    | "waiting"
+    | "delayed"
+    | "claimed"
+    | "retrying"
+    | "done"
+    | "failed"
+    | "expired"
+    | "removed"
+    | "superseded"
+    | "never_seen"
+    | "unknown";
+  deliveries?: number;
+  worker?: string;
+  /** End of the claim, or of the delay of the release, in seconds since 1970. */
+  expires?: number;
+  /** When it ended, if that is known. */
+  ended?: number;
+  /** Null: it had none. Not there: it is not known any more, or was too large. */
+  result?: unknown;
+  /** Bytes of a result that was too large. */
+  size?: number;
+  /** Seconds for which the queue keeps results, where one is not known any more. */
+  kept?: number;
+  error?: string;
+  text?: string;
+  state?: unknown;
+  state_at?: number | null;
+}
+
+export interface JobOptions extends CallOptions {
+  /** Seconds to wait until one of the jobs has ended. */
+  wait?: number;
+  /** Also show the states that workers have set. */
+  states?: boolean;
+}
+
+/** A job: what `send` has returned, a message, or `[<partition>:]<32 hex digits>`. */
+export type JobPlace = string | Message | Pick<Stored, "key" | "partition">;
+
+export interface ResultOptions extends CallOptions {
+  /** Seconds; by default there is no limit. */
+  timeout?: number;
 }
 
 export interface Right {
@@ -66,10 +120,13 @@ export interface QueueFields {
   backoff?: string | { first?: number; factor?: number; most?: number; jitter?: number };
   dead_letter?: string;
   on_ack?: string;
+  on_expiry?: "drop" | "dead-letter";
   kind?: string;
   max_claimed?: number;
   max_claimed_per_key?: number;
   claims?: "open" | "paused";
+  /** Seconds for which results of jobs are kept; 0: none is. */
+  result_ttl?: number;
   description?: string;
 }
 
@@ -178,6 +235,8 @@ export declare class QueueyError extends Error {
   outcome: string;
   /** Seconds that the service asks to wait. */
   retryAfter: number;
+  /** The job that has no result. */
+  job?: JobInfo;
 }
 
 /** Whether a mark says that a message was read. */
@@ -209,6 +268,12 @@ export declare class Queuey {
   claim(queue: string, options?: ClaimOptions): Promise<ClaimedMessage[]>;
   /** Says that claimed messages are done. */
   acknowledge(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
+  /** Says that a claimed message is done, with the result of its job: any JSON value. */
+  acknowledgeWith(queue: string, message: string | ClaimedMessage, result: unknown): Promise<void>;
+  /** What became of jobs, up to 100; with `wait` it waits until one of them has ended. */
+  jobs(queue: string, jobs: JobPlace | JobPlace[], options?: JobOptions): Promise<JobInfo[]>;
+  /** Waits until a job has ended; returns its result, or throws a QueueyError with the job. Waits share a request. */
+  result(queue: string, job: JobPlace, options?: ResultOptions): Promise<unknown>;
   /** Gives claimed messages back, to be claimed again. */
   release(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
   /** Keeps claims for `ttl` seconds from now on. A job whose result has `cancelled` is to be stopped. */

@@ -50,6 +50,8 @@ export class Queuey {
   #base;
   #options;
   #token = "";
+  /** Waits for jobs, by queue. */
+  #waits = new Map();
 
   /**
    * @param {string} url
@@ -98,7 +100,35 @@ export class Queuey {
     const content = await contentOf(body, options.contentType);
     if (content.isJson) headers["X-Encoding"] = "json";
     const answer = await this.#ask("POST", target, { ...options, headers, body: content.bytes, type: content.type, again: true });
-    return (await answer.json()).messages[0];
+    const stored = { ...(await answer.json()).messages[0] };
+    const methods = {
+      status: async (more) => (await this.jobs(queue, [stored], more))[0],
+      state: async (more) => (await this.jobs(queue, [stored], { ...more, states: true }))[0].state,
+      result: (more) => this.result(queue, stored, more),
+    };
+    for (const [name, value] of Object.entries(methods)) Object.defineProperty(stored, name, { value });
+    return stored;
+  }
+
+  /** What became of jobs, up to 100; with `wait` it waits until one of them has ended. */
+  async jobs(queue, jobs, options = {}) {
+    const { wait, states } = options;
+    const target = `${path(queue)}/jobs/${[jobs].flat().map(placeOf).join(",")}`;
+    return (await (await this.#ask("GET", target, { ...options, query: { wait, states }, again: true })).json()).jobs;
+  }
+
+  /** Waits until a job has ended; returns its result, or throws a QueueyError with the job. Waits share a request. */
+  async result(queue, job, options = {}) {
+    const { timeout } = options;
+    checked(timeout === undefined || typeof timeout === "number", "timeout", timeout, "it is a number of seconds");
+    const key = path(queue);
+    let waits = this.#waits.get(key);
+    if (!waits) {
+      const ask = (places, more) => this.jobs(queue, places, more);
+      waits = new JobWaits(ask, () => this.#waits.delete(key));
+      this.#waits.set(key, waits);
+    }
+    return resultOf(await waits.ended(placeOf(job), options));
   }
 
   /** Reads messages of a queue in time order, from `since` on; `cursor` of the answer is where the next read goes on. */
@@ -146,6 +176,13 @@ export class Queuey {
   /** Says that claimed messages are done. */
   async acknowledge(queue, ...messages) {
     await this.#settle(queue, "ack", messages);
+  }
+
+  /** Says that a claimed message is done, with the result of its job: any JSON value. */
+  async acknowledgeWith(queue, message, result) {
+    const receipt = typeof message === "string" ? message : message.receipt;
+    const body = jsonText({ receipts: [receipt], results: { [receipt]: result } });
+    await this.#ask("POST", `${path(queue)}/claims/ack`, { body, type: "application/json", again: true });
   }
 
   /** Gives claimed messages back, to be claimed again. */
@@ -311,6 +348,108 @@ export class Queuey {
   }
 }
 
+const UNFINISHED = new Set(["waiting", "delayed", "claimed", "retrying"]);
+const MOST_JOBS = 100;
+/** Seconds that a request waits for jobs, and, if there are more than it may name, until the next ones have their turn. */
+const JOB_WAIT = 20;
+const JOB_TURN = 1;
+
+/** Waits for the ends of one queue's jobs, all by one request at a time. */
+class JobWaits {
+  #ask;
+  #ended;
+  /** By place: who waits, and whether the job was seen unfinished. */
+  #jobs = new Map();
+  #running = false;
+  #poll = new AbortController();
+
+  constructor(ask, ended) {
+    this.#ask = ask;
+    this.#ended = ended;
+  }
+
+  ended(place, { timeout, signal } = {}) {
+    return new Promise((resolve, reject) => {
+      const job = this.#jobs.get(place) ?? { callers: new Set(), unfinished: false };
+      const caller = { resolve, reject, leave: () => undefined };
+      const give = (error) => {
+        this.#leave(place, caller);
+        reject(error);
+      };
+      const aborted = () => give(signal.reason);
+      const late = () => give(new QueueyError(`job ${place} has not ended in ${timeout} s`, { code: "ResultTimeout" }));
+      const timer = timeout === undefined ? undefined : setTimeout(late, timeout * 1000);
+      caller.leave = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", aborted);
+      };
+      if (signal?.aborted) return give(signal.reason);
+      signal?.addEventListener("abort", aborted, { once: true });
+      this.#jobs.set(place, job);
+      job.callers.add(caller);
+      // The request under way does not ask for it.
+      if (job.callers.size === 1) this.#poll.abort();
+      if (!this.#running) this.#run();
+    });
+  }
+
+  #leave(place, caller) {
+    const job = this.#jobs.get(place);
+    caller.leave();
+    job?.callers.delete(caller);
+    if (job?.callers.size === 0) this.#jobs.delete(place);
+    if (!this.#jobs.size) this.#poll.abort();
+  }
+
+  #settle(place, settle) {
+    for (const caller of this.#jobs.get(place)?.callers ?? []) {
+      this.#leave(place, caller);
+      settle(caller);
+    }
+  }
+
+  async #run() {
+    this.#running = true;
+    while (this.#jobs.size) {
+      await slept(0);
+      const places = [...this.#jobs.keys()].slice(0, MOST_JOBS);
+      const wait = this.#jobs.size > MOST_JOBS ? JOB_TURN : JOB_WAIT;
+      const { signal } = (this.#poll = new AbortController());
+      try {
+        const infos = places.length ? await this.#ask(places, { wait, signal }) : [];
+        infos.forEach((info, index) => this.#note(places[index], info));
+      } catch (error) {
+        if (!signal.aborted) for (const place of places) this.#settle(place, ({ reject }) => reject(error));
+      }
+    }
+    this.#running = false;
+    this.#ended();
+  }
+
+  #note(place, info) {
+    const job = this.#jobs.get(place);
+    if (!job) return;
+    if (UNFINISHED.has(info.status)) {
+      job.unfinished = true;
+      this.#jobs.delete(place);
+      this.#jobs.set(place, job);
+      return;
+    }
+    // Seen unfinished since, a job that is done without a known result had none.
+    const isOpen = job.unfinished && info.status === "done" && info.result === undefined && info.size === undefined;
+    this.#settle(place, ({ resolve }) => resolve(isOpen ? { ...info, result: null } : info));
+  }
+}
+
+function resultOf(job) {
+  if (job.status === "done" && job.result !== undefined) return job.result;
+  const codes = { done: job.size ? "ResultTooLarge" : "ResultUnknown", failed: "JobFailed" };
+  const code = codes[job.status] ?? (/^(expired|removed|superseded)$/.test(job.status) ? "JobGone" : "ResultUnknown");
+  const why = job.status === "failed" ? `: ${job.error}: ${job.text}` : "";
+  const error = new QueueyError(`job ${placeOf(job)} is ${job.status}${why}`, { code, outcome: "none" });
+  throw Object.assign(error, { job });
+}
+
 /** Half of a character: what carries UTF-8 replaces it. */
 const LONE_SURROGATE = /\p{Surrogate}/u;
 const SEGMENT = /^(?!\.{0,2}$)[^/]+$/;
@@ -339,7 +478,7 @@ const path = (queue) => `/${segment("queue", checked(!/^_/.test(queue), "queue",
 
 /** Returns where a message is, as the service writes it: its id, or its partition and id. */
 function placeOf(message) {
-  const place = typeof message === "string" ? message : `${message?.partition}:${message?.message_id}`;
+  const place = typeof message === "string" ? message : `${message?.partition}:${message?.message_id ?? message?.key}`;
   return checked(PLACE.test(place), "message", place, "give a message, or its id: [<partition>:]<32 hex digits>");
 }
 

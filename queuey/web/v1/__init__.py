@@ -28,6 +28,7 @@ NAMES = {
     NAMED: "named",
     QUEUE + "/explain": "explain_queue",
     QUEUE + "/explain/{id}": "explain",
+    QUEUE + "/jobs/{ids}": "jobs_by_id",
     SCHEDULE + "/run": "run_schedule",
     "/client/queuey.js": "client",
     "/client/queuey.d.ts": "client_types",

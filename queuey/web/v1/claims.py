@@ -11,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from queuey.api import claims as api
+from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
 from queuey.api.messages import QueueReadError
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
@@ -19,7 +20,9 @@ from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess, Service
 from queuey.service.claims import OF_ONE_QUEUE, ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery
+from queuey.service.claims.jobs import JobAnswer, JobPoll
 from queuey.service.claims.requests import ClaimUndecided
+from queuey.service.claims.results import JobResult
 from queuey.service.reading import SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators
@@ -30,7 +33,7 @@ from queuey.web.fields import Queries
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
-from queuey.web.v1.messages import parse_place
+from queuey.web.v1.messages import parse_locations, parse_place
 from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
@@ -38,6 +41,10 @@ from queuey.web.validators import Errors
 S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]
 """Errors by queue."""
+MAX_SIZE = 1 << 53
+"""Max bytes that a result may be said to have."""
+_JOB = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
+"""Max bytes of a job in an answer, about."""
 _STATES = api.MAX_STATES * api.MAX_STATE
 """Max bytes of the states in an answer."""
 
@@ -56,11 +63,13 @@ class _Claimed(msgspec.Struct):
         mark: End of the receipts (:func:`mark_of`).
         messages: The messages.
         name: The queue, if several were asked and one has messages.
+        result_ttl: The queue's option.
     """
 
     mark: str
     messages: list[ClaimDelivery]
     name: str | None = None
+    result_ttl: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.messages)
@@ -73,6 +82,7 @@ class ClaimViews(Views):
         super().__init__(service, authorization)
         self._claim, self._claim_of_several = self.fields(api.ClaimRequest), self.fields(api.ClaimOfSeveral)
         self._query = self.fields(api.ClaimQuery)
+        self._jobs_by_id = Queries(self.fields(JobsById).query).read
         self._terms = Queries(lambda request: self._read_terms(read_query(request, self._query.names))).read
 
     # Claims
@@ -93,8 +103,9 @@ class ClaimViews(Views):
             if ack.settled is None and receipts not in (None, ""):
                 ack.receipts = _receipts_in("acknowledge", receipts, queue)
                 ack.texts = receipts
+                ack.results = _results_in(body, ack.texts, ack.receipts)
             found = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
-            return _Claimed(mark_of(queue.qid), found)
+            return _Claimed(mark_of(queue.qid), found, result_ttl=queue.result_ttl)
 
         try:
             claimed = await request.until_found(wait, attempt, ClaimUndecided)
@@ -104,7 +115,8 @@ class ClaimViews(Views):
         finally:
             request.in_doubt = ack.in_doubt
         acknowledged = _results(ack.texts, ack.settled or ())
-        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged)), JSON)
+        more = _kept(claimed.result_ttl)
+        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, more)), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
@@ -115,7 +127,7 @@ class ClaimViews(Views):
         wait, terms = self._terms_of(request, body)
         if terms["partitions"] is not None:
             raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
-        acknowledged = await self._acknowledge_each(request, accesses, receipts, refused)
+        acknowledged = await self._acknowledge_each(request, accesses, receipts, refused, body)
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = accesses
@@ -124,10 +136,12 @@ class ClaimViews(Views):
             await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
             claim = partial(self._service.claims.claim, **terms)
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
-            return _Claimed("", messages) if queue is None else _Claimed(mark_of(queue.qid), messages, queue.name)
+            if queue is None:
+                return _Claimed("", messages)
+            return _Claimed(mark_of(queue.qid), messages, queue.name, queue.result_ttl)
 
         claimed = await request.until_found(wait, attempt, ClaimUndecided)
-        more: dict[str, object] = {"queue_name": claimed.name}
+        more = {"queue_name": claimed.name, **_kept(claimed.result_ttl)}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
             more["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
@@ -147,7 +161,12 @@ class ClaimViews(Views):
         return accesses
 
     async def _acknowledge_each(
-        self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object], refused: Refusals
+        self,
+        request: Request,
+        accesses: Sequence[QueueAccess],
+        receipts: Mapping[str, object],
+        refused: Refusals,
+        body: Mapping[str, object],
     ) -> list[api.Settlement]:
         """Acknowledges receipts of several queues.
 
@@ -162,7 +181,9 @@ class ClaimViews(Views):
 
             async def acknowledge(queue: Queue, given: object = given) -> list[Settlement]:
                 read = _receipts_in(f"acknowledge.{queue.name}", given, queue)
-                return await self._service.claims.acknowledge(queue, read)
+                # Receipts of other queues have other marks, so a result is found with one queue alone.
+                results = _results_in(body, cast("list[str]", given), read)
+                return await self._service.claims.acknowledge(queue, read, results)
 
             try:
                 settled += await access.apply(acknowledge)
@@ -203,10 +224,12 @@ class ClaimViews(Views):
     # Receipts
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        def acknowledge(given: _Given[api.SomeReceipts], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
-            return self._service.claims.acknowledge(queue, given.receipts)
+        def acknowledge(given: _Given[api.ReceiptsWithResults], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
+            body = {"results": given.asked.results, "too_large": given.asked.too_large}
+            results = _results_in(body, given.asked.receipts or (), given.receipts)
+            return self._service.claims.acknowledge(queue, given.receipts, results)
 
-        return await self._settle(request, match, api.SomeReceipts, acknowledge)
+        return await self._settle(request, match, api.ReceiptsWithResults, acknowledge)
 
     async def renew(self, request: Request, match: Match) -> Response:
         return await self._settle(
@@ -339,6 +362,22 @@ class ClaimViews(Views):
             errors.check()
         return api.Jobs(jobs=self._service.claims.outstanding(access, query.limit, states=query.states))
 
+    async def show_jobs(self, request: Request, match: Match) -> Response:
+        """Shows jobs by their ids, at once or when one has ended."""
+        access = await self._authorization.admit(request, match, "read")
+        query = self._jobs_by_id(request)
+        poll = JobPoll(parse_locations(match["ids"], MAX_JOBS), states=query.states)
+
+        async def attempt(waiter: Waiter | None) -> JobAnswer:
+            current = access if waiter is None else await self._authorization.admit(request, match, "read")
+            await request.reserve(len(poll.places) * _JOB)
+            return await current.apply(partial(self._service.claims.jobs.show, poll=poll, waiter=waiter))
+
+        answer = await request.until_found(query.wait, attempt)
+        if not answer.infos:
+            answer = await attempt(None)
+        return json_response(JobInfos(jobs=answer.infos))
+
     def peek(self, access: QueueAccess, query: api.LimitQuery) -> Response:
         messages = self._service.claims.peek(access, query.limit)
         return Response(200, body_of(render_fetched(messages)), JSON)
@@ -369,6 +408,54 @@ def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
     receipts = _parsed(name, texts or [], queue, errors)
     errors.check()
     return receipts
+
+
+def _results_in(
+    body: Mapping[str, object], texts: Sequence[str], receipts: Sequence[ClaimReceipt]
+) -> dict[ClaimReceipt, JobResult]:
+    """Reads the results in a body, by those of its receipts that have one; what is too large by its size.
+
+    Raises:
+        InvalidRequest: They are not by receipt, too many, or nested too deeply.
+    """
+    if body.get("results") is None and body.get("too_large") is None:
+        return {}
+    by_text = dict(zip(texts, receipts, strict=True))
+    errors = Errors()
+    results: dict[ClaimReceipt, JobResult] = {}
+    for name in ("results", "too_large"):
+        values = body.get(name) or {}
+        if not isinstance(values, dict):
+            errors[name] = "Is not an object with a value by receipt"
+        elif len(values) > MAX_RESULTS:
+            errors[name] = f"Has {len(values)} receipts: at most {MAX_RESULTS} at a time"
+        elif name == "too_large" and not all(type(size) is int and 0 < size <= MAX_SIZE for size in values.values()):
+            errors[name] = "Is not an object with a number of bytes by receipt"
+        else:
+            results |= _read_results(values, by_text, errors) if name == "results" else _sizes(values, by_text)
+    errors.check()
+    return results
+
+
+def _sizes(values: Mapping[str, int], by_text: Mapping[str, ClaimReceipt]) -> dict[ClaimReceipt, JobResult]:
+    return {by_text[text]: size for text, size in values.items() if text in by_text}
+
+
+def _read_results(
+    values: Mapping[str, object], by_text: Mapping[str, ClaimReceipt], errors: Errors
+) -> dict[ClaimReceipt, JobResult]:
+    results: dict[ClaimReceipt, JobResult] = {}
+    for number, (text, value) in enumerate(values.items()):
+        if _levels(value) > api.MAX_NESTED:
+            errors[f"results.{number}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
+        elif text in by_text and value is not None:
+            json = encode(value)
+            results[by_text[text]] = json if len(json) <= MAX_RESULT else len(json)
+    return results
+
+
+def _kept(result_ttl: int) -> dict[str, object]:
+    return {"result_ttl": result_ttl} if result_ttl else {}
 
 
 def _levels(value: object) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
-from queuey.api import claims, messages, progress, queues, schedules, values
+from queuey.api import claims, jobs, messages, progress, queues, schedules, values
 from queuey.api.queues import Action
 from queuey.messages import OPERATORS
 from queuey.service import Limits
@@ -293,7 +293,7 @@ OPERATIONS = (
         also=(409,),
         reads=True,
     ),
-    _by_receipts("ack", "Acknowledge messages", ClaimViews.acknowledge, claims.SomeReceipts),
+    _by_receipts("ack", "Acknowledge messages", ClaimViews.acknowledge, claims.ReceiptsWithResults),
     _by_receipts("renew", "Renew claims", ClaimViews.renew, claims.Renewal),
     _by_receipts("release", "Release claims", ClaimViews.release, claims.Release),
     _by_receipts("state", "Set job states", ClaimViews.set_states, claims.States),
@@ -327,6 +327,16 @@ OPERATIONS = (
         "read",
         query=claims.JobsQuery,
         also=(409,),
+    ),
+    _operation(
+        "GET " + QUEUE + "/jobs/{ids}",
+        "Show jobs, by id",
+        jobs.JobInfos,
+        ClaimViews.show_jobs,
+        about="Of up to 100 jobs what became of them. `wait` waits until one of them has ended.",
+        query=jobs.JobsById,
+        also=(409,),
+        reads=True,
     ),
     _operation(
         f"POST {JOB}/cancel",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from queuey.errors import InvalidRequest, StoreUnavailable
-from queuey.storage import IDENTITY
+from queuey.storage import IDENTITY, LEDGER_TTL
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.store import ledger
-from queuey.storage.cassandra.store.ledger import KEPT
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import S, Scene
@@ -34,7 +33,7 @@ def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> No
             Statement("SELECT ttl(value), ttl(version) FROM ledger WHERE work = ? AND piece = ?"), (application, 7)
         )
         assert left[0] == left[1]
-        assert KEPT - 600 < left[0] <= KEPT
+        assert LEDGER_TTL - 600 < left[0] <= LEDGER_TTL
     # No marker of a row was written, which would end 30 days after the first change, or never.
     store._driver.run(
         Statement(

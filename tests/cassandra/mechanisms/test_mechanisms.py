@@ -186,8 +186,8 @@ def looks_of_longer_ago(removed: ExitStack) -> None:
     """Uses what was recorded of buckets a little longer than it may be used."""
     cached = BucketIndex.cached
 
-    def old(self: BucketIndex, *time_bucket: int, since: float, descending: bool) -> BucketLookup | None:
-        return cached(self, *time_bucket, since=since - S, descending=descending)
+    def old(self: BucketIndex, *time_bucket: int, since: float, **kind: bool) -> BucketLookup | None:
+        return cached(self, *time_bucket, since=since - S, **kind)
 
     removed.enter_context(replace(cached, old))
 

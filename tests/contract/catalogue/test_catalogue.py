@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "backoff": Backoff(first=5, most=600),
     "dead_letter": "failed",
     "on_ack": "delete",
+    "on_expiry": "dead-letter",
     "max_claimed": 9,
     "description": "Orders of the web shop",
 }
@@ -49,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "backoff": None,
     "dead_letter": "",
     "on_ack": "keep",
+    "on_expiry": "drop",
     "max_claimed": 0,
     "description": "",
 }
@@ -63,6 +65,7 @@ OTHERS: dict[str, Any] = {
     "backoff": Backoff(),
     "dead_letter": "broken",
     "on_ack": "keep",
+    "on_expiry": "drop",
     "max_claimed": 10,
     "description": "Bestellungen für alle",
 }

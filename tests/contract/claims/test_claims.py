@@ -490,10 +490,10 @@ def test_many_dead_letters(store: Store, clock: Clock) -> None:
     places = say(store, queue, *map(str, range(120)))
     watched, pieces = InterposedStore(store), []
 
-    def fetch(of: Queue, wanted: Sequence[Location]) -> list[Message]:
+    def fetch(of: Queue, wanted: Sequence[Location], *, kept: bool = False) -> list[Message]:
         if of.name == queue.name:
             pieces.append(len(wanted))
-        return store.fetch(of, wanted)
+        return store.fetch(of, wanted, kept=kept)
 
     watched.instead(Store.fetch, fetch)
     bury(watched.store, queue, 120, clock)

@@ -180,6 +180,19 @@ def test_broken_off(store: Store, other: Store) -> None:
     assert settled.replaced is None
 
 
+def test_a_value_that_has_ended_is_replaced(store: Store, other: Store, clock: Clock) -> None:
+    """While the row of a kept value is there, a newer value of its name replaces it, so that it is not given up."""
+    queue = make_queue(store)
+    first = store.write_named(queue, "n", new("first", ttl=10, kept=True), b"", None)
+    assert first.location is not None
+    clock.advance(1000)
+    assert body_of(*enter(other, queue)[1:][::-1]) is None
+    with pytest.raises(NameChanged):
+        other.write_named(queue, "n", new("second"), b"", None)
+    other.write_named(queue, "n", new("second"), b"", first)
+    assert store.fetch(queue, [first.location], kept=True) == []
+
+
 def test_outdated(store: Store, other: Store) -> None:
     """A value is written only in the place of what was seen; otherwise nothing is stored."""
     queue = make_queue(store)

@@ -13,8 +13,9 @@ from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import InvalidRequest, MessageNotFound, StoreUnavailable
 from queuey.messages import QueueSpec
 from queuey.service import Draft
-from queuey.service.claims import CANCELLED, ReleaseReason
+from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts
+from queuey.service.claims.jobs import CANCELLED
 from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.messages import LogEntry, OffsetChange, PostKey, Slice
+from queuey.messages import KEPT_SECONDS, LogEntry, OffsetChange, PostKey, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -112,6 +112,28 @@ def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
     assert swept.store.sweep() == 40
     assert shown(swept.store, queue) == expected
     assert swept.rows() == 20
+
+
+def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
+    """A kept message that is deleted is subtracted where it was counted, beside a window of others of its TTL."""
+    queue = make_queue(swept.store)
+    found = swept.store.append(queue, [new("x", kept=number < 3) for number in range(5)])
+    swept.store.delete(queue, [(1, position) for position in found[:3]])
+    with contextlib.closing(apsw.Connection(str(swept.directory / driver.FILE))) as connection:
+        counts = connection.execute("SELECT message_count FROM expiry_windows ORDER BY expired_by").fetchall()
+    assert counts == [(2,), (0,)]
+
+
+def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
+    """A kept message's row is removed a day after its end, those of others around it soon after theirs."""
+    queue = make_queue(swept.store)
+    swept.store.append(queue, [new("x", ttl=10, kept=number % 2 == 0, delay=number % 3) for number in range(60)])
+    swept.clock.advance(100)
+    assert (swept.store.sweep(), swept.rows()) == (30, 30)
+    swept.clock.advance(KEPT_SECONDS - 100)
+    assert (swept.store.sweep(), swept.rows()) == (0, 30)
+    swept.clock.advance(20_000)
+    assert (swept.store.sweep(), swept.rows(), swept.rows("expiry_windows")) == (30, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["purged", "deleted"])

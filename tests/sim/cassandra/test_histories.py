@@ -198,9 +198,9 @@ def recording_nothing(writer: MessageWriter, *_: object) -> None:
     """Uses buckets that no reader knows of."""
 
 
-def whatever_age(index: BucketIndex, *where: Any, since: float, descending: bool) -> BucketLookup | None:  # noqa: ANN401
+def whatever_age(index: BucketIndex, *where: Any, since: float, **kind: bool) -> BucketLookup | None:  # noqa: ANN401
     """Reads by the buckets in memory, however old."""
-    return REAL_CACHED(index, *where, since=-1e9, descending=descending)
+    return REAL_CACHED(index, *where, since=-1e9, **kind)
 
 
 def sound(check: ClockCheck, since: float = 0.0) -> bool:

@@ -39,9 +39,9 @@ class Later(Ledger):
         """Passes on."""
         return self._inner.entry(work, piece)
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
         """Passes on, and may lose the answer."""
-        found = self._inner.enter(work, piece, value, expected=expected)
+        found = self._inner.enter(work, piece, value, expected=expected, **named)
         if self.losing:
             raise StoreUnavailable("away", outcome="unknown")
         return found
@@ -123,8 +123,8 @@ def test_renewed_beside_the_run(embedded: Kept) -> None:
     renewed = Event()
 
     class Heard(Later):
-        def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
-            found = super().enter(work, piece, value, expected=expected)
+        def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
+            found = super().enter(work, piece, value, expected=expected, **named)
             if expected is not None:
                 renewed.set()
             return found

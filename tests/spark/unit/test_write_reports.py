@@ -28,7 +28,7 @@ class Forgetful(Ledger):
         assert piece == 0
         return self.kept.pop(work, None) if self.forgets else self.kept.get(work)
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
         """Sets an entry as the contract says."""
         assert piece == 0
         present = self.kept.get(work)

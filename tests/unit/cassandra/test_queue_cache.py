@@ -28,7 +28,7 @@ from queuey.storage.cassandra.lightweight_transactions import LightweightTransac
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.unit.cassandra.simulated import CalmDriver
 
-ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * 13, 5.0, 77)
+ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * (COLUMNS.count(",") - 9), 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 WRITE = Statement(

@@ -39,9 +39,9 @@ class Weighing(ModelStore):
 
         return super().begin_read(queue, part, weigh)
 
-    def fetch(self, queue: Queue, locations: Sequence[Location]) -> list[Message]:
+    def fetch(self, queue: Queue, locations: Sequence[Location], *, kept: bool = False) -> list[Message]:
         """See the contract."""
-        found = super().fetch(queue, locations)
+        found = super().fetch(queue, locations, kept=kept)
         Weighing.given += bytes_of(found)
         return found
 

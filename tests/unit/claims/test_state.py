@@ -274,13 +274,29 @@ def test_only_the_next_entry() -> None:
     assert state.number == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x02", msgspec.msgpack.encode([2, "other", {}])])
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x03", msgspec.msgpack.encode([3, "other", {}])])
 def test_unknown_formats(body: bytes) -> None:
     """What a later program wrote is refused, and not taken for something else."""
     with pytest.raises(UnknownFormat, match="format"):
         decode_entry(body)
     with pytest.raises(UnknownFormat, match="format"):
         State.decode(body)
+
+
+def test_the_mark_of_expired_messages() -> None:
+    """Once marked, entries and snapshots have format 2, which 0.1.0 refuses; others have the former one."""
+    state = State()
+    assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).entry(1))).format == 1
+    assert msgspec.msgpack.decode(state.encode())[0] == 1
+    draft = EntryDraft(state, NOW, TIMING)
+    draft.keep()
+    state.apply(1, draft.entry(2))
+    again = State.decode(state.encode())
+    assert (state.keeps, again.keeps, msgspec.msgpack.decode(again.encode())[0]) == (True, True, 2)
+    later = EntryDraft(again, NOW, TIMING)
+    later.keep()
+    assert not later.changes
+    assert later.entry(3).format == 2
 
 
 def test_how_long_entries_are() -> None:

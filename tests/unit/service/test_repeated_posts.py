@@ -202,6 +202,15 @@ def test_ordered_queues_wait_for_the_second_attempt() -> None:
     assert result.locations[0][1] == (2, 0)
 
 
+def test_kept_messages() -> None:
+    """In a queue that does not drop what expires, messages without a TTL of their own are kept, and so is their key."""
+    posting, drafts = Posting(), (Draft("a"), Draft("b", ttl=70))
+    for on_expiry in ("drop", "dead-letter"):
+        posting.post(*drafts, queue=msgspec.structs.replace(QUEUE, on_expiry=on_expiry), key="mine")
+    kept = [([item.kept for item in items], key and key.seconds) for items, key, _ in posting.store.posts]
+    assert kept == [([False, False], 70), ([True, False], Limits().idempotency_ttl)]
+
+
 def test_order_is_settled_by_the_clock_of_ids() -> None:
     """It waits until the clock of ids is past, wherever the machine's stands."""
     now = ids.now_ticks() + 100 * ids.TICKS_PER_SECOND

@@ -61,7 +61,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         queue: The public part of the row.
         home_class: The retention class of messages with the queue's default TTL, until a purge.
-        longest_ttl: The longest TTL in seconds that a message of the home class may have.
+        longest_ttl: The longest TTL in seconds that the row of a message of the home class may have.
         longest_row: Bytes of the longest row that a message may have.
         read_at: Boot time at which its read began, or the transaction that wrote it.
     """

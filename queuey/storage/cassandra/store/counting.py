@@ -8,7 +8,7 @@ counted; the rest are assumed to be alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -17,7 +17,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import QueueChanged
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Measure, PartitionInfo, Queue, Slice
+from queuey.messages import KEPT_SECONDS, Lag, Measure, PartitionInfo, Queue, Slice
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.bucket_index import BucketLookup
 from queuey.storage.cassandra.bucketing import Bucket
@@ -130,7 +130,7 @@ class CassandraCounting(CassandraMessages):
             self._extent(row, up, part, part.upper, now),
             self._extent(row, down, downwards, part.upper, now),
         )
-        return await Estimate(self._driver, key, level.reads, now).count(*extents, rough=rough)
+        return await Estimate(self._driver, key, level.reads, now, _ended_below(row, now)).count(*extents, rough=rough)
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
         calls = self._driver.calls
@@ -169,7 +169,7 @@ class CassandraCounting(CassandraMessages):
                 reads = self._levels.of(row.queue).reads
                 try:
                     key = row.queue.qid, number
-                    return await Estimate(self._driver, key, reads, now).measure(extent)
+                    return await Estimate(self._driver, key, reads, now, _ended_below(row, now)).measure(extent)
                 except TooManyDead:
                     pass  # The other way asks for less at a time.
         return await self._measure_long(row, number, now)
@@ -200,13 +200,17 @@ class Estimate:
         key: qid and partition.
         consistency: The queue's read level.
         now: Ticks; what has expired by then does not count.
+        ended_below: By class, the position below which new ids are not counted by Cassandra.
     """
 
-    def __init__(self, driver: Driver, key: tuple[int, int], consistency: str, now: int) -> None:
+    def __init__(
+        self, driver: Driver, key: tuple[int, int], consistency: str, now: int, ended_below: Mapping[int, Position]
+    ) -> None:
         self._driver = driver
         self._key = key
         self._consistency = consistency
         self._now = now
+        self._ended_below = ended_below
         self._sizes: dict[Position, int] = {}
         """Bytes of the bodies that were read."""
         self._samples: dict[Bucket, list[int]] = {}
@@ -296,7 +300,10 @@ class Estimate:
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
 
     def _counting(self, part: Rest) -> Request:
-        ends = message_codec.uuid_of(part.lower), message_codec.uuid_of(ids.preceding(part.upper))
+        lower, upper = part.lower, ids.preceding(part.upper)
+        if part.time_bucket.new_ids_only and part.time_bucket.ttl_class in self._ended_below:
+            lower = min(max(lower, self._ended_below[part.time_bucket.ttl_class]), upper)
+        ends = message_codec.uuid_of(lower), message_codec.uuid_of(upper)
         values = (*self._key, part.time_bucket.bucket, *ends)
         return Request(message_codec.COUNT[part.time_bucket.ttl_class], values, self._consistency)
 
@@ -324,6 +331,16 @@ class Estimate:
         sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))
+
+
+def _ended_below(row: Row, now: int) -> dict[int, Position]:
+    """Returns the position below which the home class has rows of ended messages, if the queue keeps these.
+
+    It is that of the longest TTL. There may be live messages below it, whose TTL is of their own: estimates miss them.
+    """
+    if row.queue.on_expiry == "drop":
+        return {}
+    return {row.home_class: (now - (row.longest_ttl - KEPT_SECONDS) * TICKS_PER_SECOND, LOW_MIN)}
 
 
 def _between(size: int, up: Extent, down: Extent) -> int:

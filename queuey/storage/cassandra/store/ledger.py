@@ -7,19 +7,18 @@ not taken for one that never went.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 from uuid import uuid4
 
 from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
-from queuey.storage import IDENTITY, Ledger
+from queuey.storage import IDENTITY, LEDGER_TTL, Ledger
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.store.connected import ConnectedStore
 
-KEPT = 30 * 24 * 3600
-"""Max seconds for which an entry is kept after its last change."""
 FOR_EVER = 0
 """Default TTL: none."""
 LONGEST_WORK = 500
@@ -54,10 +53,12 @@ class CassandraLedger(ConnectedStore, Ledger):
         return (await self._entry(work, piece)).value
 
     @blocking()
-    async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+    async def enter(
+        self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
+    ) -> bytes:
         _check(work, piece)
-        kept = min(KEPT, bucketing.longest_ttl(self._clock.now()))
-        return await self._enter(work, piece, value, expected=expected, kept=kept)
+        seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
+        return await self._enter(work, piece, value, expected=expected, kept=seconds)
 
     @blocking()
     async def identity(self) -> str:

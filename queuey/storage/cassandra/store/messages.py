@@ -117,7 +117,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         for partition, wanted in by_partition.items():
             with self._driver.calls.deadline.preparing():
                 await self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
-        candidates = await self._candidates(row, locations, level)
+        candidates = await self._candidates(row, locations, level, kept=_may_keep(row))
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[Request] = []
         deletes: list[Request] = []
@@ -155,7 +155,8 @@ class CassandraMessages(ConnectedStore, Scanning):
             return 0
         level = self._levels.of(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        for (partition, position), buckets in zip(wanted, await self._candidates(row, wanted, level), strict=True):
+        candidates = await self._candidates(row, wanted, level, kept=_may_keep(row))
+        for (partition, position), buckets in zip(wanted, candidates, strict=True):
             stamp = self._stamps.above(position[0])
             for time_bucket in buckets:
                 key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
@@ -178,14 +179,14 @@ class CassandraMessages(ConnectedStore, Scanning):
     # Reading
 
     @blocking()
-    async def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
+    async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
         await self._watch.require()
         row = await self._rows.current(queue)
         wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
         if not wanted:
             return []
         level = self._levels.of(row.queue)
-        candidates = await self._candidates(row, wanted, level)
+        candidates = await self._candidates(row, wanted, level, kept=kept)
         now = self._clock.now()
         fetches: list[Request] = []
         owners: list[int] = []
@@ -199,7 +200,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         for number, answer in zip(owners, answers, strict=True):
             for one in answer:
                 message = message_codec.message(one, wanted[number][0])
-                if message.expires > now:
+                if kept or message.expires > now:
                     found.setdefault(number, message)
         return [found[number] for number in sorted(found)]
 
@@ -377,7 +378,13 @@ class CassandraMessages(ConnectedStore, Scanning):
         qid = row.queue.qid
         return [
             self._bucket_index.cached(
-                qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
+                qid,
+                part.partition,
+                part.lower[0],
+                upper[0],
+                since=since,
+                descending=part.descending,
+                kept=part.kept,
             )
             for _, part, upper in requested
         ]
@@ -387,16 +394,15 @@ class CassandraMessages(ConnectedStore, Scanning):
         found = self._cached(row, requested, since)
         if None in found:
             reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
-            for descending in (False, True):
-                missing = [
-                    n for n, one in enumerate(requested) if found[n] is None and one.part.descending == descending
-                ]
+            kinds = [(one.part.descending, one.part.kept) for one in requested]
+            for descending, kept in dict.fromkeys(kinds):
+                missing = [n for n, kind in enumerate(kinds) if found[n] is None and kind == (descending, kept)]
                 asked = [
                     (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
                     for _, part, upper in (requested[n] for n in missing)
                 ]
                 lookups = await self._bucket_index.lookup(
-                    asked, consistency=reads, low_watermarks=low_watermarks, descending=descending
+                    asked, consistency=reads, low_watermarks=low_watermarks, descending=descending, kept=kept
                 )
                 for number, known in zip(missing, lookups, strict=True):
                     found[number] = known
@@ -404,7 +410,7 @@ class CassandraMessages(ConnectedStore, Scanning):
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
-        return reading.rounds(part, extent, now, first=first, most=room)
+        return reading.rounds(part, extent, 0 if part.kept else now, first=first, most=room)
 
     def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper
@@ -442,7 +448,12 @@ class CassandraMessages(ConnectedStore, Scanning):
     ) -> None:
         """Remembers, for all reads, where live messages begin, if this read began below that."""
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
-        if part.descending or not part.delayed or part.lower > max(known.low_watermark or ids.FIRST, oldest):
+        if (
+            part.descending
+            or part.kept
+            or not part.delayed
+            or part.lower > max(known.low_watermark or ids.FIRST, oldest)
+        ):
             return
         below = self._levels.empty_below(row.queue, now)
         if below is None:
@@ -459,13 +470,14 @@ class CassandraMessages(ConnectedStore, Scanning):
 
     # By id
 
-    async def _candidates(self, row: Row, wanted: _Locations, level: InForce) -> list[list[Bucket]]:
+    async def _candidates(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[list[Bucket]]:
         """Returns the buckets that may hold each of some ids; of given ids first, the narrower before the wider.
 
-        Looks them up afresh: a caller that names an id already knows its message.
+        Looks them up afresh: a caller that names an id already knows its message. ``kept``: also those in which all
+        messages have ended.
         """
         found = []
-        lookups = await self._look(row, wanted, level)
+        lookups = await self._look(row, wanted, level, kept=kept)
         for known, (_, (at, _)) in zip(lookups, wanted, strict=True):
             own = bucketing.bucket_of(at, row.home_class, bucketing.HOME_WIDTH)
             recorded = [time_bucket for time_bucket in known.recorded.overlapping(at, at + 1) if time_bucket != own]
@@ -479,7 +491,7 @@ class CassandraMessages(ConnectedStore, Scanning):
             found.append([*recorded, own])
         return found
 
-    async def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[BucketLookup]:
+    async def _look(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
         """Returns a lookup for each of some ids that reaches it; one may serve many."""
         found: dict[tuple[int, int], BucketLookup] = {}
         left: dict[int, list[int]] = {}
@@ -488,7 +500,9 @@ class CassandraMessages(ConnectedStore, Scanning):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = await self._bucket_index.lookup(asked, consistency=level.reads, low_watermarks=low_watermarks)
+            found_now = await self._bucket_index.lookup(
+                asked, consistency=level.reads, low_watermarks=low_watermarks, kept=kept
+            )
             lookups = dict(zip(left, found_now, strict=True))
             for partition, known in lookups.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)
@@ -515,6 +529,10 @@ def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
 def _waits(part: Slice) -> bool:
     """Returns whether a page ends at what may become the value of its name yet, so that it is not missed."""
     return not (part.descending or part.early)
+
+
+def _may_keep(row: Row) -> bool:
+    return row.queue.on_expiry == "dead-letter"
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:

@@ -18,7 +18,7 @@ import msgspec
 
 from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Location, Message, Named, NewMessage, PostKey, PostResult, Queue
+from queuey.messages import KEPT_SECONDS, Location, Message, Named, NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver.store_loop import blocking
@@ -97,7 +97,8 @@ class CassandraNames(ConnectedStore, Names):
             done = await self._change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
             return named_of(Found(done))
         items = items_of.checked(queue, [message_codec.named(item, name)])
-        expires = self._clock.now() + item.ttl * TICKS_PER_SECOND
+        row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
+        expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
         done = await self._change(queue, name, items).run(
             lambda steps: names.write(steps, name, row, content, expires, new_number)
         )

@@ -16,7 +16,7 @@ from queuey.errors import (
     StoreUnavailable,
     in_doubt,
 )
-from queuey.messages import Queue, QueueSpec
+from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, Row, row_of
@@ -115,7 +115,8 @@ class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
         return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
 
     def _default_longest_ttl(self, queue: Queue) -> int:
-        return self._options.default_ttl if queue.ttl is None else queue.ttl
+        ttl = self._options.default_ttl if queue.ttl is None else queue.ttl
+        return ttl if queue.on_expiry == "drop" else ttl + KEPT_SECONDS
 
     async def _find_row(self, application: str, name: str) -> Row | None:
         try:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import NewMessage, Queue
+from queuey.messages import KEPT_SECONDS, NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.clocks.clock import stamp_of
@@ -58,17 +58,23 @@ class Written(NamedTuple):
 class Item:
     """A message on its way: its serialized columns, and where in the answer its id goes."""
 
-    __slots__ = ("body", "delay", "index", "meta", "ttl")
+    __slots__ = ("body", "delay", "index", "kept", "meta", "ttl")
 
     def __init__(self, message: NewMessage, index: int) -> None:
         self.body, self.meta = message_codec.encode(message.body, message.meta)
         self.ttl = message.ttl
+        self.kept = message.kept
         self.delay = message.delay
         self.index = index
 
+    @property
+    def row_ttl(self) -> int:
+        """Seconds from the message's id until its row goes."""
+        return self.ttl + KEPT_SECONDS if self.kept else self.ttl
+
     def kind(self, home_class: int) -> int:
-        """The class it is kept in: the queue's own unless it lives longer."""
-        return max(home_class, bucketing.class_of(self.ttl + self.delay))
+        """The class that its row is stored in: the queue's own unless it stays longer."""
+        return max(home_class, bucketing.class_of(self.row_ttl + self.delay))
 
 
 @dataclass(slots=True, eq=False)
@@ -138,12 +144,13 @@ class OperationPart:
         self.items: list[Item] = []
         self.size = 0
         self.alike = True
-        """All have one TTL and no delay, so they follow each other."""
+        """All have one TTL and no delay, and all or none are kept, so they follow each other."""
 
     def add(self, item: Item) -> None:
-        if item.delay or (self.items and item.ttl != self.items[0].ttl):
+        items = self.items
+        if item.delay or (items and (item.ttl != items[0].ttl or item.kept != items[0].kept)):
             self.alike = False
-        self.items.append(item)
+        items.append(item)
         self.size += len(item.body)
 
     @property
@@ -220,7 +227,7 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
 
 
 class BatchRun(NamedTuple):
-    """Messages of a part that go to one bucket under ids that follow each other tick by tick; one TTL, one delay."""
+    """Messages of a part that go to one bucket under ids that follow each other tick by tick; alike but for bodies."""
 
     part: OperationPart
     items: Sequence[Item]
@@ -232,7 +239,7 @@ class BatchRun(NamedTuple):
         """Returns the rows, as the encoded values of :data:`message_codec.INSERT`."""
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
-        ttl = min(first.ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
+        ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
         ticks, low, encoded = self.ticks, self.low, message_codec.encoded_insert
         found = []
         for item in self.items:

@@ -29,7 +29,7 @@ from typing import Any
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
-from queuey.messages import NewMessage, Queue
+from queuey.messages import KEPT_SECONDS, NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
@@ -141,7 +141,7 @@ class MessageWriter:
             self.pending += len(items)
             self._operations.add(operation)
         row = self._rows.get(queue.application, queue.name)
-        ttls = {item.ttl for item in items}
+        ttls = {item.ttl + KEPT_SECONDS if item.kept else item.ttl for item in items}
         longest = max([part.longest for part in parts.values()], default=0)
         if (
             not items

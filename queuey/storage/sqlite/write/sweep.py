@@ -19,7 +19,7 @@ from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import LOG_BYTES, Database
-from queuey.storage.sqlite.progress import LEDGER_KEPT
+from queuey.storage.sqlite.progress import LEDGER_TICKS
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.troubles import Trouble
 
@@ -35,9 +35,8 @@ _STEP = (
     "WINDOW w AS (ORDER BY ticks, low ROWS UNBOUNDED PRECEDING)) WHERE n >= ? OR size >= ? LIMIT 1"
 )
 _DELETE = (
-    "DELETE FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND expires "
-    "<= ? "
-    "RETURNING 1"
+    "DELETE FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND "
+    "coalesce(stored_until, expires) <= ? RETURNING 1"
 )
 _OLD_ENTRIES = "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
 _PARTITIONS = "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
@@ -160,7 +159,7 @@ class Sweep:
                         yield self._change(_REMOVE_OF_QUEUE.format(*table), [of_queue])
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_finish_pending_delete, qid))
-        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_KEPT):
+        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
             yield self._change(_FORGET_ENTRIES, old)
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
 
@@ -171,7 +170,7 @@ class Sweep:
                 yield self._change(_FORGET_KEYS.format(*table), found)
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
-        """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
+        """Deletes rows of a partition that go by ``until``, ids from ``lower`` to the tick ``last``."""
         position: Position | None = lower
         while position is not None:
             step = self._rows(_STEP, qp, *position, last, self._size, _MOST_BYTES)

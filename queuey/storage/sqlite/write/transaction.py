@@ -18,6 +18,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Location, NewMessage, PostKey, PostResult, Queue
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.slices import KEPT_TICKS
 
 _FIND_KEY = "SELECT content, locations FROM idempotency_keys WHERE qid = ? AND key = ? AND expires > ?"
 _KEEP_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locations, expires) VALUES (?, ?, ?, ?, ?)"
@@ -28,10 +29,10 @@ _NARROWEST = 24
 """Min width of windows: 2**24 ticks (1.7 s)."""
 
 
-def window_end(lifetime: int, expires: int) -> int:
-    """Returns the end of the expiry window of a message, above ``expires``."""
+def window_end(lifetime: int, goes: int) -> int:
+    """Returns the end of the expiry window of a row that is to go at ``goes``, above that."""
     width = max(_NARROWEST, lifetime.bit_length() - 4)
-    return ((expires >> width) + 1) << width
+    return ((goes >> width) + 1) << width
 
 
 class WindowCounts:
@@ -55,11 +56,11 @@ class WindowCounts:
         entry[2] = max(entry[2], last)
         entry[3] = max(entry[3], span)
 
-    def remove(self, qp: int, ticks: int, expires: int) -> None:
+    def remove(self, qp: int, ticks: int, goes: int) -> None:
         """Subtracts a removed message from its window, as if it was stored at its id's time."""
-        entry = self._removed.setdefault((qp, window_end(expires - ticks, expires)), [0, expires])
+        entry = self._removed.setdefault((qp, window_end(goes - ticks, goes)), [0, goes])
         entry[0] += 1
-        entry[1] = min(entry[1], expires)
+        entry[1] = min(entry[1], goes)
 
     def copy(self) -> WindowCounts:
         twin = WindowCounts()
@@ -85,7 +86,7 @@ class WindowCounts:
                 "expired_by = coalesce("
                 "(SELECT expired_by FROM expiry_windows WHERE queue_partition = ?2 AND expired_by = ?3), "
                 "(SELECT min(expired_by) FROM expiry_windows WHERE queue_partition = ?2 AND expired_by > ?4))",
-                [(n, qp, until, expires) for (qp, until), (n, expires) in self._removed.items()],
+                [(n, qp, until, goes) for (qp, until), (n, goes) in self._removed.items()],
             )
 
 
@@ -100,11 +101,17 @@ _INSERT = {
     + ",".join(["(?,?,?,?,?,?)"] * n)
     for n in range(1, _CHUNK + 1)
 }
+_INSERT_KEPT = (
+    "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta, stored_until) VALUES (?,?,?,?,?,?,?)"
+)
 MAX_AHEAD = TICKS_PER_SECOND
 """Max ticks by which ``after`` may be ahead of the clock, unless that id was made here: else each answer, with a second
 added, would allow the next one, and one client could move the ids of all callers into the future."""
 
-_DELETE = "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? RETURNING expires"
+_DELETE = (
+    "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
+    "RETURNING expires, coalesce(stored_until, expires)"
+)
 
 
 _ANY = "SELECT 1 FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) LIMIT 1"
@@ -148,6 +155,7 @@ class Transaction:
         "_delayed",
         "_delayed_low",
         "_due",
+        "_kept",
         "_low",
         "_next_id",
         "_rows",
@@ -167,8 +175,10 @@ class Transaction:
         self._begun: Clock = clock or connection.execute(row_codec.CLOCK).fetchone()  # type: ignore[assignment]
         self.last, self._catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
+        self._kept: list[tuple[Any, ...]] = []
+        """Gathered rows of kept messages."""
         self._counts: dict[tuple[int, int], list[int]] = {}
-        """Of the gathered rows without a delay, by partition and lifetime: how many, lowest and highest tick."""
+        """Of the other rows without a delay, by partition and lifetime: how many, lowest and highest tick."""
         self._delayed: list[int] = []
         self._delayed_low = 0
         self.tally = WindowCounts()
@@ -201,26 +211,39 @@ class Transaction:
         for item in append.items:
             qp = base | item.partition
             span = item.ttl * TICKS_PER_SECOND
+            meta = None if item.meta is None else row_codec.encode_meta(item.meta)
             if item.delay:
                 position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
-                self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
-                self.touched.add(qp)
             else:
                 self.last = tick = next(ticks)
                 position = tick, low
+            positions.append(position)
+            if item.kept:
+                self._keep((qp, *position, position[0] + span, item.body, meta), span)
+                continue
+            if item.delay:
+                self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
+                self.touched.add(qp)
+            else:
                 entry = counts.get((qp, span))
                 if entry is None:
                     counts[qp, span] = [1, tick, tick]
                 else:
                     entry[0] += 1
                     entry[2] = tick
-            meta = None if item.meta is None else row_codec.encode_meta(item.meta)
             parameters += (qp, *position, position[0] + span, item.body, meta)
-            positions.append(position)
         self.messages += len(positions)
         if len(parameters) >= _COLUMNS * _CHUNK:
             self.flush(whole_chunks=True)
         return positions
+
+    def _keep(self, row: Row, span: int) -> None:
+        """Gathers the row of a message that lives for ``span``, and stays in the file for ``KEPT_TICKS`` more."""
+        qp, ticks, _, expires, _, _ = row
+        stored_until = expires + KEPT_TICKS
+        self._kept.append((*row, stored_until))
+        self.tally.add(qp, window_end(span + KEPT_TICKS, stored_until), ticks, ticks, span, 1)
+        self.touched.add(qp)
 
     def append_once(self, append: Append, key: PostKey) -> PostResult:
         """Stores messages and their key, unless that shows that they were stored before.
@@ -318,9 +341,9 @@ class Transaction:
         alive = 0
         for qp, position in keys:
             gone: Any = self.connection.execute(_DELETE, (qp, *position)).fetchall()
-            for (expires,) in gone:
+            for expires, goes in gone:
                 alive += expires > self.now
-                self.tally.remove(qp, position[0], expires)
+                self.tally.remove(qp, position[0], goes)
         return alive
 
     def flush(self, *, whole_chunks: bool = False) -> None:
@@ -330,6 +353,9 @@ class Transaction:
             self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
             self.touched.add(qp)
         self._counts.clear()
+        if self._kept:
+            self.connection.executemany(_INSERT_KEPT, self._kept)
+            self._kept.clear()
         parameters = self._rows
         if not parameters:
             return

@@ -28,10 +28,11 @@ def write(text: str, times: int = 1) -> None:
 
 
 @jobs.task
-def work(text: str) -> None:
-    """Takes a moment."""
+def work(text: str) -> str:
+    """Takes a moment, and returns the text."""
     time.sleep(0.05)
     note(text)
+    return text
 
 
 @jobs.task(retries=1)
@@ -73,6 +74,18 @@ def resume() -> None:
     if delivery().attempt == 1:
         set_state({"step": 2})
         raise ValueError("no rope")
+
+
+@jobs.task
+def double(text: str) -> str | None:
+    """Returns the text twice, and nothing if there is none."""
+    return 2 * text or None
+
+
+@jobs.task
+def image() -> object:
+    """Returns what JSON cannot hold."""
+    return object()
 
 
 @jobs.task

@@ -30,11 +30,11 @@ LONG = 400.0
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in range(2, 12))])
 def test_kills(tmp_path: Path, seed: int) -> None:
-    """Whichever workers and whenever the service are killed, each job is done; only what was in hand is done again."""
+    """Whatever is killed whenever, each job is done and has its result; only those in hand are done again."""
     rng, book, kills = random.Random(seed), tmp_path / "book", 0
     with Served(tmp_path) as first, ExitStack() as stack:
         client = stack.enter_context(first.client(rounds=30))
-        client.create_queue("errands")
+        client.create_queue("errands", result_ttl=3600)
         variables = environment(QUEUEY_PROFILE=str(first.profile_path), TEST_BOOK=str(book))
         options = ["--claim-ttl", str(CLAIM_SECONDS), "--threads", str(THREADS)]
         command = [sys.executable, "-m", "qdo", "work", "tests.qdo.worker.claiming.errands:jobs", *options]
@@ -43,7 +43,8 @@ def test_kills(tmp_path: Path, seed: int) -> None:
             log = stack.enter_context((tmp_path / "workers.log").open("ab"))
             return stack.enter_context(ending(subprocess.Popen(command, env=variables, stdout=log, stderr=log)))
 
-        client.send_many("errands", [Outgoing(json=work.call(str(number)).body) for number in range(JOBS)])
+        calls = [Outgoing(json=work.call(str(number)).body) for number in range(JOBS)]
+        receipts = client.send_many("errands", calls)
         workers, served = [start() for _ in range(WORKERS)], first
         while len(done_in(book)) < JOBS:
             enough = done_in(book).total() + JOBS // KILLS
@@ -58,6 +59,8 @@ def test_kills(tmp_path: Path, seed: int) -> None:
             kills += 1
         size = client.job_queue("errands").size
         assert eventually(lambda: not size().size, LONG)
+        ended = client.job_queue("errands").status(receipts)
+        assert [(job.status, job.result) for job in ended] == [("done", str(number)) for number in range(JOBS)]
         assert done_in(book).keys() == {str(number) for number in range(JOBS)}
         assert done_in(book).total() - JOBS <= kills * LOST
 

@@ -49,19 +49,31 @@ class Record:
         self.driver.sent.clear()
 
     def lookup(
-        self, at: int = 0, *, part: int = 1, low_watermarks: bool = True, descending: bool = False
+        self, at: int = 0, *, part: int = 1, low_watermarks: bool = True, descending: bool = False, kept: bool = False
     ) -> BucketLookup:
         """Looks a partition up."""
-        wanted = [(KEY[0], part, at)]
-        lookup = self.index.lookup(wanted, consistency="QUORUM", low_watermarks=low_watermarks, descending=descending)
+        lookup = self.index.lookup(
+            [(KEY[0], part, at)],
+            consistency="QUORUM",
+            low_watermarks=low_watermarks,
+            descending=descending,
+            kept=kept,
+        )
         known: list[BucketLookup] = self.driver.ended(lookup)
         return known[0]
 
     def cached(
-        self, low: int = START, high: int = START + 1, *, since: float = 0.0, part: int = 1, descending: bool = False
+        self,
+        low: int = START,
+        high: int = START + 1,
+        *,
+        since: float = 0.0,
+        part: int = 1,
+        descending: bool = False,
+        kept: bool = False,
     ) -> BucketLookup | None:
         """What is remembered."""
-        return self.index.cached(KEY[0], part, low, high, since=since, descending=descending)
+        return self.index.cached(KEY[0], part, low, high, since=since, descending=descending, kept=kept)
 
     def record(self, *time_buckets: Bucket, part: int = 1) -> int:
         """Records buckets; returns how many are written."""
@@ -206,9 +218,14 @@ def test_a_look_does_not_walk_over_what_lies_below_the_low_watermark() -> None:
     assert (known.high, known.low_watermark) == (END, (minted[-10].start, 0))
     assert {*minted[-10:], *given_ids} <= {*known.recorded.time_buckets}
     assert len(known.recorded.time_buckets) <= 11 + len(given_ids)
-    untrusting = record.lookup(low_watermarks=False)
-    assert untrusting.low_watermark is None
-    assert overlapping(minted, untrusting) <= {*untrusting.recorded.time_buckets}
+    assert record.cached(minted[0].start, minted[0].end, kept=True) is None
+    of_kept = record.lookup(kept=True)
+    assert record.cached(minted[0].start, minted[0].end, kept=True) is of_kept
+    assert record.cached(minted[0].start, minted[0].end) is known
+    for untrusting in (record.lookup(low_watermarks=False), of_kept):
+        assert untrusting.low_watermark is None
+        assert overlapping(minted, untrusting) <= {*untrusting.recorded.time_buckets}
+        assert minted[0] in untrusting.recorded.time_buckets
 
 
 @pytest.mark.parametrize("descending", [False, True])

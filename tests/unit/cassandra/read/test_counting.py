@@ -8,7 +8,7 @@ from queuey.ids import FIRST, LOW_MIN
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.read.reading import Extent
 from queuey.storage.cassandra.store import counting
-from tests.unit.cassandra.read.partitions import NOW, START, Partition, holding
+from tests.unit.cassandra.read.partitions import ALIVE, DEAD, NOW, START, Partition, holding
 
 SIZE = bucketing.width(1, 3)
 NARROW = [bucketing.bucket_of(START + number * SIZE, 1, 3) for number in range(200)]
@@ -22,9 +22,23 @@ def test_many_narrow_buckets_are_estimated() -> None:
             partition.add(one, (one.start + number, 0), "x")
     extent = Extent([*map(partition.source, NARROW)], FIRST, counting.END, complete=True)
     driver = holding(partition)
-    work = counting.Estimate(driver, (7, 1), "QUORUM", NOW).count(extent, extent)
+    work = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {}).count(extent, extent)
     found = driver.ended(work)
     assert (found.size, found.exact) == (4000, False)
+
+
+def test_rows_of_ended_messages_are_not_counted() -> None:
+    """Cassandra counts rows of kept messages like those of live ones, so they are left to nobody but kept reads."""
+    partition, home = Partition(), bucketing.bucket_of(START, 1, bucketing.HOME_WIDTH)
+    for number in range(3000):
+        partition.add(home, (START + number, 0), "x", DEAD if number < 900 else ALIVE)
+    extent = Extent([partition.source(home)], FIRST, counting.END, complete=True)
+    driver = holding(partition)
+    estimate = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {1: (START + 900, LOW_MIN)})
+    assert driver.ended(estimate.count(extent, extent)).size == 2100
+    measure = driver.ended(estimate.measure(extent))
+    assert measure is not None
+    assert (measure.count, measure.exact) == (2100, False)
 
 
 def test_what_lies_between_two_looks_is_estimated() -> None:

@@ -1,0 +1,111 @@
+"""Calls about single jobs: what became of them, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from queuey.api.claims import MAX_CLAIMS
+from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfo, JobInfos
+from queuey.client.calls.call import (
+    Call,
+    HttpAnswer,
+    MessageLocation,
+    Seconds,
+    decode,
+    location_text,
+    number_text,
+    queue_segment,
+    seconds,
+)
+from queuey.client.errors import InvalidArgument, JobFailed, JobGone, ResultTooLarge, ResultUnknown
+
+RESULT_BYTES = 131_072
+"""Max bytes of the results in a request, so that they fit into a body beside what else is in it."""
+
+JobResult = bytes | int
+"""A result as JSON, or the size of one that is too large to be sent."""
+JobResults = Mapping[str, JobResult]
+"""Results by receipt."""
+
+
+def encoded_result(value: object) -> JobResult | None:
+    """Returns a result as it travels with the acknowledgement, None if it is None.
+
+    Raises:
+        InvalidArgument: It has no JSON form.
+    """
+    if value is None:
+        return None
+    try:
+        text = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(f"the result has no JSON form: {error}") from error
+    return text if len(text) <= MAX_RESULT else len(text)
+
+
+def fields_of(results: JobResults) -> dict[str, Any]:
+    """Returns results as fields of a body."""
+    kept = {receipt: msgspec.Raw(result) for receipt, result in results.items() if isinstance(result, bytes)}
+    too_large = {receipt: result for receipt, result in results.items() if isinstance(result, int)}
+    return ({"results": kept} if kept else {}) | ({"too_large": too_large} if too_large else {})
+
+
+def fitting(results: Iterable[JobResult | None]) -> int:
+    """Returns how many of the first jobs one request may acknowledge with their results; at least one."""
+    number = with_result = length = 0
+    for result in results:
+        if result is not None:
+            with_result += 1
+            length += len(result) if isinstance(result, bytes) else 0
+        if with_result > MAX_RESULTS or length > RESULT_BYTES or number >= MAX_CLAIMS:
+            break
+        number += 1
+    return max(1, number)
+
+
+def jobs(
+    queue: str, locations: Iterable[MessageLocation], wait: Seconds = 0.0, *, states: bool = False
+) -> Iterator[Call[list[JobInfo]]]:
+    """Returns the calls that show jobs; one with ``wait`` waits until one of its jobs has ended."""
+    places = list(map(location_text, locations))
+    wait = seconds(wait)
+    params: list[tuple[str, str]] = [("wait", number_text("wait", wait))] if wait != 0 else []
+    params += [("states", "true")] if states else []
+    for start in range(0, len(places), MAX_JOBS):
+        path = f"{queue_segment(queue)}/jobs/{','.join(places[start : start + MAX_JOBS])}"
+        yield Call("GET", path, _infos, params=tuple(params), repeatable=True, wait=wait)
+
+
+def _infos(answer: HttpAnswer) -> list[JobInfo]:
+    return decode(answer, JobInfos).jobs
+
+
+def without_result(info: JobInfo) -> JobInfo:
+    """Returns a job that is done as one that had no result: who has seen it unfinished since knows that."""
+    is_open = info.status == "done" and info.result is UNSET and info.size is UNSET
+    return replace(info, result=None, kept=UNSET) if is_open else info
+
+
+def result_of(info: JobInfo) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns the result of a job that has ended.
+
+    Raises:
+        JobFailed: It is a dead letter.
+        JobGone: It expired, was removed or superseded.
+        ResultTooLarge: It is done, and its result was too large to be kept.
+        ResultUnknown: Its result is not known, or not any more.
+    """
+    if info.status == "done" and info.result is not UNSET:
+        return info.result
+    if info.status == "done" and info.size is not UNSET:
+        raise ResultTooLarge(info)
+    if info.status == "failed":
+        raise JobFailed(info)
+    if info.status in {"expired", "removed", "superseded"}:
+        raise JobGone(info)
+    raise ResultUnknown(info)

@@ -1,0 +1,65 @@
+"""A change that callers wait for, one class for threads and one for tasks."""
+
+from __future__ import annotations
+
+import threading
+from math import inf
+from typing import TYPE_CHECKING
+
+from queuey.client.forks import begin_in_children
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Change:
+    """A lock, and a change that threads wait for while they hold it."""
+
+    def __init__(self) -> None:
+        self.begin_in_child()
+        begin_in_children(self)
+
+    def begin_in_child(self) -> None:
+        self._condition = threading.Condition()
+
+    def __enter__(self) -> None:
+        self._condition.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._condition.release()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the next change, at most so long; others may have the lock meanwhile."""
+        self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
+
+    def notify(self) -> None:
+        """Wakes all that wait."""
+        self._condition.notify_all()
+
+
+class AsyncChange:
+    """A change that tasks of one event loop wait for, which need no lock."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def __aenter__(self) -> None:
+        """Holds nothing: no other task runs between two awaits."""
+
+    async def __aexit__(self, *_: object) -> None:
+        """Releases nothing."""
+
+    async def wait(self, seconds: float) -> None:
+        import asyncio  # noqa: PLC0415 - the caller has loaded it
+
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await asyncio.wait({future}, timeout=None if seconds == inf else seconds)
+        finally:
+            self._waiting.discard(future)
+
+    def notify(self) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,170 @@
+"""Ends of jobs: the result of the attempt that was acknowledged, or why a job ended otherwise.
+
+A row stands in the store's ledger, beside the attempts and states, and names the log entry of its delivery. Only queues
+that keep results have rows. Rows are written around the entries of the log, so that one is shown only if it is true:
+
+* A result is written before the entry that acknowledges its delivery, and after the log has shown, since the request
+  arrived, that this delivery is the last one.
+* When a message is delivered again, its row becomes void before the new receipt leaves the service. So an attempt that
+  was acknowledged without a result never shows that of an earlier one.
+* Each end without an acknowledgement has a row that no attempt replaces.
+
+Rows of later deliveries stay, and of two results of one delivery the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey.claims.receipts import ClaimReceipt
+from queuey.deadletters import dead_letter_from
+from queuey.errors import StoreBusy
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue
+from queuey.service.claims.attempts import piece_of
+from queuey.storage import LEDGER_TTL, Ledger, exchange
+
+GRACE = 60.0
+"""Number of seconds for which a row is kept longer than it is shown: a void row outlives what it makes void."""
+LAST_NUMBER = 1 << 62
+"""Number above that of any entry, in rows of jobs that ended without an acknowledgement."""
+EXPIRED = "Expired"
+"""The class of error of dead letters whose messages have expired."""
+_TRIES = 5
+
+End = Literal["failed", "expired", "removed", "superseded"]
+"""How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
+JobResult = bytes | int
+"""A result as JSON, or the size in bytes of one that is too large."""
+
+
+class JobEnd(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a job, unless its log says that it goes on.
+
+    Two messages may share a piece of the ledger, and the later one has it; so it names its message.
+
+    Attributes:
+        number: The log entry of the delivery.
+        status: ``void``: the delivery has no result, and earlier ones do not count.
+        time: Seconds since 1970; of a result, a time at which its delivery was the last one.
+        json: The result; None if it has no result.
+        size: Bytes of a result that is too large to be kept.
+        error, text: Class and text of the error of a failed job.
+    """
+
+    partition: int
+    position: Position
+    number: int
+    status: Literal["void", "done"] | End
+    time: float
+    json: bytes | None = None
+    size: int = 0
+    error: str = ""
+    text: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(JobEnd).decode
+
+
+class Results:
+    """The ends of all queues' jobs, in a ledger. Its methods block, and raise as the ledger does."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
+        """Writes the result of a delivery that is about to be acknowledged, and was the last one at a time."""
+        is_kept = isinstance(result, bytes)
+        end = JobEnd(
+            receipt.partition,
+            receipt.position,
+            receipt.number,
+            "done",
+            time,
+            json=result if isinstance(result, bytes) else None,
+            size=0 if is_kept else int(result),
+        )
+
+        def is_new(row: JobEnd) -> bool:
+            return row.number < end.number or (row.number == end.number and row.status == "void")
+
+        self._write(queue, end, lambda row: end if is_new(row) else row)
+
+    def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
+        """Makes void what earlier deliveries have written, or may still write."""
+        end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
+        self._write(queue, end, lambda row: end if row.number < end.number else row)
+
+    def ended(self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str) -> None:
+        """Writes that a job has ended without an acknowledgement; ``why``: class and text of its error.
+
+        What expired after it was removed counts as removed.
+        """
+        end = JobEnd(partition, position, LAST_NUMBER, status, time, None, 0, *why)
+
+        def changed(row: JobEnd) -> JobEnd:
+            was_removed = status == "expired" and row.status in {"removed", "superseded"}
+            return replace(row, number=LAST_NUMBER) if was_removed else end
+
+        self._write(queue, end, changed)
+
+    def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
+        """Writes that a job became a dead letter, or expired if that is the letter's reason."""
+        headers = dict(letter.meta.headers) if letter.meta else {}
+        dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
+        error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
+        self.ended(queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text)
+
+    def leaves(
+        self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
+    ) -> None:
+        """Writes that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
+        end = JobEnd(partition, position, 0, status, time)
+
+        def changed(row: JobEnd) -> JobEnd:
+            if row.status == "void":
+                return replace(end, number=row.number - 1)
+            return replace(end, number=row.number) if row.status == "done" else row
+
+        self._write(queue, end, changed)
+
+    def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
+        """Returns the row of a message, if it is still to be shown at a time (seconds since 1970)."""
+        row = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
+        if row is None or now > row.time + _shown_for(queue, row):
+            return None
+        return row
+
+    def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
+        """Changes a row; ``end`` is what a missing one becomes."""
+        work, piece = _place(queue, end.partition, end.position)
+        before, after = None, end
+        for _ in range(_TRIES):
+            value = _encode(after)
+            kept = _shown_for(queue, after) + GRACE
+            present = exchange(self._ledger, work, piece, value, expected=before, kept=kept)
+            if present == value:
+                return
+            before, row = present, _read(present, end.partition, end.position)
+            after = end if row is None else change(row)
+            if after is row:
+                return
+        raise StoreBusy("Too many processes write the end of one job. Try again.")
+
+
+def _shown_for(queue: Queue, end: JobEnd) -> float:
+    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
+
+
+def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
+    return f"results {queue.qid:x}", piece_of(partition, position)
+
+
+def _read(value: bytes | None, partition: int, position: Position) -> JobEnd | None:
+    row = None if value is None else _decode(value)
+    return row if row is not None and (row.partition, row.position) == (partition, position) else None

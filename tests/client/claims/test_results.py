@@ -1,0 +1,225 @@
+"""Results of jobs: a receipt of either client asks for them, and callers that wait at one moment share a request."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from queuey.client import (
+    AsyncClient,
+    Client,
+    InvalidArgument,
+    JobFailed,
+    JobGone,
+    Receipt,
+    ResultTimeout,
+    ResultTooLarge,
+    ResultUnknown,
+)
+from queuey.client.calls.job_calls import fitting
+from queuey.client.credentials.profile import read_profile
+from queuey.web.parts import App
+from tests.client.live import LOCAL, LOCAL_KEY, Served
+from tests.in_process import InProcess
+from tests.waiting import until
+
+
+class Counted(InProcess):
+    """Counts the requests for jobs."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app)
+        self.polls: list[int] = []
+
+    def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - as the transport has them
+        """Has a request answered; notes for how many jobs it is."""
+        if "/jobs/" in request.url.path:
+            self.polls.append(request.url.path.count(",") + 1)
+        return super().handle_request(request)
+
+
+@pytest.fixture
+def counted(app: App) -> Counted:
+    """The way of the client below."""
+    return Counted(app)
+
+
+@pytest.fixture
+def client(counted: Counted) -> Iterator[Client]:
+    """A client for threads, in process."""
+    with Client(LOCAL, key=LOCAL_KEY, transport=counted) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client: Client) -> Iterator[str]:
+    """A queue that keeps results."""
+    name = client.create_queue(result_ttl=3600).name
+    yield name
+    client.delete_queue(name)
+
+
+@contextmanager
+def waiting(call: Callable[[Any], object], *receipts: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - receipts
+    """Waits for results in threads; gives what comes, in order."""
+    found: list[Any] = []
+    with ThreadPoolExecutor(max(1, len(receipts))) as pool:
+        futures = [pool.submit(call, receipt) for receipt in receipts]
+        yield found
+        found += [future.result(60) for future in futures]
+
+
+def test_many_share_a_poll(client: Client, queue: str, counted: Counted) -> None:
+    """A hundred threads that wait cost one request at a time; each gets the result of its own job."""
+    receipts = client.send_many(queue, [str(number) for number in range(100)])
+    jobs = client.job_queue(queue)
+    with waiting(lambda receipt: receipt.result(60), *receipts) as found:
+        until(lambda: counted.polls and sum(counted.polls) >= 100)
+        before = len(counted.polls)
+        jobs.run(lambda job: int(job.body) * 2, idle=0, limit=100)
+    assert found == [number * 2 for number in range(100)]
+    assert before <= 20
+
+
+def test_one_that_comes_later(client: Client, queue: str) -> None:
+    """A caller that comes while another one waits gets its result at once, and the other one goes on."""
+    first, second = client.send_many(queue, ["a", "b"])
+    with waiting(lambda receipt: receipt.result(60), first) as found:
+        late: list[object] = []
+        asking = threading.Thread(target=lambda: late.append(second.result(60)))
+        asking.start()
+        jobs = client.job_queue(queue)
+        one, two = jobs.receive(2)
+        jobs.ack(two, results={two.receipt: "2"})
+        asking.join(60)
+        assert late == ["2"]
+        jobs.ack(one, results={one.receipt: "1"})
+    assert found == ["1"]
+
+
+def test_async(served: Served) -> None:
+    """The same for tasks; one that is cancelled leaves its poll to the others."""
+    profile = read_profile(served.profile)
+
+    async def main() -> None:
+        async with AsyncClient(profile.url, key=profile.key) as client:
+            queue = (await client.create_queue(result_ttl=3600)).name
+            first = await client.send(queue, "a")
+            [second] = await client.send_many(queue, ["b"])
+            assert (await first.astatus()).status == "waiting"
+            tasks = [asyncio.create_task(receipt.aresult(60)) for receipt in (first, second)]
+            await asyncio.sleep(0.05)
+            tasks[0].cancel()
+            async for job in client.job_queue(queue).claim(idle=0, limit=2):
+                await job.set_state({"done": job.body})
+                job.set_result(job.body * 2)
+            assert await tasks[1] == "bb"
+            assert await first.aresult() == "aa"
+            assert await first.astate() == {"done": "a"}
+            named = await client.named(queue).set("n", "c")
+            assert (await named.astatus()).status == "waiting"
+            [info] = await client.job_queue(queue).status(second)
+            assert info.result == "bb"
+            with pytest.raises(InvalidArgument, match="of an AsyncClient: call aresult"):
+                first.result()
+            await client.delete_queue(queue)
+
+    asyncio.run(main())
+
+
+def test_errors(client: Client, queue: str) -> None:
+    """Each end has its error, with what became of the job; a wait that is over is a timeout."""
+    jobs = client.job_queue(queue)
+    failed, large, gone, never = client.send_many(queue, ["failed", "large", "gone", "never"])
+    with pytest.raises(TimeoutError, match="has not ended"):
+        failed.result(0)
+    with pytest.raises(ResultTimeout):
+        failed.result(0.05)
+    for job in jobs.claim(idle=0):
+        if job.body == "failed":
+            job.release(reason=ValueError("no egg"), retry=False)
+        elif job.body == "large":
+            job.ack("x" * 20_000)
+        else:
+            job.release(600)
+    client.delete(queue, gone)
+    with pytest.raises(JobFailed, match="failed: ValueError: no egg") as refused:
+        failed.result(0)
+    assert (refused.value.error, refused.value.text) == ("ValueError", "no egg")
+    with pytest.raises(ResultTooLarge, match="20002 bytes"):
+        large.result(60)
+    with pytest.raises(JobGone, match="is removed"):
+        gone.result(60)
+    client.purge_queue(queue)
+    with pytest.raises(ResultUnknown, match="was never in this queue"):
+        never.result(60)
+
+
+def test_queues_without_results(client: Client) -> None:
+    """Their jobs are done, and the error says what to set; a result is not even sent."""
+    queue = client.create_queue().name
+    receipt = client.send(queue, "a")
+    for job in client.job_queue(queue).claim(idle=0):
+        job.set_result(object())
+    with pytest.raises(ResultUnknown, match="this queue keeps no results: set its result_ttl"):
+        receipt.result(60)
+    client.delete_queue(queue)
+
+
+def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is refused where it is set; what a handler returns is logged, and its job is done without a result."""
+    receipt = client.send(queue, "a")
+    jobs = client.job_queue(queue)
+    for job in jobs.claim(idle=0):
+        with pytest.raises(InvalidArgument, match="no JSON form"):
+            job.set_result(object())
+        job.release()
+        break
+    jobs.run(lambda _job: object(), idle=0)
+    assert receipt.result(60) is None
+    assert "has no result" in caplog.text
+
+
+def test_receipts_are_equal(client: Client, queue: str) -> None:
+    """Two receipts of a message are one, whichever knows a client; one that was pickled says how to go on."""
+    receipt = client.send(queue, "a", idempotency_key="k")
+    again = client.send(queue, "a", idempotency_key="k")
+    plain = Receipt(receipt.id, receipt.timestamp, receipt.partition)
+    assert receipt == again == plain == pickle.loads(pickle.dumps(receipt))
+    assert len({receipt, again, plain}) == 1
+    assert repr(receipt) == repr(plain)
+    with pytest.raises(InvalidArgument, match="job_queue"):
+        plain.status()
+    with pytest.raises(InvalidArgument, match="of a Client: call result"):
+        asyncio.run(receipt.aresult())
+    [info] = client.job_queue(queue).status(plain, states=True)
+    assert (info.status, info.state, receipt.state()) == ("waiting", None, None)
+
+
+@pytest.mark.parametrize(
+    ("results", "count"),
+    [
+        ([None] * 2000, 1000),
+        ([b"1"] * 200, 100),
+        ([b"x" * 16_384] * 20, 8),
+        ([20_000] * 20, 20),
+        ([b"x" * 200_000, None], 1),
+    ],
+)
+def test_a_request_has_room_for_results(results: list[Any], count: int) -> None:
+    """An acknowledgement has as many receipts as there may be, and as many results as fit."""
+    assert fitting(results) == count
+
+
+def test_more_results_than_one_request_takes(client: Client, queue: str) -> None:
+    """A loop acknowledges all the same, in several requests."""
+    receipts = client.send_many(queue, [str(number) for number in range(30)])
+    client.job_queue(queue).run(lambda job: job.body * 8000, idle=0, limit=100)
+    assert [len(receipt.result(60)) for receipt in receipts] == [len(str(number)) * 8000 for number in range(30)]

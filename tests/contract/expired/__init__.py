@@ -1,0 +1,1 @@
+"""Messages that become dead letters when they expire."""

@@ -1,0 +1,305 @@
+"""Queues with ``on_expiry = dead-letter``: what is not done by the end of its TTL becomes a dead letter, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from queuey.claims.receipts import ReceiptStatus
+from queuey.deadletters import PREFIX, queue_for
+from queuey.errors import QueueNotFound, RecordChanged, StoreUnavailable
+from queuey.messages import NewMessage, Queue, QueueSpec, Record
+from queuey.service import ClaimDelivery, QueueAccess, Service
+from queuey.service.claims import ReleaseReason
+from queuey.service.claims.move_turns import MoveOrder
+from queuey.service.due_work import DueRunner, DueTiming
+from queuey.service.expiry import KIND, ExpiryRecords
+from queuey.service.messages import Draft
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.blocking import blocking, post
+from tests.contract.samples import eventually, fresh_name, read_one, shown, whole
+from tests.interposed_store import InterposedStore
+
+TTL = 100
+DAY = 86_400
+
+
+class Process:
+    """A process of the service, whose steps are taken by hand."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.service = Service(store)
+        self.claims = blocking(self.service.claims)
+        self.records = ExpiryRecords(store, self.service.claims, self.service.core)
+        self.service.claims.rely = self.records.rely
+        self.service.messages._rely = self.records.rely
+
+    def enter(self, queue: Queue) -> QueueAccess:
+        """Opens a queue."""
+        return self.service.enter(queue, lambda _queue: None)
+
+    def post(self, queue: Queue, *bodies: str, **named: Any) -> None:  # noqa: ANN401 - as a draft has it
+        """Posts messages."""
+        post(self.service, self.enter(queue), [Draft(body, partition=1, **named) for body in bodies])
+
+    def claim(self, queue: Queue, ttl: float = 10, limit: int = 100) -> list[ClaimDelivery]:
+        """Claims messages."""
+        return self.claims.claim(self.enter(queue), limit=limit, ttl=ttl)
+
+    def record(self, queue: Queue) -> Record | None:
+        """Returns the record of a queue."""
+        return self.store.record(KIND, APP, f"{queue.qid:x}")
+
+    def step(self, queue: Queue) -> None:
+        """Takes the next step of a queue's record."""
+        record = self.record(queue)
+        assert record is not None
+        self.service.core.run(self.records.step(record))
+
+
+def make(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has them
+    """Creates a queue with the option."""
+    options = {"ttl": TTL, "read_delay": 0.0} | options
+    spec = QueueSpec(on_expiry="dead-letter", on_ack="delete", **options)
+    return store.create_queue(APP, fresh_name(), spec)[0]
+
+
+def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
+    """Returns the dead letters of a queue with what they say, by body."""
+    try:
+        dead = store.queue(APP, queue_for(queue.name), fresh=True)
+    except QueueNotFound:
+        return {}
+    found = read_one(store, dead, replace(whole(), delayed=False)).messages
+    assert len({one.body for one in found}) == len(found)
+    said = {one.body: dict(one.meta.headers) for one in found if one.meta}
+    return {body: {key.removeprefix(PREFIX): text for key, text in told.items()} for body, told in said.items()}
+
+
+def arrive(store: Store, queue: Queue, *bodies: str) -> bool:
+    """Waits for dead letters; these and no others."""
+    return eventually(lambda: set(letters(store, queue)) == set(bodies))
+
+
+def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Clock) -> None:
+    """The step of the record gives it up, whoever claims; the record goes when nothing is left."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "one", "two")
+    clock.advance(TTL - 1)
+    process.step(queue)
+    assert letters(store, queue) == {}
+    clock.advance(20)
+    assert shown(store, queue) == []
+    process.step(queue)
+    assert arrive(store, queue, "one", "two")
+    assert letters(store, queue)["one"]["error"] == "Expired"
+    process.step(queue)
+    assert process.record(queue) is not None
+    clock.advance(DAY)
+    process.step(queue)
+    assert process.record(queue) is None
+
+
+def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
+    """A claim gets no expired message, and makes dead letters of those that were and were not delivered."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "failed", "new")
+    [failed] = process.claim(queue, limit=1)
+    process.claims.release(process.enter(queue), [failed.receipt], 5.0, ReleaseReason("ValueError", "no wages"))
+    clock.advance(TTL + 5)
+    process.post(queue, "later")
+    assert [one.message.body for one in process.claim(queue)] == ["later"]
+    assert letters(store, queue) == {}
+    clock.advance(10)
+    assert process.claim(queue) == []
+    assert eventually(lambda: "failed" in letters(store, queue))
+    process.step(queue)  # Where ids are certain late, the claim has not gone back to the other one.
+    assert arrive(store, queue, "failed", "new")
+    told = letters(store, queue)
+    assert (told["failed"]["error"], told["failed"]["attempts"]) == ("Expired", "1")
+    assert "ValueError" in told["failed"]["text"]
+
+
+def test_a_live_claim_is_left_to_its_worker(store: Store, clock: Clock) -> None:
+    """An acknowledgement after the end holds; a claim that is renewed for half a day after the end is taken away."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "done", "lost", "kept")
+    claims = {one.message.body: one.receipt for one in process.claim(queue, ttl=200)}
+    clock.advance(TTL + 20)
+    process.step(queue)
+    assert letters(store, queue) == {}
+    process.claims.acknowledge(process.enter(queue), [claims["done"]])
+    process.claims.renew(process.enter(queue), [claims["kept"]], 43_200)
+    clock.advance(200)
+    process.step(queue)
+    assert arrive(store, queue, "lost")
+    clock.advance(42_000)
+    process.claims.renew(process.enter(queue), [claims["kept"]], 43_200)
+    process.step(queue)
+    assert set(letters(store, queue)) == {"lost"}
+    clock.advance(1_000)
+    process.step(queue)
+    assert arrive(store, queue, "lost", "kept")
+    [settled] = process.claims.acknowledge(process.enter(queue), [claims["kept"]])
+    assert settled.status is ReceiptStatus.SUPERSEDED
+
+
+def test_only_kept_messages_become_dead_letters(store: Store, clock: Clock) -> None:
+    """One with a TTL of its own is dropped. Delayed ones end after their delay; copies outlive the one delivered."""
+    process, queue = Process(store), make(store, kind="dedup")
+    if store.exact_horizon:  # Elsewhere rows go by a clock that no test moves.
+        post(process.service, process.enter(queue), [Draft("dropped", ttl=TTL)])
+    post(process.service, process.enter(queue), [Draft("delayed", delay=50.0)])
+    post(process.service, process.enter(queue), [Draft("twice")])
+    assert [one.message.body for one in process.claim(queue, ttl=5) if one.message.body == "twice"] == ["twice"]
+    clock.advance(60)
+    post(process.service, process.enter(queue), [Draft("twice")])
+    clock.advance(55)
+    process.step(queue)
+    assert arrive(store, queue, "twice")
+    assert {one.message.body for one in process.claim(queue, ttl=5)} == {"twice", "delayed"}
+    clock.advance(50)
+    process.step(queue)
+    assert arrive(store, queue, "twice", "delayed")
+
+
+def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -> None:
+    """While a message may have ended by some clock, those behind it wait; then they are delivered."""
+    process, queue = Process(store), make(store, kind="ordered")
+    post(process.service, process.enter(queue), [Draft("first", key="k")])
+    clock.advance(60)
+    post(process.service, process.enter(queue), [Draft("second", key="k")])
+    clock.advance(45)
+    assert process.claim(queue) == []
+    clock.advance(10)
+    process.step(queue)
+    assert arrive(store, queue, "first")
+    if store.exact_horizon:  # Nothing is below the horizon of a store whose clock is moved by hand.
+        assert [one.message.body for one in process.claim(queue)] == ["second"]
+
+
+def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: Store, clock: Clock) -> None:
+    """A post makes the record first, and again if it stood still for so long that the record was removed."""
+    process, queue, other = Process(store), make(store), Process(store)
+    there: list[Record | None] = []
+
+    async def stand_still(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        await process.records.rely(queue, items, is_stored=is_stored)
+        if not is_stored:
+            there.append(other.record(queue))
+            clock.advance(2 * DAY)
+            assert there[0] is not None
+            assert await other.records.step(there[0]) is None
+            there.append(other.record(queue))
+
+    process.service.messages._rely = stand_still
+    process.post(queue, "late")
+    assert there[1:] == [None]
+    assert other.record(queue) is not None
+    clock.advance(TTL + 20)
+    other.step(queue)
+    assert arrive(store, queue, "late")
+
+
+def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, clock: Clock) -> None:
+    """A post that relies on the record anew while it is searched keeps it."""
+    doubted = InterposedStore(store)
+    process, queue, other = Process(doubted.store), make(store), Process(store)
+    process.post(queue, "one")
+    [one] = process.claim(queue)
+    process.claims.acknowledge(process.enter(queue), [one.receipt])
+    clock.advance(2 * DAY)
+
+    def post_meanwhile() -> None:
+        doubted.passing(Store.remove_record)
+        other.post(queue, "two")
+
+    doubted.before(Store.remove_record, post_meanwhile)
+    with pytest.raises(RecordChanged):
+        process.step(queue)
+    assert process.record(queue) is not None
+    clock.advance(TTL + 20)
+    process.step(queue)
+    assert arrive(store, queue, "two")
+
+
+def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Clock) -> None:
+    """While the letters cannot be stored, the record is due again; another process publishes them."""
+    doubted = InterposedStore(store)
+    process, queue, other = Process(doubted.store), make(store), Process(store)
+    process.post(queue, "one")
+
+    def refuse(*_: object, **__: object) -> object:
+        raise StoreUnavailable("no disk")
+
+    clock.advance(DAY // 2)
+    doubted.instead(Store.put, refuse)
+    process.step(queue)
+    clock.advance(DAY // 4)
+    process.step(queue)
+    assert letters(store, queue) == {}
+    other.step(queue)
+    assert arrive(store, queue, "one")
+
+
+def test_another_process_searches(store: Store, clock: Clock) -> None:
+    """When the process that made the record has ended, another one takes the step."""
+    queue = make(store)
+    Process(store).post(queue, "orphan")
+    clock.advance(TTL + 20)
+    process, stopping = Process(store), threading.Event()
+    timing = DueTiming(search=0.1, overdue=1.0)
+    runner = DueRunner(store, process.records, process.service.core, stopping, timing)
+    process.records.planned = runner.know
+    runner.watch()
+    assert arrive(store, queue, "orphan")
+    stopping.set()
+    runner.end()
+
+
+def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
+    """What has expired becomes a dead letter of the source; what has not is taken."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "expired")
+    clock.advance(60)
+    process.post(queue, "moved")
+    clock.advance(55)
+    order = MoveOrder(move=1, below=(clock.ticks, 0), exact=store.exact_horizon)
+    turn = process.service.core.run(process.service.claims.turn(queue, 1, order))
+    if store.exact_horizon:  # Elsewhere nothing is certain yet, by this clock.
+        assert [message.body for message in turn.messages or ()] == ["moved"]
+        assert arrive(store, queue, "expired")
+    assert not turn.ended
+
+
+def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) -> None:
+    """A message that was posted with the option becomes a dead letter also when the option is taken back."""
+    process = Process(store)
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(ttl=TTL, on_ack="delete", read_delay=0.0))
+    assert process.record(queue) is None
+    queue = store.update_queue(queue, QueueSpec(on_expiry="dead-letter"))
+    process.post(queue, "kept")
+    queue = store.update_queue(queue, QueueSpec(on_expiry="drop"))
+    clock.advance(TTL + 20)
+    assert process.claim(queue) == []
+    process.step(queue)
+    assert arrive(store, queue, "kept")
+
+
+def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
+    """Purged messages become no dead letters; the next message has a record and a marked log of its own."""
+    process, queue = Process(store), make(store)
+    process.post(queue, "purged")
+    purged = store.purge_queue(queue)
+    process.step(queue)
+    assert process.record(queue) is None
+    process.post(purged, "next")
+    clock.advance(TTL + 20)
+    process.step(purged)
+    assert arrive(store, purged, "next")

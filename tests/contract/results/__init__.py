@@ -1,0 +1,1 @@
+"""Results of jobs, on every store."""

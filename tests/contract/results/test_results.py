@@ -1,0 +1,410 @@
+"""Results of jobs: each is that of the attempt that was acknowledged, in any order of events.
+
+A process that is killed between the row of a result and its entry leaves the row alone: :meth:`Scene.write` is that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from queuey import ids
+from queuey.api.jobs import JobInfo
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.errors import StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import Location, QueueSpec
+from queuey.service import Draft
+from queuey.service.claims import ReleaseReason
+from queuey.service.claims.jobs import JobPoll
+from queuey.service.claims.results import GRACE, Results
+from queuey.storage import LEDGER_TTL, Store
+from tests.backends import APP, Clock
+from tests.blocking import BlockingNames, blocking
+from tests.contract.claims.test_claims import enter, statuses
+from tests.contract.claims.test_moves import Mover
+from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+from tests.interposed_store import InterposedStore
+
+HOUR, DAY = 3600, 86_400
+
+
+class Scene:
+    """One job in a queue, and a process.
+
+    Args:
+        store: Of the process.
+        options: Of the queue.
+    """
+
+    def __init__(self, store: Store, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
+        spec = {"read_delay": 0.0, "ttl": DAY, "result_ttl": HOUR} | options
+        self.store = store
+        self.queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**spec))
+        [self.position] = say(store, self.queue, "a", ttl=DAY)
+        self.use(store)
+
+    def use(self, store: Store) -> None:
+        """Goes on with another process."""
+        self.service, self.access = enter(store, self.queue)
+        self.claims = blocking(self.service.claims)
+
+    @property
+    def place(self) -> Location:
+        """Where the message is."""
+        return 1, self.position
+
+    def claim(self, ttl: float = 60) -> ClaimReceipt:
+        """Claims the message."""
+        [claimed] = self.claims.claim(self.access, limit=9, ttl=ttl)
+        return claimed.receipt
+
+    def acknowledge(self, receipt: ClaimReceipt, *result: bytes | int) -> ReceiptStatus:
+        """Acknowledges a claim, perhaps with a result."""
+        [status] = statuses(
+            self.claims.acknowledge(self.access, [receipt], dict.fromkeys([receipt], *result) if result else {})
+        )
+        return status
+
+    def finds_nothing(self) -> bool:
+        """Claims once, and returns whether nothing is outstanding: a claim ends messages that are gone."""
+        assert self.claims.claim(self.access, limit=1, ttl=60) == []
+        return not self.claims.look_at(self.queue, lambda state, _expired: len(state.outstanding))[1]
+
+    def write(self, receipt: ClaimReceipt, result: bytes = b"1") -> None:
+        """Writes the row of a result, as before the entry of its acknowledgement."""
+        Results(self.store).acknowledged(self.queue, receipt, result, self.store.claim_now() / 1000)
+
+    def job(self) -> JobInfo:
+        """What became of the job."""
+        return self.claims.job(self.access, self.place)
+
+    def end(self) -> tuple[str, Any]:
+        """How the job ended, with its result: nothing if that is not known."""
+        job = self.job()
+        return job.status, None if job.result is None else bytes(job.result) if job.result is not UNSET else UNSET
+
+
+def test_a_result_is_that_of_the_acknowledgement(store: Store, other: Store) -> None:
+    """Every process shows it once the job is done; repeating the acknowledgement changes nothing."""
+    scene = Scene(store)
+    assert scene.job().status == "waiting"
+    receipt = scene.claim()
+    assert scene.job().status == "claimed"
+    assert scene.acknowledge(receipt, b'{"x":1}') is ReceiptStatus.DONE
+    assert scene.acknowledge(receipt, b"2") is ReceiptStatus.FINAL
+    scene.use(other)
+    assert scene.end() == ("done", b'{"x":1}')
+
+
+def test_none_writes_nothing(store: Store) -> None:
+    """A job without a result is done with none, however long it has waited, and nothing is written for it."""
+    scene = Scene(store)
+    calls = InterposedStore(store)
+    calls.before(Store.enter, lambda: pytest.fail("something was written"))
+    scene.use(calls.store)
+    assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
+    assert scene.end() == ("done", None)
+
+
+def test_queues_without_results(store: Store) -> None:
+    """A result for a queue that keeps none is ignored, and costs neither a row nor a read of the log."""
+    scene = Scene(store, result_ttl=0)
+    calls = InterposedStore(store)
+    scene.use(calls.store)
+    receipt = scene.claim()
+    for call in (Store.enter, Store.entry, Store.read_log, Store.begin_read_log):
+        calls.before(call, lambda: pytest.fail("a call of the store"))
+    assert scene.acknowledge(receipt, b"1") is ReceiptStatus.DONE
+    scene.use(store)
+    assert (scene.end(), scene.job().kept) == (("done", UNSET), 0)
+
+
+def test_a_row_alone_shows_nothing(store: Store) -> None:
+    """A result whose acknowledgement is not in the log is not shown; the same attempt may still acknowledge."""
+    scene = Scene(store)
+    receipt = scene.claim()
+    scene.write(receipt)
+    assert scene.job().status == "claimed"
+    scene.claims.release(scene.access, [receipt])
+    assert scene.job().status == "waiting"
+    assert scene.acknowledge(receipt, b"2") is ReceiptStatus.DONE
+    assert scene.end() == ("done", b"1")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_later_attempt_without_a_result(store: Store, other: Store, clock: Clock, *, is_late: bool) -> None:
+    """It ends the job without one, whether an earlier attempt has written its row before or writes it only then."""
+    scene = Scene(store)
+    first = scene.claim(10)
+    if not is_late:
+        scene.write(first)
+    clock.advance(20)
+    scene.use(other)
+    second = scene.claim()
+    if is_late:
+        scene.write(first)
+    assert scene.acknowledge(second) is ReceiptStatus.DONE
+    assert scene.end() == ("done", None)
+    assert scene.acknowledge(first, b"1") is ReceiptStatus.FINAL
+    assert scene.end() == ("done", None)
+
+
+def test_a_later_attempt_with_a_result(store: Store, other: Store, clock: Clock) -> None:
+    """Its result counts; that of the earlier attempt is refused, before and after."""
+    scene = Scene(store)
+    first = scene.claim(10)
+    clock.advance(20)
+    scene.use(other)
+    second = scene.claim()
+    assert scene.acknowledge(first, b"1") is ReceiptStatus.SUPERSEDED
+    assert scene.acknowledge(second, b"2") is ReceiptStatus.DONE
+    scene.write(first)
+    assert scene.end() == ("done", b"2")
+
+
+def test_a_late_result_of_a_job_that_is_done(store: Store) -> None:
+    """Once a job is done nothing is written any more: not even its own attempt adds a result."""
+    scene = Scene(store)
+    receipt = scene.claim()
+    scene.acknowledge(receipt)
+    assert scene.acknowledge(receipt, b"1") is ReceiptStatus.FINAL
+    assert scene.end() == ("done", None)
+
+
+def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
+    """If earlier results cannot be made void, the message is not delivered again now, but later."""
+    scene = Scene(store)
+    scene.write(scene.claim(10))
+    clock.advance(20)
+    failing = InterposedStore(store)
+
+    def fail(*_given: object, **_named: object) -> bytes:
+        raise StoreUnavailable("no answer", outcome="unknown")
+
+    failing.instead(Store.enter, fail)
+    scene.use(failing.store)
+    with pytest.raises(StoreUnavailable):
+        scene.claim()
+    failing.passing(Store.enter)
+    assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
+    assert scene.end() == ("done", None)
+
+
+def forgotten(scene: Scene, clock: Clock) -> None:
+    """Two days pass, and the log forgets who has left the queue."""
+    clock.advance(2 * DAY)
+    say(scene.store, scene.queue, "b")
+    for _ in range(2):
+        scene.claims.release(scene.access, [scene.claim()])
+
+
+def test_a_dead_letter_has_no_result(store: Store, clock: Clock) -> None:
+    """A job whose last attempt wrote a result and was never acknowledged has failed, also long afterwards."""
+    scene = Scene(store, max_deliveries=2, result_ttl=7 * DAY)
+    receipt = scene.claim()
+    scene.claims.release(scene.access, [receipt], 0.0, ReleaseReason("ValueError", "no egg"))
+    scene.write(scene.claim(10))
+    clock.advance(20)
+    assert scene.claims.claim(scene.access, limit=1, ttl=60) == []
+    assert eventually(lambda: scene.job().ended is not UNSET)
+    job = scene.job()
+    assert (job.status, job.error, job.text, job.result) == ("failed", "ValueError", "no egg", UNSET)
+    forgotten(scene, clock)
+    store.delete(store.queue(APP, f"{scene.queue.name}.dead"), [scene.place])
+    assert (scene.job().status, scene.job().error) == ("failed", "ValueError")
+
+
+def test_given_up_by_its_worker(store: Store) -> None:
+    """It failed with the error of its attempt, from the moment on at which its receipt was given back."""
+    scene = Scene(store)
+    scene.claims.release(scene.access, [scene.claim()], reason=ReleaseReason("KeyError", "7"), retry=False)
+    job = scene.job()
+    assert (job.status, job.error, job.text) == ("failed", "KeyError", "7")
+
+
+@pytest.mark.needs("exact_horizon")
+@pytest.mark.parametrize("on_ack", ["keep", "delete"])
+def test_a_message_that_is_gone(store: Store, clock: Clock, on_ack: str) -> None:
+    """A delivered job that expires has expired, whatever its attempt has written; a late attempt is refused."""
+    scene = Scene(store, result_ttl=7 * DAY, on_ack=on_ack)
+    receipt = scene.claim(10)
+    scene.write(receipt)
+    clock.advance(DAY + 60)
+    assert scene.job().status == "expired"
+    assert eventually(lambda: scene.finds_nothing() and scene.job().ended is not UNSET)
+    assert scene.acknowledge(receipt, b"2") is ReceiptStatus.SUPERSEDED
+    assert scene.end() == ("expired", UNSET)
+    forgotten(scene, clock)
+    assert scene.end() == ("expired", UNSET)
+
+
+@pytest.mark.needs("exact_horizon")
+@pytest.mark.parametrize("is_delivered", [False, True])
+def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: bool) -> None:
+    """It was removed, also long afterwards; but if its attempt is acknowledged, its result is shown."""
+    scene = Scene(store)
+    receipt = scene.claim(10) if is_delivered else None
+    scene.service.messages.delete(scene.access, [scene.place])
+    if receipt is None:
+        assert scene.job().status == "removed"
+    else:
+        assert scene.job().status == "claimed"
+        clock.advance(20)
+    assert eventually(lambda: scene.finds_nothing() and scene.job().status == "removed")
+    forgotten(scene, clock)
+    assert scene.job().status == "removed"
+    other = Scene(store)
+    receipt = other.claim()
+    other.service.messages.delete(other.access, [other.place])
+    other.acknowledge(receipt, b"1")
+    assert other.end() == ("done", b"1")
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_cancelled(store: Store, clock: Clock, *, is_repeated: bool) -> None:
+    """A cancelled job is removed, and no dead letter; a result that its worker has all the same is shown."""
+    for end in ("waits", "released", "expired", "acknowledged"):
+        scene = Scene(store)
+        if is_repeated:
+            scene.write(scene.claim(10))
+            clock.advance(20)
+        receipt = None if end == "waits" else scene.claim(10)
+        if is_repeated and receipt is None:
+            scene.claims.release(scene.access, [receipt := scene.claim(10)])
+        scene.claims.cancel(scene.access, scene.position)
+        if receipt is not None and end == "released":
+            scene.claims.release(scene.access, [receipt], reason=ReleaseReason("ValueError"))
+        elif end == "expired":
+            clock.advance(20)
+            assert scene.claims.claim(scene.access, limit=1, ttl=60) == []
+        elif receipt is not None and end == "acknowledged":
+            assert scene.acknowledge(receipt, b"7") is ReceiptStatus.DONE
+        elif receipt is not None:
+            scene.write(receipt)
+        assert scene.end() == (("done", b"7") if end == "acknowledged" else ("removed", UNSET)), end
+
+
+def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> None:
+    """What an attempt writes that was superseded before its message was deleted does not count."""
+    scene = Scene(store)
+    first = scene.claim(10)
+    clock.advance(20)
+    second = scene.claim()
+    scene.service.messages.delete(scene.access, [scene.place])
+    scene.write(first)
+    scene.acknowledge(second)
+    assert scene.job().status == "removed"
+
+
+def test_deleted_when_it_was_done(store: Store) -> None:
+    """A result stays although the message is deleted afterwards."""
+    scene = Scene(store)
+    scene.acknowledge(scene.claim(), b"1")
+    scene.service.messages.delete(scene.access, [scene.place])
+    assert scene.end() == ("done", b"1")
+
+
+def test_names(store: Store) -> None:
+    """A job that is replaced by a newer value of its name is superseded; one whose name is deleted is removed."""
+    scene = Scene(store)
+    names = BlockingNames(scene.service)
+    for status in ("superseded", "removed"):
+        location = names.replace(scene.access, "n", Draft("x")).location
+        assert location is not None
+        if status == "superseded":
+            names.replace(scene.access, "n", Draft("y"))
+        else:
+            names.delete(scene.access, "n")
+        assert scene.claims.job(scene.access, location).status == status
+
+
+@pytest.mark.needs("exact_horizon")
+def test_a_move(store: Store, clock: Clock) -> None:
+    """A job that was delivered before is removed when it is moved, also long afterwards, whatever its attempt wrote."""
+    scene = Scene(store, result_ttl=7 * DAY)
+    scene.write(scene.claim(10))
+    clock.advance(20)
+    mover, target = Mover(store), make_queue(store)
+    mover.ended(mover.begin(scene.queue, target))
+    mover.stopping.set()
+    assert scene.job().status == "removed"
+    forgotten(scene, clock)
+    assert scene.job().status == "removed"
+
+
+def test_what_is_not_known(store: Store, clock: Clock) -> None:
+    """After its time a result is not known any more, and the answer says how long it was kept."""
+    scene = Scene(store)
+    scene.acknowledge(scene.claim(), b"1")
+    clock.advance(HOUR - 10)
+    assert scene.end() == ("done", b"1")
+    clock.advance(20)
+    job = scene.job()
+    assert (job.status, job.result, job.kept) == ("done", UNSET, HOUR)
+    clock.advance(DAY)
+    assert (scene.job().status, scene.job().kept) == ("unknown", HOUR)
+
+
+def test_a_job_that_waited_for_long(store: Store, clock: Clock) -> None:
+    """Who has seen it unfinished knows that it has no result; others know only that it is done."""
+    scene = Scene(store)
+    clock.advance(2 * HOUR)
+    poll = JobPoll([scene.place])
+
+    def status() -> JobInfo:
+        show = scene.access.apply(lambda queue: scene.service.claims.jobs.show(queue, poll))
+        return scene.service.core.run(show).infos[0]
+
+    assert status().status == "waiting"
+    scene.acknowledge(scene.claim())
+    assert (status().status, status().result) == ("done", None)
+    assert scene.end() == ("done", UNSET)
+
+
+def test_unfinished_jobs(store: Store, clock: Clock) -> None:
+    """Each state of a job that goes on has its name; a job that was never seen, or expired unseen, has one too."""
+    scene = Scene(store)
+    [delayed] = store.append(scene.queue, [new("b", delay=600)])
+    assert scene.claims.job(scene.access, (1, delayed)).status == "delayed"
+    receipt = scene.claim()
+    job = scene.job()
+    assert (job.status, job.deliveries, job.expires) == ("claimed", 1, round(store.claim_now() / 1000 + 60, 3))
+    scene.claims.release(scene.access, [receipt], 20.0, ReleaseReason("ValueError", "no egg"))
+    job = scene.job()
+    assert (job.status, job.error, job.text) == ("retrying", "ValueError", "no egg")
+    clock.advance(30)
+    assert scene.job().status == "waiting"
+    unseen: Position = (ids.seconds_to_ticks(store.claim_now() / 1000), ids.LOW_MIN)
+    assert scene.claims.job(scene.access, (1, unseen)).status == "never_seen"
+    [brief] = say(store, scene.queue, "c", ttl=DAY)
+    clock.advance(DAY + 60)
+    assert scene.claims.job(scene.access, (1, brief)).status == "expired"
+
+
+def test_too_large(store: Store) -> None:
+    """The job is done, and its size is told in place of the result."""
+    scene = Scene(store)
+    assert scene.acknowledge(scene.claim(), 20_000) is ReceiptStatus.DONE
+    job = scene.job()
+    assert (job.status, job.result, job.size) == ("done", UNSET, 20_000)
+
+
+def test_rows_end(store: Store) -> None:
+    """A result is kept a minute longer than it is shown, and the end of another job for as long as the ledger keeps."""
+    scene = Scene(store)
+    kept: list[float] = []
+    watching = InterposedStore(store)
+
+    def enter(work: str, piece: int, value: bytes, *, expected: bytes | None, kept_for: float) -> bytes:
+        kept.append(kept_for)
+        return store.enter(work, piece, value, expected=expected, kept=kept_for)
+
+    watching.instead(Store.enter, lambda *given, kept, **named: enter(*given, **named, kept_for=kept))
+    scene.use(watching.store)
+    scene.acknowledge(scene.claim(), b"1")
+    [position] = say(store, scene.queue, "b")
+    scene.service.messages.delete(scene.access, [(1, position)])
+    assert kept == [HOUR + GRACE, LEDGER_TTL]

@@ -1,0 +1,107 @@
+"""Results of tasks: what a task returns is what its receipt gives, wherever the task runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo import Claims, Jobs, Worker, WorkerSettings
+from qdo.worker.failure import ExitCode
+from queuey.client import Client, JobFailed, Outgoing, ResultTooLarge, ResultUnknown
+from tests.qdo.worker.claiming.test_tasks import worker_of
+from tests.qdo.worker.conftest import Workers
+from tests.qdo.worker.test_processes import Book, book
+
+__all__ = ["book"]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+async def test_what_tasks_return(
+    workers: Workers,
+    book: Book,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    processes: int,
+) -> None:
+    """Each job of a run has its own result, or none; one without a JSON form is done and logged."""
+    queue = await workers.system.queue(result_ttl=3600)
+    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
+    client = workers.system.client
+    calls = [("double", "a"), ("double", ""), ("double", "b"), ("double", "c" * 9000)]
+    bodies = [{"task": task, "args": [text]} for task, text in calls] + [{"task": "image"}]
+    receipts = await client.send_many(queue.name, [Outgoing(json=body) for body in bodies])
+    settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
+    claims = Claims(workers.system.connect(), [queue.name])
+    worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
+    running = workers.start(worker)
+    first, none, second, large, image = [asyncio.create_task(receipt.aresult(60)) for receipt in receipts]
+    assert [await first, await none, await second, await image] == ["aa", None, "bb", None]
+    with pytest.raises(ResultTooLarge, match="18002 bytes"):
+        await large
+    worker.stop()
+    assert await running == ExitCode.ENDED
+    if not processes:
+        assert "has no result: the result has no JSON form" in caplog.text
+
+
+async def test_async_tasks_and_failures(workers: Workers, client: Client) -> None:
+    """An async task has a result as a plain one has; one that failed for good has its error."""
+    queue = await workers.system.queue(result_ttl=3600)
+    jobs = Jobs(queue.name, client=client, async_client=workers.system.client)
+
+    @jobs.task
+    async def add(one: int, two: int) -> int:
+        return one + two
+
+    @jobs.task(retries=0)
+    def fail() -> None:
+        raise ValueError("no egg")
+
+    running = workers.start(worker := worker_of(workers, jobs))
+    assert await (await add.asend(1, 2)).aresult(60) == 3
+    with pytest.raises(JobFailed, match="ValueError: no egg"):
+        await (await fail.asend()).aresult(60)
+    unique = await add.send_with(unique="once").asend(3, 4)
+    assert unique is not None
+    assert await unique.aresult(60) == 7
+    worker.stop()
+    assert await running == ExitCode.ENDED
+
+
+async def test_queues_without_results(workers: Workers, jobs: Jobs) -> None:
+    """What tasks return is not even encoded there."""
+
+    @jobs.task
+    def image() -> object:
+        return object()
+
+    running = workers.start(worker := worker_of(workers, jobs))
+    receipt = await image.asend()
+    with pytest.raises(ResultUnknown, match="set its result_ttl"):
+        await receipt.aresult(60)
+    worker.stop()
+    assert await running == ExitCode.ENDED
+
+
+async def test_run_all(workers: Workers, client: Client) -> None:
+    """Tests of a program get results as from a worker."""
+    queue = await workers.system.queue(result_ttl=3600)
+    jobs = Jobs(queue.name, client=client, async_client=workers.system.client)
+
+    @jobs.task
+    def double(value: Any) -> Any:  # noqa: ANN401 - anything
+        return 2 * value
+
+    def run() -> None:
+        receipt = double.send(4)
+        assert jobs.run_all() == 1
+        assert (receipt.status().status, receipt.result(60), receipt.result(60)) == ("done", 8, 8)
+
+    await asyncio.to_thread(run)
+    receipt = await double.asend("x")
+    assert await jobs.arun_all() == 1
+    assert await receipt.aresult() == "xx"

@@ -1,0 +1,1 @@
+"""Histories of queues whose expired messages become dead letters."""

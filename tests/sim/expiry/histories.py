@@ -1,0 +1,331 @@
+"""One history of a queue whose expired messages become dead letters: processes stand still and crash, nobody is idle.
+
+Messages are posted by :class:`~queuey.service.messages.MessageUseCases`, some are claimed and acknowledged, and each
+process takes the steps of records that are due. In the end all TTLs are over for more than a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
+from queuey.errors import RecordChanged, StoreUnavailable
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import (
+    KEPT_SECONDS,
+    Message,
+    NewMessage,
+    Page,
+    PostResult,
+    Queue,
+    Record,
+    RecordDue,
+    Slice,
+)
+from queuey.metrics import Metrics
+from queuey.service import ClaimDelivery, Limits
+from queuey.service.due_work import DueRunner
+from queuey.service.expiry import TIMING, ExpiryRecords
+from queuey.service.messages import Draft, MessageUseCases
+from tests.harness.checking.claims import APART
+from tests.sim.replicas import DEADLINE, Faults, ModelStore, Replicas
+from tests.sim.web import Setup, Web
+from tests.sim.world import SimulatedCore, World, begin
+
+QUEUE = Queue(application="acme", name="q", uid=1, qid=1, on_ack="delete", on_expiry="dead-letter", ttl=60)
+ACTIVE = 60.0
+"""Seconds in which messages are posted and claimed, and processes stop."""
+HALF = KEPT_SECONDS // 2
+
+
+class KeptReplicas(Replicas):
+    """Messages with ends, whose rows go a day later, and records."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        super().__init__(world, faults)
+        self.queues[QUEUE.name] = QUEUE
+        self.records: dict[str, Record] = {}
+        self.ends: dict[Position, float] = {}
+        """True times."""
+        self.dropped: set[Position] = set()
+        """Messages that are not kept."""
+        self.versions = itertools.count(1)
+
+    def keep(self, position: Position, partition: int, ttl: int, offset: float, *, kept: bool) -> None:
+        """Gives a message its end."""
+        if not kept:
+            self.dropped.add(position)
+        message, arrivals = self.messages[partition][position]
+        message = replace(message, expires=position[0] + ttl * TICKS_PER_SECOND)
+        self.messages[partition][position] = message, arrivals
+        self.ends[position] = ids.ticks_to_seconds(message.expires) - offset
+
+    def seen(self, partition: int) -> list[Message]:
+        """Leaves out rows that have gone."""
+        now = self.world.now
+        return [one for one in super().seen(partition) if self.ends[one.position] + self._rest(one.position) > now]
+
+    def _rest(self, position: Position) -> int:
+        return 2 if position in self.dropped else KEPT_SECONDS
+
+
+class KeptStore(ModelStore):
+    """What claims, posts and records need of a store."""
+
+    _replicas: KeptReplicas
+
+    def begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, Exception | None], None],
+        *,
+        after: Position | None = None,
+    ) -> None:
+        """See the contract; of one message."""
+        [item] = items
+        process, life = self._process, self._process.life
+
+        def ended(position: Position | None) -> None:
+            error = None if position is not None else StoreUnavailable("undone")
+            process.soon(0.0, lambda: done(None if position is None else [position], error), life)
+
+        offset = process.offset
+        position = self._replicas.write(process, item.partition, str(item.body), ended, item.delay, item.meta)
+        self._replicas.keep(position, item.partition, item.ttl, offset, kept=item.kept)
+
+    def write_within(self, queue: Queue) -> float:
+        """See the contract."""
+        return DEADLINE
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the contract."""
+        if not part.due:
+            return self._begin_read_delayed(part, done)
+
+        def live(page: Page | None, error: Exception | None) -> None:
+            if page is not None and not part.kept:
+                page.messages = [one for one in page.messages if one.expires > self.claim_time()]
+            done(page, error)
+
+        return super().begin_read(queue, part, live)
+
+    def _begin_read_delayed(self, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        life = self._process.life
+
+        def read() -> None:
+            found = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position]
+            page = Page(found[: part.limit], self.claim_time(), (self.claim_time(), LOW_MIN), more=False)
+            self._process.soon(self._world.some(self._replicas.faults.slow), lambda: done(page, None), life)
+
+        self._process.soon(self._world.some(self._replicas.faults.slow), read)
+        return True
+
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
+        """See the contract."""
+        return [one for one in super().fetch(queue, locations) if kept or one.expires > self.claim_time()]
+
+    # Records
+
+    def ids_ahead(self) -> float:
+        """See the contract."""
+        return 0.0
+
+    def record(self, kind: str, application: str, name: str) -> Record | None:
+        """See the contract."""
+        return self._replicas.records.get(name)
+
+    def set_record(self, record: Record) -> Record:
+        """See the contract."""
+        [there] = self._failing([self._replicas.records.get(record.name)]) or [None]
+        if (0 if there is None else there.version) != record.version:
+            raise RecordChanged(record.name)
+        self._replicas.records[record.name] = replace(record, version=next(self._replicas.versions))
+        return self._replicas.records[record.name]
+
+    def remove_record(self, record: Record) -> None:
+        """See the contract."""
+        there = self._replicas.records.get(record.name)
+        if there is None or there.version != record.version:
+            raise RecordChanged(record.name)
+        del self._replicas.records[record.name]
+
+    def due_records(
+        self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
+    ) -> list[RecordDue]:
+        """See the contract."""
+        there = self._replicas.records.values()
+        return [RecordDue(one.application, one.name, one.due, one.version) for one in there if one.due <= until]
+
+
+class HesitantRecords(ExpiryRecords):
+    """Now and then something is posted while a record is removed, and a process stands still before it posts."""
+
+    post: Callable[[], None]
+
+    async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        """See the base class."""
+        rng = self._core.chance
+        if not is_stored:
+            await super().rely(queue, items)
+        if rng.random() < 0.1:
+            cast("SimulatedCore", self._core)._process.pause(rng.choice((40.0, 5000.0)))
+            await asyncio.sleep(0)
+        if is_stored:
+            await super().rely(queue, items, is_stored=True)
+
+    async def _remove(self, record: Record) -> None:
+        if self._core.chance.random() < 0.3:
+            self.post()
+            await asyncio.sleep(self._core.chance.random() * 0.3)
+        await super()._remove(record)
+
+
+class KeptWeb(Web):
+    """A process that posts, claims and takes the steps of records."""
+
+    def _start(self) -> Any:  # noqa: ANN401 - as the base class
+        claims = super()._start()
+        store = claims._store
+        self.records = HesitantRecords(store, claims, self.core)
+        self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, rely=self.records.rely)
+        self.runner = DueRunner(store, self.records, self.core, threading.Event(), TIMING)
+        self.records.planned = self.runner.know
+        with self.core.loop.running():
+            self.runner._begin()
+        return claims
+
+
+class History:
+    """One history.
+
+    Args:
+        seed: Of all chance.
+        kind: The queue's.
+    """
+
+    def __init__(self, seed: int, kind: str = "plain") -> None:
+        self.queue = replace(QUEUE, kind=kind)
+        self.world = world = World(seed)
+        self.rng = rng = world.rng
+        faults = Faults(
+            lost=rng.choice((0, 0.1)),
+            stuck=rng.choice((0, 0.1)),
+            slow=rng.choice((0.003, 0.02)),
+            late=rng.choice((0, 0.3)),
+            failing=rng.choice((0, 0.3)),
+        )
+        self.replicas = KeptReplicas(world, faults)
+        self.replicas.queues[QUEUE.name] = self.queue
+        setup = Setup(store=KeptStore)
+        self.webs = [
+            KeptWeb(world, self.replicas, rng.choice((-APART, 0, APART)) / 2, setup) for _ in range(rng.randint(1, 2))
+        ]
+        HesitantRecords.post = staticmethod(self._post)
+        self.ttls = rng.choice(((5,), (20,), (300, 10), (3600, 5)))
+        self.posted: set[Position] = set()
+        self.done: set[Position] = set()
+        self.perhaps: set[Position] = set()
+        self.held: list[tuple[Position, float, float]] = []
+        self.wrong: list[str] = []
+
+    def run(self) -> list[str]:
+        """Lets it happen; returns what has gone wrong."""
+        world, rng = self.world, self.rng
+        for _ in range(rng.choice((1, 3, 6, 12))):
+            world.at(rng.random() * ACTIVE, self._post)
+        for _ in range(rng.choice((0, 0, 3, 10))):
+            world.at(rng.random() * ACTIVE, self._claim)
+        for _ in range(rng.choice((0, 1, 3))):
+            world.at(rng.random() * ACTIVE, lambda: rng.choice(self.webs).crash())
+            world.at(rng.random() * ACTIVE, self._pause)
+        for _ in range(rng.choice((0, 2))):
+            world.at(rng.random() * 4000, self._post)
+            world.at(rng.random() * 4000, self._claim)
+            world.at(rng.random() * 4000, lambda: rng.choice(self.webs).crash())
+        world.run(world.now + ACTIVE + 10)
+        self.replicas.faults = Faults(failing=self.replicas.faults.failing)
+        world.run(world.now + 100_000)
+        HesitantRecords.post = staticmethod(lambda: None)
+        world.run(max([world.now, *self.replicas.ends.values()]) + KEPT_SECONDS + 1000)
+        self._check()
+        world.end()
+        return self.wrong
+
+    def _post(self) -> None:
+        web, rng = self.rng.choice(self.webs), self.rng
+
+        def done(result: PostResult | None, error: Exception | None) -> None:
+            if result is not None and kept:
+                self.posted.update(position for _, position in result.locations)
+
+        queue = replace(self.queue, ttl=rng.choice(self.ttls))
+        kept = rng.random() < 0.8
+        draft = Draft("x", None if kept else 300, delay=rng.choice((0.0, 0.0, 0.0, 15.0)))
+        draft.key = rng.choice("ab") if queue.kind == "ordered" else None
+        draft.body = f"{rng.random()}" if queue.kind == "dedup" else "x"
+        begin(web.core, web.messages.post(queue, [draft]), done)
+
+    def _claim(self) -> None:
+        web, asked, ttl = self.rng.choice(self.webs), self.world.now, self.rng.choice((5.0, 30.0, 30.0, 40_000.0))
+
+        def done(found: list[ClaimDelivery] | None, _error: Exception | None) -> None:
+            for one in found or []:
+                position = one.receipt.position
+                if asked > self.replicas.ends[position] + APART:
+                    self.wrong.append(f"E2: {position} was given after its end")
+                until = one.expires - web.process.offset
+                acknowledges = self.rng.random() < 0.5
+                at = self.world.now + self.rng.random() * min(ttl, 200.0)
+                self.held.append((position, self.world.now, min(until, at) if acknowledges else until))
+                if acknowledges:
+                    self.world.at(at - self.world.now, partial(self._acknowledge, one.receipt))
+
+        begin(web.core, web.claims.claim(self.queue, limit=2, ttl=ttl), done)
+
+    def _acknowledge(self, receipt: ClaimReceipt) -> None:
+        web, position = self.rng.choice(self.webs), receipt.position
+
+        def done(settled: Iterable[Settlement] | None, error: Exception | None) -> None:
+            for one in settled or ():
+                if one.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}:
+                    self.done.add(position)
+            if settled is None and not (isinstance(error, StoreUnavailable) and error.outcome == "none"):
+                self.perhaps.add(position)
+
+        self.perhaps.add(position)  # Whoever crashes does not say.
+        begin(web.core, web.claims.acknowledge(self.queue, [receipt]), done)
+
+    def _pause(self) -> None:
+        self.rng.choice(self.webs).process.pause(self.rng.choice((2.0, 40.0, 5000.0)))
+
+    def _check(self) -> None:
+        letters, ends = self.replicas.letters, self.replicas.ends
+        lost = self.posted - letters.keys() - self.done - self.perhaps
+        self.wrong += [f"E1: {position} vanished" for position in sorted(lost)]
+        self.wrong += [f"E3: {position} was done and is a letter" for position in sorted(self.done & letters.keys())]
+        self.wrong += [f"E3: {position} is a letter" for position in letters.keys() & self.replicas.dropped]
+        early = [position for position, at in letters.items() if at < ends[position]]
+        self.wrong += [f"E3: {position} became a letter before its end" for position in early]
+        self.wrong += [
+            f"E3: {position} became a letter while it was claimed"
+            for position, start, end in self.held
+            if position in letters and start < letters[position] < min(end, ends[position] + HALF - 100)
+        ]
+        self.wrong += [f"E4: {name} is still searched" for name in self.replicas.records]
+
+
+def violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
+    """Runs histories until something has gone wrong; says what, with the seed."""
+    for seed in seeds:
+        if found := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
+            return [f"seed {seed}: {text}" for text in found]
+    return []
