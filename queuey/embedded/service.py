@@ -108,7 +108,7 @@ class EmbeddedService:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        self._is_closed = self._is_forked = False
+        self._is_closed = self._is_ending = self._is_forked = False
         self._file = file
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="queuey-embedded", daemon=True)
@@ -223,17 +223,22 @@ class EmbeddedService:
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Ends the service; the second time it does nothing."""
+        """Ends the service; the second time it does nothing, unless a KeyboardInterrupt ended the first."""
         with self._lock:
-            if self._is_closed or self._is_forked:
+            if self._is_ending or self._is_forked:
                 return
-            self._is_closed = True
+            self._is_ending = self._is_closed = True
+        try:
+            self.service.stopping.set()
+            self._calls(self._stop.set)
+            self._thread.join()
+            self.service.leave(LEAVE_SECONDS)
+            self.service.store.close(CLOSE_TIMEOUT)
+        except BaseException:
+            self._is_ending = False
+            self._file = None  # A connection may stay open, so it stays among the open files.
+            raise
         atexit.unregister(self.close)
-        self.service.stopping.set()
-        self._calls(self._stop.set)
-        self._thread.join()
-        self.service.leave(LEAVE_SECONDS)
-        self.service.store.close(CLOSE_TIMEOUT)
         if self._file is not None:
             _open_files.remove(self._file)
 
@@ -241,9 +246,8 @@ class EmbeddedService:
         self._is_forked = True
         self._lock = threading.Lock()
         _inherited.append(self)
-        if self._file in _open_files:
-            _open_files.remove(self._file)
-            _inherited_files.add(self._file)
+        _inherited_files.update(_open_files)
+        _open_files.clear()
 
 
 def as_client_error(error: QueueyError) -> ApiError:

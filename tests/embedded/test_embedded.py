@@ -27,6 +27,7 @@ from queuey.client import (
 from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
+from queuey.errors import StoreClosed
 from queuey.storage import sqlite
 from queuey.web.responses import Response
 from tests.web.gateway_calls import ALWAYS, held
@@ -174,6 +175,26 @@ def test_a_call_that_began_before_the_close_is_answered(client: Client) -> None:
     closing_thread.join(ALWAYS)
 
 
+def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
+    """Ctrl-C in a close leaves neither a thread nor the file open once the client is closed again, or at the end."""
+    service = service_of(client)
+    thread = service._thread
+
+    class Interrupted:
+        @staticmethod
+        def join() -> None:
+            service._thread = thread
+            raise KeyboardInterrupt
+
+    service._thread = Interrupted()  # type: ignore[assignment] # it stands in for it
+    with pytest.raises(KeyboardInterrupt):
+        service.close()
+    service.close()
+    assert not thread.is_alive()
+    with pytest.raises(StoreClosed):
+        service.service.store.create_application("late")
+
+
 def test_one_loop_after_another(file: Path) -> None:
     """An async client answers in each."""
     client = embedded.open_async(file, settings=QUICK)
@@ -202,7 +223,7 @@ def test_threads_open_a_file_at_once(file: Path) -> None:
     together, clients = threading.Barrier(4), []
 
     def open_it() -> None:
-        together.wait()
+        together.wait(ALWAYS)
         clients.append(embedded.open(file, settings=QUICK))
 
     threads = [threading.Thread(target=open_it) for _ in range(4)]

@@ -11,8 +11,10 @@ from qdo import InvalidArgument, Jobs
 from queuey import embedded
 from queuey.client import Backoff, Client
 from queuey.messages import PostResult
+from queuey.service.schedules import FireUseCases
 from queuey.service.schedules.states import Firing
 from queuey.testing import Clock, RealService
+from tests.replacing import replace
 
 
 @pytest.mark.parametrize("test", [1, 2])
@@ -73,22 +75,18 @@ def test_schedules_fire_on_the_way(queuey: Client, queuey_clock: Clock) -> None:
     assert [job.body for job in queuey.job_queue("mails").claim(idle=0)] == ["daily"] * 3
 
 
-def test_a_move_waits_for_the_messages_of_schedules(
-    queuey: Client, queuey_clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_waits_for_the_messages_of_schedules(queuey: Client, queuey_clock: Clock) -> None:
     """It returns when they are stored, not when they are about to be."""
-    assert queuey_clock._service is not None
-    firing = queuey_clock._service.schedules._firing
-    post = firing._post
+    post = FireUseCases._post
 
-    async def post_late(application: str, message: Firing) -> PostResult | None:
+    async def post_late(firing: FireUseCases, application: str, message: Firing) -> PostResult | None:
         await asyncio.sleep(0.05)
-        return await post(application, message)
+        return await post(firing, application, message)
 
-    monkeypatch.setattr(firing, "_post", post_late)
     queuey.create_queue("mails")
     queuey.schedules.put("poll", queue="mails", message="poll", every=10)
-    queuey_clock.move(seconds=10)
+    with replace(FireUseCases._post, post_late):
+        queuey_clock.move(seconds=10)
     assert [message.body for message in queuey.read_all("mails", since=0)] == ["poll"]
 
 
