@@ -124,6 +124,7 @@ class Jobs:
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._client = client
         self._async_client = async_client
+        self._is_sync_only = False
         self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncClient, AsyncGenerator[None]]] = {}
         """Clients by event loop, each with the generator that closes it at the end of its loop."""
         self._lock = threading.Lock()
@@ -206,6 +207,8 @@ class Jobs:
         """The client that sends for the running event loop; ``asyncio.run`` closes it at its end."""
         if self._async_client is not None:
             return self._async_client
+        if self._is_sync_only:
+            raise InvalidArgument("jobs.using() has no async client: give it one of the same store, after the client")
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._clients:
@@ -317,13 +320,13 @@ class Jobs:
 
     @contextmanager
     def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:
-        """Sends and runs calls with other clients inside; for tests of a program."""
-        own = self._client, self._async_client
-        self._client, self._async_client = client, async_client or self._async_client
+        """Sends and runs calls with other clients inside, and with no others; for tests of a program."""
+        own = self._client, self._async_client, self._is_sync_only
+        self._client, self._async_client, self._is_sync_only = client, async_client, async_client is None
         try:
             yield
         finally:
-            self._client, self._async_client = own
+            self._client, self._async_client, self._is_sync_only = own
 
     def run_all(self, *, until: Literal["settled"] | None = None) -> int:
         """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.

@@ -44,8 +44,8 @@ def open(  # noqa: A001 - as in gzip and shelve
             facades mean nothing here.
 
     Raises:
-        InvalidArgument: A setting cannot be used; everybody may write to the directory; or the standard library's
-            ``sqlite3`` has the file open in this process.
+        InvalidArgument: A setting cannot be used; everybody may write to the directory; the standard library's
+            ``sqlite3`` has the file open in this process; or a parent process had it open when it forked this one.
         ServiceUnavailable: The file or the directory cannot be used, the disk is full, or the file is of a later
             version.
     """

@@ -82,7 +82,7 @@ class _BlockingBody:
 
 
 class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
-    """:class:`InProcessPool` for async code, in one event loop."""
+    """:class:`InProcessPool` for async code, in one event loop after another."""
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
         self._service = service
@@ -91,9 +91,10 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
         """Has a request answered; see :meth:`InProcessPool.handle_request`."""
-        if self._calls is None:
-            self._calls = LoopCalls(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
         calls = self._calls
+        if calls is None or calls.loop is not loop:
+            calls = self._calls = LoopCalls(loop)
         parts: asyncio.Queue[Part] = asyncio.Queue()
 
         def put(piece: Part) -> None:

@@ -2,7 +2,8 @@
 
 It ends when it is closed, or else when the process ends, in the order of :mod:`queuey.web.gateway.serve`: long polls
 are answered, requests under way are finished, then the store is closed. A child that is forked cannot use it: its
-threads are the parent's, and SQLite's connections must not be shared.
+threads are the parent's, and SQLite's connections must not be shared. Nor can it open the file, see
+``_inherited_files``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from queuey.client.calls.call import HttpAnswer, read_error
 from queuey.client.errors import ApiError, InvalidArgument
 from queuey.client.forks import begin_in_children
 from queuey.embedded.exchange import InProcessExchange, Part
-from queuey.errors import ApplicationExists, QueueyError, SettingsError
+from queuey.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
 from queuey.service import Limits
 from queuey.service.core import Core, LoopCalls
 from queuey.settings import Settings, load, part
@@ -47,7 +48,9 @@ _FILES = Path("/proc/self/fd")
 _inherited: list[EmbeddedService] = []
 """Services of a parent process. To drop them would close connections to its store."""
 _open_files: list[Path] = []
-"""Files of the services of this process."""
+"""Files of the services of this process, from before they are opened."""
+_inherited_files: set[Path] = set()
+"""Files that were open in a parent process when it forked. SQLite here takes the parent's locks on them for its own."""
 
 
 class InProcessCaller:
@@ -84,12 +87,13 @@ class EmbeddedService:
         store: Open; it is closed with the service.
         settings: The settings in force.
         core: The loop and the clock of the use cases, by default an ordinary one.
+        file: The store's file, in ``_open_files``; removed from there at the end.
 
     Attributes:
         service: The use cases.
     """
 
-    def __init__(self, store: Store, settings: Settings, core: Core | None = None) -> None:
+    def __init__(self, store: Store, settings: Settings, core: Core | None = None, *, file: Path | None = None) -> None:
         app = make_app(
             store,
             limits=Limits(**part(settings, Limits.__struct_fields__)),
@@ -104,14 +108,12 @@ class EmbeddedService:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        self._is_closed = self._is_forked = False
-        self._file = None if is_cassandra(settings) else file_of(settings).resolve()
+        self._is_closed = self._is_ending = self._is_forked = False
+        self._file = file
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="queuey-embedded", daemon=True)
         self._thread.start()
         started.result()
-        if self._file is not None:
-            _open_files.append(self._file)
         begin_in_children(self)
         atexit.register(self.close)
 
@@ -123,19 +125,19 @@ class EmbeddedService:
             InvalidArgument, ServiceUnavailable: See :func:`queuey.embedded.open`.
         """
         is_url = str(store).startswith("cassandra:")
-        place = {"store": str(store)} if is_url else {"store": "sqlite", "data": str(store)}
         try:
+            # Connections are opened later, too: then the working directory may be another one.
+            place = {"store": str(store)} if is_url else {"store": "sqlite", "data": _absolute(store)}
             settings = load({**options, **place}, os.environ).settings
-            if not is_cassandra(settings):
-                _check_place(file_of(settings).resolve())
-            opened = open_store(settings)
+            if is_cassandra(settings):
+                return cls._start(settings)
+            file = file_of(settings).resolve()
+            _check_place(file)
+            _open_files.append(file)
             try:
-                if not is_cassandra(settings):
-                    with suppress(ApplicationExists):
-                        opened.create_application(application)
-                return cls(opened, settings)
+                return cls._start(settings, application, file)
             except BaseException:
-                opened.close()
+                _open_files.remove(file)
                 raise
         except InvalidArgument:
             raise
@@ -143,6 +145,21 @@ class EmbeddedService:
             raise InvalidArgument(str(error)) from error
         except QueueyError as error:
             raise as_client_error(error) from error
+        except OSError as error:
+            unusable = StoreUnavailable(f"{store} cannot be used: {error.strerror or error}")
+            raise as_client_error(unusable) from error
+
+    @classmethod
+    def _start(cls, settings: Settings, application: str = "", file: Path | None = None) -> EmbeddedService:
+        store = open_store(settings)
+        try:
+            if file is not None:
+                with suppress(ApplicationExists):
+                    store.create_application(application)
+            return cls(store, settings, file=file)
+        except BaseException:
+            store.close()
+            raise
 
     def begin(self, head: Head, body: bytes, put: Callable[[Part], object]) -> Answering:
         """Begins to answer a request, in the loop's thread.
@@ -157,12 +174,13 @@ class EmbeddedService:
         """
         if self._is_forked:
             raise InvalidArgument(
-                "the embedded service belongs to the parent process: open the store again in a process that was forked"
+                "the embedded service belongs to the parent process: fork first, and open the store in the child"
             )
-        if self._is_closed:
-            raise InvalidArgument("the client is closed")
         exchange = InProcessExchange(self._loop, body, put)
-        self._calls(self._spawn, head, exchange)
+        with self._lock:  # What begins before the end is answered before it.
+            if self._is_closed:
+                raise InvalidArgument("the client is closed")
+            self._calls(self._spawn, head, exchange)
         return Answering(exchange, self._calls)
 
     def _spawn(self, head: Head, exchange: InProcessExchange) -> None:
@@ -205,17 +223,22 @@ class EmbeddedService:
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Ends the service; the second time it does nothing."""
+        """Ends the service; the second time it does nothing, unless a KeyboardInterrupt ended the first."""
         with self._lock:
-            if self._is_closed or self._is_forked:
+            if self._is_ending or self._is_forked:
                 return
-            self._is_closed = True
+            self._is_ending = self._is_closed = True
+        try:
+            self.service.stopping.set()
+            self._calls(self._stop.set)
+            self._thread.join()
+            self.service.leave(LEAVE_SECONDS)
+            self.service.store.close(CLOSE_TIMEOUT)
+        except BaseException:
+            self._is_ending = False
+            self._file = None  # A connection may stay open, so it stays among the open files.
+            raise
         atexit.unregister(self.close)
-        self.service.stopping.set()
-        self._calls(self._stop.set)
-        self._thread.join()
-        self.service.leave(LEAVE_SECONDS)
-        self.service.store.close(CLOSE_TIMEOUT)
         if self._file is not None:
             _open_files.remove(self._file)
 
@@ -223,6 +246,8 @@ class EmbeddedService:
         self._is_forked = True
         self._lock = threading.Lock()
         _inherited.append(self)
+        _inherited_files.update(_open_files)
+        _open_files.clear()
 
 
 def as_client_error(error: QueueyError) -> ApiError:
@@ -232,8 +257,12 @@ def as_client_error(error: QueueyError) -> ApiError:
     return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
 
 
+def _absolute(store: str | Path) -> str:
+    return str(Path(store).absolute()) if str(store) else ""
+
+
 def _check_place(file: Path) -> None:
-    """Refuses a file that others could replace, or whose locks this process would lose.
+    """Refuses a file that others could replace, or whose locks this process would lose or does not have.
 
     Raises:
         InvalidArgument: It is one.
@@ -245,7 +274,13 @@ def _check_place(file: Path) -> None:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         text = f"everybody may write to the directory {file.parent}, and so replace the store"
         raise InvalidArgument(f"{text}. Choose another, or run: chmod o-w {file.parent}")
-    if file not in _open_files and _is_open_here(file):
+    if file in _inherited_files:
+        raise InvalidArgument(
+            f"{file} was open in the parent process when it forked this one, so SQLite cannot lock it here. "
+            "Fork first, or start the child by spawn"
+        )
+    was_open = file in _open_files
+    if _is_open_here(file) and not was_open and file not in _open_files:  # Another thread may open it meanwhile.
         raise InvalidArgument(
             f"{file} is open in this process, perhaps by sqlite3: when that closes it, the store loses its locks. "
             "Close it first, or look into the file from another process"

@@ -68,11 +68,14 @@ class LoopCalls:
         """Makes a call in the loop's thread."""
         self._calls.append((call, args))
         if not self._waking:
-            self._waking = True
             try:
+                self._waking = True
                 self.loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
                 _logger.debug("The event loop has ended; a call was dropped.")
+            except BaseException:  # A signal's handler raised, perhaps before the loop was woken.
+                self._waking = False
+                raise
 
     def _drain(self) -> None:
         self._waking = False

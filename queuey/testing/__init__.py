@@ -13,6 +13,7 @@ import pytest
 
 from queuey.client import Client
 from queuey.embedded import URL
+from queuey.embedded.service import EmbeddedService
 from queuey.testing.clocks import Clock
 from queuey.testing.real import RealProcess, RealService
 from queuey.testing.stores import SharedPool, TestStores
@@ -42,14 +43,10 @@ def queuey(queuey_stores: TestStores) -> Iterator[Client]:
     Tests share the store, and each has an application of its own in it: ``client.application``.
     """
     service, application = queuey_stores.application()
-    with Client(
-        URL,
-        key="",
-        application=application,
-        transport=SharedPool(service, application),  # type: ignore[arg-type] # as for embedded.open
-    ) as client:
+    with _client(service, application) as client:
         yield client
-        if not queuey_stores.clock.ahead:
+    if not queuey_stores.clock.ahead:
+        with _client(service, application) as client:  # The test may have closed its own.
             for schedule in client.schedules.list():
                 client.schedules.delete(schedule.name)
     if queuey_stores.clock.ahead:
@@ -70,3 +67,12 @@ def queuey_service(queuey_process: RealProcess) -> Iterator[RealService]:
     service = queuey_process.application()
     yield service
     service.client.close()
+
+
+def _client(service: EmbeddedService, application: str) -> Client:
+    return Client(
+        URL,
+        key="",
+        application=application,
+        transport=SharedPool(service, application),  # type: ignore[arg-type] # as for embedded.open
+    )

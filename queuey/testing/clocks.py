@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from queuey import ids
 from queuey.service.core import Core
-from queuey.service.schedules.states import KIND
+from queuey.service.schedules import MAX_SCHEDULES
+from queuey.service.schedules.states import KIND, decode
 
 if TYPE_CHECKING:
     from queuey.service import Service
@@ -85,10 +86,18 @@ class Clock:
         """Waits until the schedules that are due have fired."""
         end = time.monotonic() + FIRE_TIMEOUT
         service.schedules.watch()
-        while rows := service.store.due_records(KIND, self.ticks(), application=self.application, limit=1):
+        while (name := self._firing(service)) is not None:
             if time.monotonic() > end:
-                raise TimeoutError(f"schedule {rows[0].name!r} has not fired in {FIRE_TIMEOUT:.0f} s")
+                raise TimeoutError(f"schedule {name!r} has not fired in {FIRE_TIMEOUT:.0f} s")
             time.sleep(_INTERVAL)
+
+    def _firing(self, service: Service) -> str | None:
+        """Returns the name of a schedule that is due, or whose message is being posted: meanwhile it is due later."""
+        now = self.ticks()
+        for record in service.store.records(KIND, self.application, start="", limit=MAX_SCHEDULES):
+            if record.due <= now or decode(record.value).firing is not None:
+                return record.name
+        return None
 
 
 class MovedCore(Core):

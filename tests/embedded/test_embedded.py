@@ -27,6 +27,7 @@ from queuey.client import (
 from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
+from queuey.errors import StoreClosed
 from queuey.storage import sqlite
 from queuey.web.responses import Response
 from tests.web.gateway_calls import ALWAYS, held
@@ -158,6 +159,83 @@ def test_closing_ends_what_waits(file: Path) -> None:
         client.send("mails", "x")
 
 
+def test_a_call_that_began_before_the_close_is_answered(client: Client) -> None:
+    """A thread that stops between its check and its request does not wait for an answer that never comes."""
+    service = service_of(client)
+    begin, closing_thread = service._calls, threading.Thread(target=client.close)
+
+    def begin_late(*call: object) -> None:
+        service._calls = begin
+        closing_thread.start()
+        closing_thread.join(0.1)
+        begin(*call)  # type: ignore[arg-type] # they are those of LoopCalls
+
+    service._calls = begin_late  # type: ignore[assignment] # it stands in for it
+    assert client.hello().store == "sqlite"
+    closing_thread.join(ALWAYS)
+
+
+def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
+    """Ctrl-C in a close leaves neither a thread nor the file open once the client is closed again, or at the end."""
+    service = service_of(client)
+    thread = service._thread
+
+    class Interrupted:
+        @staticmethod
+        def join() -> None:
+            service._thread = thread
+            raise KeyboardInterrupt
+
+    service._thread = Interrupted()  # type: ignore[assignment] # it stands in for it
+    with pytest.raises(KeyboardInterrupt):
+        service.close()
+    service.close()
+    assert not thread.is_alive()
+    with pytest.raises(StoreClosed):
+        service.service.store.create_application("late")
+
+
+def test_one_loop_after_another(file: Path) -> None:
+    """An async client answers in each."""
+    client = embedded.open_async(file, settings=QUICK)
+
+    async def hello() -> str:
+        async with asyncio.timeout(30):
+            return (await client.hello()).store
+
+    assert [asyncio.run(hello()) for _ in range(2)] == ["sqlite", "sqlite"]
+    asyncio.run(client.close())
+
+
+def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the program goes to another directory, where a file of this name may be."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with embedded.open("jobs.db", settings=QUICK) as client:
+        monkeypatch.chdir(tmp_path / "other")
+        client.create_queue("mails")
+        client.send("mails", "hello")
+        assert [message.body for message in client.read_all("mails", since=0)] == ["hello"]
+
+
+def test_threads_open_a_file_at_once(file: Path) -> None:
+    """What one has just opened is not taken for the work of sqlite3."""
+    together, clients = threading.Barrier(4), []
+
+    def open_it() -> None:
+        together.wait(ALWAYS)
+        clients.append(embedded.open(file, settings=QUICK))
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ALWAYS)
+    for client in clients:
+        client.close()
+    assert len(clients) == 4
+
+
 def test_a_call_that_takes_too_long_is_given_up(client: Client) -> None:
     """The timeouts of a client hold here too."""
     impatient = Client(
@@ -184,6 +262,8 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
         embedded.open(text)
     with pytest.raises(ServiceUnavailable, match="cannot be used"):
         embedded.open(text / "below" / "jobs.db")
+    with pytest.raises(ServiceUnavailable, match="name too long"):
+        embedded.open(tmp_path / f"{'x' * 300}.db")
     with pytest.raises(InvalidArgument, match="sync"):
         embedded.open(tmp_path / "jobs.db", settings={"sync": "sometimes"})
     common = tmp_path / "common"

@@ -17,26 +17,33 @@ from tests.servers.served import Served, environment
 pytestmark = pytest.mark.needs_programs
 
 
-def test_a_child_is_told_to_open_the_store_again(tmp_path: Path) -> None:
-    """A child that was forked neither uses nor ends the service of its parent, and can open one of its own."""
-    file = tmp_path / "jobs.db"
+def test_a_child_leaves_the_file_of_its_parent(tmp_path: Path) -> None:
+    """A child that was forked neither uses, ends nor opens what its parent has open: it would have no locks on it.
+
+    Else the parent, at its close, would delete the log that the child writes to.
+    """
+    file, closed = tmp_path / "jobs.db", tmp_path / "closed.db"
+    embedded.open(closed).close()
     with embedded.open(file) as client:
         client.create_queue("mails")
         child = os.fork()
         if not child:
             code = 1
             try:
-                with pytest.raises(InvalidArgument, match="open the store again"):
+                with pytest.raises(InvalidArgument, match="fork first"):
                     client.send("mails", "x")
                 client.close()
-                with embedded.open(file) as own:
-                    own.send("mails", "of the child")
+                with pytest.raises(InvalidArgument, match="when it forked"):
+                    embedded.open(file)
+                with embedded.open(closed) as own:
+                    own.create_queue("mails")
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         client.send("mails", "of the parent")
-        assert [each.body for each in client.read_all("mails", since=0)] == ["of the child", "of the parent"]
+    with embedded.open(closed) as client:
+        assert list(client.queue_names()) == ["mails"]
 
 
 PROGRAM = """

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from qdo import Jobs
+from qdo import InvalidArgument, Jobs
+from queuey import embedded
 from queuey.client import Backoff, Client
+from queuey.messages import PostResult
+from queuey.service.schedules import FireUseCases
+from queuey.service.schedules.states import Firing
 from queuey.testing import Clock, RealService
+from tests.replacing import replace
 
 
 @pytest.mark.parametrize("test", [1, 2])
@@ -15,6 +23,7 @@ def test_each_test_has_an_empty_store(queuey: Client, test: int) -> None:
     assert list(queuey.queue_names()) == []
     queuey.create_queue("mails")
     queuey.schedules.put("poll", queue="mails", message=f"{test}", every=10)
+    queuey.close()  # A program under test may.
 
 
 def test_delays_and_claims_go_by_the_clock(queuey: Client, queuey_clock: Clock) -> None:
@@ -66,6 +75,21 @@ def test_schedules_fire_on_the_way(queuey: Client, queuey_clock: Clock) -> None:
     assert [job.body for job in queuey.job_queue("mails").claim(idle=0)] == ["daily"] * 3
 
 
+def test_a_move_waits_for_the_messages_of_schedules(queuey: Client, queuey_clock: Clock) -> None:
+    """It returns when they are stored, not when they are about to be."""
+    post = FireUseCases._post
+
+    async def post_late(firing: FireUseCases, application: str, message: Firing) -> PostResult | None:
+        await asyncio.sleep(0.05)
+        return await post(firing, application, message)
+
+    queuey.create_queue("mails")
+    queuey.schedules.put("poll", queue="mails", message="poll", every=10)
+    with replace(FireUseCases._post, post_late):
+        queuey_clock.move(seconds=10)
+    assert [message.body for message in queuey.read_all("mails", since=0)] == ["poll"]
+
+
 def test_the_clock_does_not_go_back(queuey_clock: Clock) -> None:
     """Ids only grow."""
     with pytest.raises(ValueError, match="back"):
@@ -94,6 +118,29 @@ def test_calls_settle(queuey: Client) -> None:
     assert jobs.run_all(until="settled") == 12
     assert {name: runs.count(name) for name in runs} == {"twice": 4, "always": 6}
     assert len(list(queuey.read_all("mails.dead", since=0))) == 3
+
+
+def test_async_calls_stay_in_the_test(tmp_path: Path) -> None:
+    """With one client for a test no call leaves it by another; with two of one file, async calls are run as well."""
+    jobs, seen = Jobs("mails"), []
+
+    @jobs.task
+    async def greet(name: str) -> None:
+        seen.append(name)
+        if name == "Ann":
+            await greet.asend("Bob")
+
+    file = tmp_path / "test.db"
+    with embedded.open(file, settings={"sync": "normal"}) as client:
+        with jobs.using(client):
+            greet.send("Ann")
+            with pytest.raises(InvalidArgument, match="async client"):
+                jobs.run_all()
+        with jobs.using(client, embedded.open_async(file, settings={"sync": "normal"})):
+            greet.send("Ann")
+            assert jobs.run_all() == 2
+            asyncio.run(jobs.aclose())
+    assert seen == ["Ann", "Ann", "Bob"]
 
 
 def test_calls_that_never_settle(queuey: Client) -> None:

@@ -89,6 +89,25 @@ def test_one_wake_up_serves_a_burst() -> None:
     assert wakes == 1
 
 
+def test_an_interrupted_wake_up_is_repeated() -> None:
+    """A signal's handler that raises while a thread wakes the loop leaves no later call waiting."""
+    core = Core()
+    calls = LoopCalls(core.loop)
+    ended = threading.Event()
+
+    class Loop:
+        @staticmethod
+        def call_soon_threadsafe(*_: object) -> None:
+            raise KeyboardInterrupt
+
+    calls.loop = Loop()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        calls(len, "")
+    calls.loop = core.loop
+    calls(ended.set)
+    assert ended.wait(10)
+
+
 def test_who_gives_up_is_told() -> None:
     """A call that is given up ends with its own error if it has one for that, and leaves what others wait for alone."""
     core = Core()
