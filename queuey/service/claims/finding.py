@@ -156,7 +156,8 @@ class Finder:
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls; ``taken`` are all requests of the next entry."""
-        self._begin(state)
+        if self.keeps != state.keeps:
+            self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_now()
@@ -204,7 +205,8 @@ class Finder:
 
     async def gather(self, state: State, request: ReadingRequest) -> None:
         """Reads the messages of a request that is alone in its entry."""
-        self._begin(state)
+        if self.keeps != state.keeps:
+            self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         expired = self._timing.expired(self._store.claim_now())

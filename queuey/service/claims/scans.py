@@ -293,8 +293,9 @@ class Scanner:
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in unknown]
             if self.split is not None:
                 fresh = await self.split(state, found.copies, fresh)
-            fresh = self.live(fresh, found.ended)
-            found.ended.saw_live(fresh)
+            if self.split_ended is not None:
+                fresh = self.split_ended(fresh, found.ended)
+                found.ended.saw_live(fresh)
             found.add(fresh)
             if not page.more or found.has_enough:
                 return

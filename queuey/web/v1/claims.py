@@ -103,7 +103,8 @@ class ClaimViews(Views):
             if ack.settled is None and receipts not in (None, ""):
                 ack.receipts = _receipts_in("acknowledge", receipts, queue)
                 ack.texts = receipts
-                ack.results = _results_in(body, ack.texts, ack.receipts)
+                if "results" in body or "too_large" in body:
+                    ack.results = _results_in(body, ack.texts, ack.receipts)
             found = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
             return _Claimed(mark_of(queue.qid), found, result_ttl=queue.result_ttl)
 
@@ -115,7 +116,7 @@ class ClaimViews(Views):
         finally:
             request.in_doubt = ack.in_doubt
         acknowledged = _results(ack.texts, ack.settled or ())
-        more = _kept(claimed.result_ttl)
+        more = _kept(claimed.result_ttl) if claimed.result_ttl else None
         return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, more)), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
