@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from queuey.client import (
@@ -185,6 +186,18 @@ def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFi
     jobs.run(lambda _job: object(), idle=0)
     assert receipt.result(60) is None
     assert "has no result" in caplog.text
+
+
+def test_what_is_nested_too_deeply(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The service would refuse it with the acknowledgement, and the job would be delivered again for ever."""
+    deep: list[Any] = []
+    for _ in range(99):
+        deep = [deep]
+    receipts = client.send_many(queue, ["fits", "deep", "raw"])
+    results = {"fits": deep, "deep": [deep], "raw": msgspec.Raw(b"no JSON")}
+    client.job_queue(queue).run(lambda job: results[job.body], idle=0)
+    assert [receipt.result(60) for receipt in receipts] == [deep, None, None]
+    assert "is nested 101 levels deep" in caplog.text
 
 
 def test_receipts_are_equal(client: Client, queue: str) -> None:
