@@ -100,7 +100,7 @@ class JobResults:
             infos = self._sender.run(call)
         finally:
             with self._change:
-                waiting.polled(places, infos)
+                waiting.polled(places, infos, self._sender.timing.clock())
                 self._change.notify()
 
 
@@ -116,7 +116,7 @@ class _Waiting:
         self.callers: dict[str, int] = {}
         self.ended: dict[str, JobInfo] = {}
         self._polled: set[str] = set()
-        self._unfinished: set[str] = set()
+        self._unfinished: dict[str, float] = {}
         self._polls = 0
         self._gathers = False
 
@@ -128,7 +128,7 @@ class _Waiting:
         if not self.callers[place]:
             del self.callers[place]
             self.ended.pop(place, None)
-            self._unfinished.discard(place)
+            self._unfinished.pop(place, None)
 
     def begin(self, place: str) -> bool:
         """Returns whether a job's caller is to poll: no poll asks for the job, and few are under way."""
@@ -147,8 +147,8 @@ class _Waiting:
         self._polls += 1
         return places, longest
 
-    def polled(self, places: list[str], infos: list[JobInfo]) -> None:
-        """Records the end of a poll; without places it failed before."""
+    def polled(self, places: list[str], infos: list[JobInfo], now: float) -> None:
+        """Records the end of a poll at a time of the clock; without places it failed before."""
         if not places:
             self._gathers = False
             return
@@ -158,6 +158,6 @@ class _Waiting:
             if place not in self.callers:
                 continue
             if info.status in UNFINISHED:
-                self._unfinished.add(place)
+                self._unfinished[place] = now
             else:
-                self.ended[place] = job_calls.without_result(info) if place in self._unfinished else info
+                self.ended[place] = job_calls.without_result(info, now - self._unfinished.get(place, -inf))

@@ -93,10 +93,14 @@ def _infos(answer: HttpAnswer) -> list[JobInfo]:
     return decode(answer, JobInfos).jobs
 
 
-def without_result(info: JobInfo) -> JobInfo:
-    """Returns a job that is done as one that had no result: who has seen it unfinished since knows that."""
+def without_result(info: JobInfo, age: float) -> JobInfo:
+    """Returns a job that is done as one that had no result, if it was seen unfinished ``age`` seconds ago.
+
+    A result that was written since then is still kept, unless its queue keeps none for so long.
+    """
     is_open = info.status == "done" and info.result is UNSET and info.size is UNSET
-    return replace(info, result=None, kept=UNSET) if is_open else info
+    keeps = info.kept is not UNSET and age < info.kept
+    return replace(info, result=None, kept=UNSET) if is_open and keeps else info
 
 
 def result_of(info: JobInfo) -> Any:  # noqa: ANN401 - any JSON value

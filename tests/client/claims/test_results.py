@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
+from queuey.api.jobs import JobInfo
 from queuey.client import (
     AsyncClient,
     Client,
@@ -24,7 +26,7 @@ from queuey.client import (
     ResultTooLarge,
     ResultUnknown,
 )
-from queuey.client.calls.job_calls import fitting
+from queuey.client.calls.job_calls import fitting, without_result
 from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Served
@@ -172,6 +174,27 @@ def test_queues_without_results(client: Client) -> None:
     with pytest.raises(ResultUnknown, match="this queue keeps no results: set its result_ttl"):
         receipt.result(60)
     client.delete_queue(queue)
+
+
+def test_a_result_that_is_not_kept_is_not_none(client: Client, counted: Counted) -> None:
+    """Also where the job was seen unfinished before: here by the request that ends with the first one."""
+    queue = client.create_queue().name
+    receipts = client.send_many(queue, ["first", "second"])
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(receipt.result, 60) for receipt in receipts]
+        until(lambda: sum(counted.polls) == 2)
+        for number, job in enumerate(client.job_queue(queue).claim(idle=0)):
+            job.ack(3)
+            with pytest.raises(ResultUnknown, match="this queue keeps no results"):
+                waiting[number].result(60)
+    client.delete_queue(queue)
+
+
+@pytest.mark.parametrize(("age", "result"), [(9, None), (11, UNSET)])
+def test_what_was_seen_unfinished_long_ago(age: int, result: object) -> None:
+    """Its result may have gone since, so it is not known that there was none."""
+    done = JobInfo(message_id="0" * 32, partition=1, status="done", kept=10)
+    assert without_result(done, age).result is result
 
 
 def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
