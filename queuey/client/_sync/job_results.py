@@ -108,7 +108,7 @@ class _Waiting:
     """The jobs of one queue that callers wait for.
 
     Attributes:
-        callers: Number of callers by job.
+        callers: Number of callers by job; those that a poll has asked for come last.
         ended: Jobs that have ended, while somebody waits for them.
     """
 
@@ -159,5 +159,6 @@ class _Waiting:
                 continue
             if info.status in UNFINISHED:
                 self._unfinished[place] = now
+                self.callers[place] = self.callers.pop(place)
             else:
                 self.ended[place] = job_calls.without_result(info, now - self._unfinished.get(place, -inf))

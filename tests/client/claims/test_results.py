@@ -26,6 +26,7 @@ from queuey.client import (
     ResultTooLarge,
     ResultUnknown,
 )
+from queuey.client._async.job_results import WAITS, _Waiting
 from queuey.client.calls.job_calls import fitting, without_result
 from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
@@ -174,6 +175,17 @@ def test_queues_without_results(client: Client) -> None:
     with pytest.raises(ResultUnknown, match="this queue keeps no results: set its result_ttl"):
         receipt.result(60)
     client.delete_queue(queue)
+
+
+def test_callers_take_turns() -> None:
+    """With more jobs than all polls together ask for, the next one asks for those that were not asked for."""
+    waiting = _Waiting()
+    for number in range(100 * (len(WAITS) + 1)):
+        waiting.add(str(number))
+    polls = [waiting.places_to_poll(str(100 * number))[0] for number in range(len(WAITS))]
+    waiting.polled(polls[-1], [JobInfo(message_id="0" * 32, partition=1, status="waiting")] * 100, 0.0)
+    next_poll, _ = waiting.places_to_poll(polls[-1][0])
+    assert len(set().union(next_poll, *polls)) == 99 + 100 * len(WAITS)
 
 
 def test_a_result_that_is_not_kept_is_not_none(client: Client, counted: Counted) -> None:
