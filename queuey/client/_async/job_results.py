@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from queuey.api.jobs import MAX_JOBS, UNFINISHED
 from queuey.client.calls import job_calls
-from queuey.client.calls.call import Seconds, location_text, seconds
+from queuey.client.calls.call import Seconds, location_text, number_text, seconds
 from queuey.client.claims.changes import AsyncChange
 from queuey.client.errors import ResultTimeout
 from queuey.client.forks import begin_in_children
@@ -59,9 +59,10 @@ class AsyncJobResults:
         Raises:
             ResultTimeout: It has not ended in time.
             JobError: It has no result that is known.
+            InvalidArgument: The timeout is no number.
         """
         clock, place = self._sender.timing.clock, location_text(receipt)
-        end = inf if timeout is None else clock() + seconds(timeout)
+        end = inf if timeout is None else clock() + float(number_text("timeout", seconds(timeout)))
         if end <= clock():
             info = await self.show(queue, receipt)
             if info.status in UNFINISHED:

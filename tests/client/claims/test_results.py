@@ -177,6 +177,13 @@ def test_queues_without_results(client: Client) -> None:
     client.delete_queue(queue)
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), "1", True], ids=str)
+def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa: ANN401 - that is the test
+    """They are refused before anything is asked for."""
+    with pytest.raises(InvalidArgument, match="timeout is .*: give seconds"):
+        client.send(queue, "a").result(timeout)
+
+
 def test_callers_take_turns() -> None:
     """With more jobs than all polls together ask for, the next one asks for those that were not asked for."""
     waiting = _Waiting()
