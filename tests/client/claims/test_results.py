@@ -180,7 +180,7 @@ def test_queues_without_results(client: Client) -> None:
 @pytest.mark.parametrize("timeout", [float("nan"), "1", True], ids=str)
 def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa: ANN401 - that is the test
     """They are refused before anything is asked for."""
-    with pytest.raises(InvalidArgument, match="timeout is .*: give seconds"):
+    with pytest.raises(InvalidArgument, match=r"timeout is .*: give seconds"):
         client.send(queue, "a").result(timeout)
 
 
