@@ -1,7 +1,7 @@
 """Queues of tasks: the options that the code names, and the queues of the service that are made and changed by them.
 
-A worker creates what is missing, and sets an option that nobody has set. It never overrides a value: two programs that
-name different ones would take turns.
+A worker creates what is missing, and sets an option where the queue has nothing yet: 0, a blank or none. It never
+overrides a value: two programs that name different ones would take turns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from msgspec.structs import asdict
 
 from qdo.errors import InvalidArgument
 from qdo.worker.rights import until_answered
-from queuey.client import Backoff, ClientError, NotAllowed, QueueExists, QueueNotFound
+from queuey.client import Backoff, ClientError, InvalidRequest, NotAllowed, QueueExists, QueueNotFound
 from queuey.client.calls.claim_calls import names_of
-from queuey.client.calls.queue_calls import UNSET, checked_options
+from queuey.client.calls.queue_calls import checked_options
 from queuey.client.lookup import look_up
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ what a task needs, and a task that always fails ends on the same day."""
 _NOT_CREATED = "queue %s does not exist, and the credential may not create it (admin). An administrator can: %s"
 _NOT_CHANGED = "queue %s has %s, but this program names %s, and the credential may not change it (admin). %s"
 _DIFFERS = "queue %s has %s, but this program names %s: it stays. %s"
+_REFUSED = "queue %s has no %s, and cannot be given %s: %s"
 _CHANGE = "To change it, call jobs.create_queues() with admin, or: %s"
+_FIXED = "The kind never changes, and partitions only grow: name those that the queue has, or use another queue."
 
 
 class JobQueue(NamedTuple):
@@ -135,6 +137,9 @@ def job_queues(
 ) -> dict[str, JobQueue]:
     """Returns the queues by name, each with the options of all and its own; raises InvalidArgument."""
     own = queues if isinstance(queues, Mapping) else {}
+    for name, chosen in own.items():
+        if not isinstance(chosen, Mapping):
+            raise InvalidArgument(f"queue {name}: its options are {chosen!r}, not a mapping such as {{'ttl': 3600}}")
     return {name: JobQueue(name, _checked(name, {**shared, **own.get(name, {})})) for name in names_of(queues)}
 
 
@@ -240,20 +245,29 @@ async def _create(client: AsyncClient, queue: JobQueue) -> bool:
 
 
 async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, Any]) -> None:
-    """Sets the options that nobody has set; logs the other ones that differ."""
-    unset = {name for name, value in differing.items() if name in UNSET and value == UNSET[name]}
-    if unset:
+    """Sets the options for which the queue has nothing; logs the other ones that differ.
+
+    Each is set by itself: one that is refused keeps no other one back.
+    """
+    for name in [name for name, value in differing.items() if not value]:
+        text = _texts({name: queue.options[name]})
         try:
-            await client.update_queue(queue.name, **{name: queue.options[name] for name in unset})
+            await client.update_queue(queue.name, **{name: queue.options[name]})
         except NotAllowed:
             _warn(_NOT_CHANGED, queue, differing)
             return
-        logger.info("queue %s has now %s", queue.name, _texts({name: queue.options[name] for name in unset}))
-    if unlike := {name: value for name, value in differing.items() if name not in unset}:
+        except InvalidRequest as error:
+            logger.error(_REFUSED, queue.name, name, text, error)  # noqa: TRY400 - says it all
+        else:
+            logger.info("queue %s has now %s", queue.name, text)
+    if unlike := {name: value for name, value in differing.items() if value}:
         _warn(_DIFFERS, queue, unlike)
 
 
 def _warn(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
     named = {name: queue.options[name] for name in differing}
-    what = _CHANGE % queue.command("update", named)
-    logger.warning(text, queue.name, _texts(differing), _texts(named), what)
+    fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
+    changing = {name: value for name, value in named.items() if name not in fixed}
+    steps = [_FIXED] if fixed else []
+    steps += [_CHANGE % queue.command("update", changing)] if changing else []
+    logger.warning(text, queue.name, _texts(differing), _texts(named), " ".join(steps))

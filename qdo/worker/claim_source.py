@@ -291,11 +291,14 @@ class ClaimSource:
                 job.held_claim.delay_if_left = INTERVAL_AGAIN
                 self._in_background(self._leave(job, said))
                 handling.end(decision, failure)
+            case RetryLater() | DeadLetterIt() if job.cancelled:
+                text = "attempt %d failed, and was the last one, because the job is cancelled: %s"
+                handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
+                self._in_background(self._release(job, failure, said=said))
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
                 handling.retrying(place, message, failure, delay or 0.0)
-                again = "it is cancelled, so that was the last one" if job.cancelled else "it is delivered again"
-                text = f"attempt %d failed, {again}: %s"
+                text = "attempt %d failed, it is delivered again: %s"
                 handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():

@@ -6,11 +6,15 @@ from typing import Literal
 
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.claims.state import MOST_ABOVE
 
 JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refused"]
 """A message after an act: a worker has it; the next poll may have it; it is not due, and nothing was changed; the act
 has ended it; it was done before; or the act is refused, because the partition remembers too many messages, or the queue
-keeps keys."""
+keeps keys or is a dedup queue."""
+MAX_KNOWN_WITH_EARLY = MOST_ABOVE // 2
+"""Max messages that are outstanding or done above the cursor when one is delivered before it is due. It is remembered
+until then, and with ``MOST_ABOVE`` nothing is read any more."""
 _ENDED: dict[ReceiptStatus, JobStanding] = {ReceiptStatus.DONE: "removed", ReceiptStatus.REFUSED: "refused"}
 
 
@@ -45,6 +49,7 @@ def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
         return "done"
     if draft.was_delivered(position):
         draft.release([message])
-    elif position > draft.latest() and not draft.begin_ended(position):
+        return "done" if draft.is_ended_here(position) else "waiting"  # It was cancelled, and its claim has ended.
+    if position > draft.latest() and not draft.begin_ended(position, MAX_KNOWN_WITH_EARLY):
         return "refused"
     return "waiting"

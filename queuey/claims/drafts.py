@@ -154,7 +154,8 @@ class EntryDraft:
         """Returns whether a message has a live claim after this entry, not counting deliveries."""
         if self.is_ended_here(position) or position in self._releases:
             return False
-        return position in self._renewals or (not self._released_all and self._state.is_live(position, self.expired))
+        is_renewed = self._renewals.get(position, 0) >= self.expired
+        return is_renewed or (not self._released_all and self._state.is_live(position, self.expired))
 
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
@@ -225,12 +226,13 @@ class EntryDraft:
         self._cancels[position] = None
         self.size += 1
 
-    def begin_ended(self, position: Position) -> bool:
-        """Begins a claim that has ended, of a message that was never delivered; returns whether it may."""
-        if self._key_of is not None or not self._may_claim(position):
+    def begin_ended(self, position: Position, most: int) -> bool:
+        """Begins an ended claim on a message that is not due, if the log remembers fewer than ``most`` and no keys."""
+        is_full = len(self._state.above) + len(self._state.outstanding) + self._new >= most
+        if is_full or self._key_of is not None or self._covers is not None:  # Copies would hold the cursor.
             return False
+        self._new += position not in self._renewals
         self._renewals[position] = 1
-        self._changed.add(position)
         self.size += 1
         return True
 

@@ -166,7 +166,8 @@ def jobs(
 def _act(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
     """Cancels jobs, or retries them now; prints what each is then."""
     if not messages:
-        raise typer.BadParameter(f"there is no job to {act}: queuey jobs {jobs.name} shows ids", param_hint="MESSAGE")
+        text = f"there is no job to {act}: name its id, as queuey send, jobs and peek print it"
+        raise typer.BadParameter(text, param_hint="MESSAGE")
     for message in messages:
         job = jobs.cancel(message) if act == "cancel" else jobs.retry(message)
         output.show({"message": message, "job": job}, f"{message} {_ACTS[act, job]}")

@@ -271,6 +271,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
         target: The queue in which it is about to become a dead letter.
         worker: Name of the caller that has it, or had it last; blank: none.
         number: The log entry of the last delivery; 0: it is not outstanding.
+        cancelled: An operator has cancelled it while it was claimed.
     """
 
     code: Code | None
@@ -280,6 +281,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     worker: str = ""
     number: int = 0
+    cancelled: bool = False
 
 
 def _explanation(
@@ -300,6 +302,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
             expires=claim.expires / 1000,
             worker=claim.worker,
             number=claim.number,
+            cancelled=position in state.cancelled,
         )
     if position in state.outbox and state.outbox[position][0]:
         target, deliveries = state.outbox[position]
@@ -342,10 +345,17 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
         case "claimed":
             whom = f"By {standing.worker}." if standing.worker else "The worker gave no name."
             text = f"It is claimed until {iso(standing.expires)}, delivered {times}. {whom}"
+            text += " It is cancelled: its worker is asked to stop, and no claim gets it again." * standing.cancelled
             yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
         case "retrying":
             text = f"It was delivered {times}, and released: claims get it from {iso(standing.expires)} on."
             yield Reason(code="retrying", text=text, partition=number, at=standing.expires)
+        case "waiting" if standing.cancelled:
+            text = f"It was delivered {times}, and cancelled: no claim gets it again."
+            yield Reason(code="waiting", text=text, partition=number, at=standing.expires or None)
+        case "waiting" if not standing.deliveries:
+            text = "No claim has got it yet, and one of the next claims gets it, even before it is due."
+            yield Reason(code="waiting", text=text, partition=number)
         case "waiting":
             text = f"It was delivered {times}, and its last claim has ended: one of the next claims gets it."
             yield Reason(code="waiting", text=text, partition=number, at=standing.expires or None)

@@ -82,7 +82,7 @@ def jobs(
     """Returns the calls that show jobs; one with ``wait`` waits until one of its jobs has ended."""
     places = list(map(location_text, locations))
     wait = seconds(wait)
-    params: list[tuple[str, str]] = [("wait", number_text("wait", wait))] if wait else []
+    params: list[tuple[str, str]] = [("wait", number_text("wait", wait))] if wait != 0 else []
     params += [("states", "true")] if states else []
     for start in range(0, len(places), MAX_JOBS):
         path = f"{queue_segment(queue)}/jobs/{','.join(places[start : start + MAX_JOBS])}"

@@ -147,6 +147,8 @@ class Streaming:
         self._early = EarlyMessages()
         self._is_of_all = names is None
         self.cursor = "" if cursor is None else string("cursor", cursor)
+        if self.cursor != self.cursor.strip() or not (self.cursor.isascii() and self.cursor.isprintable()):
+            raise InvalidArgument(f"cursor is {cursor!r:.100}: give the cursor of a streamed message, unchanged")
         self._begin()
 
     def _begin(self) -> None:

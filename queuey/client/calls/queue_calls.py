@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
-from msgspec.structs import fields as fields_of
 
 from queuey.api.queues import QueueExplanation, QueueInfo, Rights
 from queuey.client.calls.call import (
@@ -25,7 +24,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueuePage
-from queuey.messages import Backoff, ChosenOptions, QueueOptions, options
+from queuey.messages import Backoff, QueueOptions, options
 
 _CREATED = 201
 
@@ -102,12 +101,6 @@ class _Names(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-UNSET: Mapping[str, Any] = {
-    field.name: field.default for field in fields_of(ChosenOptions) if (options()[field.name].extra or {})["changes"]
-}
-"""Options that an update may set, each as a queue has it for which it was never set."""
-
-
 def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns options as a queue has them, leaving out what is None.
 
@@ -118,7 +111,7 @@ def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     checked = {name: seconds(value) if name in times else value for name, value in fields.items() if value is not None}
     for name, value in checked.items():
         try:
-            msgspec.convert({name: value}, QueueOptions)
+            checked[name] = getattr(msgspec.convert({name: value}, QueueOptions), name)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"{name} is {value!r}: {error}") from error
         words = (options()[name].extra_json_schema or {}).get("enum", [value])

@@ -11,10 +11,11 @@ import os
 import ssl
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib.util import find_spec
+from ipaddress import ip_address, ip_network
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -150,9 +151,8 @@ def _endpoints(
 
 def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - as httpcore2 has them
     parts = urlsplit(server.root)
-    name = parts.hostname or ""
     try:
-        host = name.encode() if name.isascii() else name.encode("idna")
+        host = _encoded(parts.hostname or "")
     except UnicodeError as error:
         raise InvalidArgument(f"{server.root!r} is not the address of a server: {error}") from error
     authority = b"[%b]" % host if b":" in host else host
@@ -172,6 +172,16 @@ def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - as httpc
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+def _encoded(host: str) -> bytes:
+    """Returns a host as it is sent. Raises UnicodeError if that cannot be a host."""
+    if host.isascii():
+        return host.encode("idna")  # checks its labels
+    import idna  # noqa: PLC0415 - seldom needed
+
+    # The codec "idna" follows the rules of 2003, which turn faß.de into fass.de: the host of somebody else.
+    return idna.encode(host)
+
+
 def _proxy_of(server: Server) -> str | None:
     """Returns the address of the proxy that the environment names for a server, if it names one."""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - costs more than all the rest, and is seldom needed
@@ -179,9 +189,26 @@ def _proxy_of(server: Server) -> str | None:
     parts = urlsplit(server.root)
     proxies = getproxies()
     address = proxies.get(parts.scheme) or proxies.get("all")
-    if not address or proxy_bypass(parts.netloc):
+    if not address or proxy_bypass(parts.netloc) or _is_excepted(parts.hostname or "", proxies.get("no", "")):
         return None
     return address if "://" in address else f"http://{address}"
+
+
+def _is_excepted(host: str, exceptions: str) -> bool:
+    """Returns whether NO_PROXY names a host in a form that the standard library does not know.
+
+    These are ``*`` in a list, ``*.name``, an IPv6 address, and a network such as ``10.0.0.0/8``.
+    """
+    names = [name.strip().lower() for name in exceptions.split(",")]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "*" in names or any(name[:2] == "*." and host.endswith(name[1:]) for name in names)
+    for name in names:
+        with suppress(ValueError):
+            if name == "*" or address in ip_network(name.strip("[]"), strict=False):
+                return True
+    return False
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
@@ -190,19 +217,20 @@ def _proxy(address: str) -> httpcore2.Proxy:
     Raises:
         InvalidArgument: It cannot be used.
     """
-    parts = urlsplit(address)
-    user = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-    error: object = None
-    if parts.scheme not in _PROXY_SCHEMES or not parts.hostname:
-        error = f"unknown scheme for proxy URL {parts.scheme}://{parts.hostname or ''}"
-    elif parts.scheme.startswith("socks") and find_spec("socksio") is None:
-        error = "the package socksio is not installed"
+    error: object
     try:
-        if error is None:
-            url = httpcore2.URL(scheme=parts.scheme, host=parts.hostname or "", port=parts.port, target="/")
-            return httpcore2.Proxy(url, auth=None if user is None else (user[0].encode(), user[1].encode()))
-    except (ValueError, TypeError) as failure:
+        parts = urlsplit(address)
+        url = httpcore2.URL(scheme=parts.scheme, host=_encoded(parts.hostname or ""), port=parts.port, target="/")
+        user, password = (unquote(text or "").encode() for text in (parts.username, parts.password))
+    except ValueError as failure:
         error = failure
+    else:
+        if parts.scheme not in _PROXY_SCHEMES or not url.host:
+            error = f"unknown scheme for proxy URL {parts.scheme}://{parts.hostname or ''}"
+        elif parts.scheme.startswith("socks") and find_spec("socksio") is None:
+            error = "the package socksio is not installed"
+        else:
+            return httpcore2.Proxy(url, auth=(user, password) if user or password else None)
     names = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
     text = f"the proxy of the environment cannot be used ({', '.join(names)}): {error}"
     raise InvalidArgument(f"{text}. Name a proxy whose address begins with http://, or unset it")
@@ -222,12 +250,16 @@ def _context(
             return ssl.create_default_context(cafile=path)
         except OSError as error:
             raise InvalidArgument(f"the certificates {str(verify)!r} cannot be loaded: {error}") from error
-    if verify and not all(server.local and server.root.startswith("http://") for server in servers):
-        return httpcore2.default_ssl_context()
+    if verify is not False and not all(server.local and server.root.startswith("http://") for server in servers):
+        try:
+            return httpcore2.default_ssl_context()
+        except OSError as error:
+            named = os.environ.get("SSL_CERT_FILE")
+            raise InvalidArgument(f"the certificates {named!r} of SSL_CERT_FILE cannot be loaded: {error}") from error
     # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
     # would trust no server.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not verify:
+    if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

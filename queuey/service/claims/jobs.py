@@ -25,7 +25,7 @@ from queuey.service.claims.follow_ups import ERROR
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many
+from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done
 from queuey.service.claims.results import EXPIRED, JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
@@ -388,7 +388,7 @@ class JobActs(ClaimOverview):
         """Makes a message deliverable at once that rests or is delayed. Raises as :meth:`cancel`.
 
         Raises:
-            InvalidRequest: It is delayed, and the queue keeps keys.
+            InvalidRequest: It is delayed, and the queue keeps keys or is a dedup queue.
         """
         location = await self._locate(queue, partition, position)
         standing, _ = await self._act(queue, location, hasten)
@@ -413,11 +413,12 @@ class JobActs(ClaimOverview):
         number, position = location
         request = JobRequest(queue, act, ClaimReceipt(number, *position))
         standing, entry = (await self._ask(queue, {number: request}))[number]
-        if standing == "refused" and queue.keeps_keys and act is hasten:
-            text = f"Is delayed, and queue {queue.name!r} delivers by keys: it waits until it is due"
+        if standing == "refused" and act is hasten and (queue.keeps_keys or queue.kind == "dedup"):
+            how = "by keys" if queue.keeps_keys else "equal messages once"
+            text = f"Is delayed, and queue {queue.name!r} delivers {how}: it waits until it is due"
             raise InvalidRequest({"id": text})
         if standing == "refused":
-            raise too_many(number)
+            raise too_many_done(number)
         return standing, entry
 
 

@@ -81,7 +81,7 @@ class ClaimOverview(ABC):
             views = self.core.run(self.look_at(queue, _View))
             size, claimed = self._size(queue, views, limit), sum(view.claimed for view in views.values())
             retrying = sum(view.retrying for view in views.values())
-            delayed, all_counted = self._delayed(queue, limit)
+            delayed, all_counted = self._delayed(queue, views, limit)
             firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
             return Backlog(
                 waiting=max(0, size.size - claimed - retrying),
@@ -89,10 +89,10 @@ class ClaimOverview(ABC):
                 delayed=delayed,
                 claimed=claimed,
                 retrying=retrying,
-                failed=sum(view.outstanding for view in views.values()) - claimed - retrying,
+                failed=sum(view.failed for view in views.values()),
                 dead=dead,
                 oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
-                due=self._next_due(queue) if delayed else None,
+                due=self._next_due(queue, views) if delayed else None,
             )
 
         return access.use(backlog)
@@ -159,23 +159,27 @@ class ClaimOverview(ABC):
                     break
         return QueueSize(total, exact)
 
-    def _delayed(self, queue: Queue, limit: int) -> tuple[int, bool]:
-        """Counts messages that are not due, up to a limit; returns whether these are all."""
+    def _delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
+        """Counts messages that are not due, up to a limit; returns whether these are all.
+
+        Those that an operator has retried now are due, or done.
+        """
         count, now = 0, (self._store.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
             pages = self._pages(queue, Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False))
             for page in pages:
-                count += len(page)
+                count += sum(not views[number].is_known(message.position) for message in page)
                 if count >= limit:
                     return count, number == queue.partitions and next(pages, None) is None
         return count, True
 
-    def _next_due(self, queue: Queue) -> float | None:
+    def _next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
         now = self._store.claim_time(), ids.LOW_MIN
-        numbers = range(1, queue.partitions + 1)
-        parts = [Slice(number, now, limit=1, delayed=False, due=False, bodies=False) for number in numbers]
-        firsts = [message.ticks for page in self._store.read(queue, parts) for message in page.messages]
-        return ids.ticks_to_seconds(min(firsts)) if firsts else None
+        limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
+        parts = [Slice(one, now, limit=most, delayed=False, due=False, bodies=False) for one, most in limits.items()]
+        messages = (message for page in self._store.read(queue, parts) for message in page.messages)
+        delayed = [message.ticks for message in messages if not views[message.partition].is_known(message.position)]
+        return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
         """Returns the first messages that are not done, claimed or not, partition by partition."""
@@ -243,11 +247,20 @@ class _View:
         self.outstanding = len(state.outstanding)
         self.claimed = state.live(expired)
         self.retrying = state.count_retrying(expired)
+        ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expired))
+        self.failed = sum(claim.deliveries > 0 for claim in ended)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}
         self._above = frozenset(state.above)
         covers = state.covers.by_digest.items()
         self._ended = {digest: cover for digest, cover in covers if state.is_done(cover.representative)}
+
+    def is_known(self, position: Position) -> bool:
+        """Returns whether a message above the cursor was delivered or is done."""
+        return position in self.known or position in self._above
+
+    def known_above(self, position: Position) -> int:
+        return sum(one > position for some in (self.known, self._above) for one in some)
 
     @property
     def needs_bodies(self) -> bool:

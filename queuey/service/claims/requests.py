@@ -373,6 +373,12 @@ def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
     return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)
 
 
+def too_many_done(partition: int) -> TooManyClaims:
+    """Returns the error of a partition that remembers as many messages as it may for one that is done early."""
+    text = f"Partition {partition} remembers as many messages as it may that are claimed, or done before earlier ones"
+    return TooManyClaims(f"{text} or before they are due. Try again when workers have handled earlier messages.")
+
+
 class ClaimTotals:
     """Counters of all logs of a process, by the names of their metrics. Safe for use by many threads."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from queuey import ids
-from queuey.errors import StoreBusy, StoreFull, StoreUnavailable
+from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
@@ -21,6 +21,8 @@ from queuey.storage.sqlite.write.writer import SqliteWriter
 
 LEAST_ROOM = 2 << 20
 """Min bytes that must be free on the disk for the store to call itself well."""
+SMALLEST_FILE = 512
+"""Min bytes of a SQLite file that is not empty: one page."""
 LOG_BYTES = 2 << 20
 """Min bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
 
@@ -84,9 +86,12 @@ class Database:
             # Never opens a file that is there: closing it again would give up the locks of this process's other stores.
             with contextlib.suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
+            is_other = self.path.is_file() and 0 < self.path.stat().st_size < SMALLEST_FILE
         except OSError as error:
             message = f"the data directory {directory} cannot be used: {error.strerror or error}"
             raise StoreUnavailable(message) from error
+        if is_other:  # SQLite would take it for an empty one, and overwrite it.
+            raise StoreIncompatible(f"{self.path} is not a database. Name another file")
         connection = driver.connect(self.path, options, create=True)
         try:
             schema.prepare(connection, self.path)

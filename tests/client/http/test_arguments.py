@@ -43,6 +43,7 @@ USUAL: dict[str, Any] = {
     "cursors": {1: ID},
     "handle": print,
     "identifier": MOVE,
+    "jobs": ID,
     "location": ID,
     "locations": ID,
     "messages": ["usual"],
@@ -60,6 +61,7 @@ SHAPES: dict[str, Callable[[str], Any]] = {
     "names": lambda text: [text],
     "offsets": lambda text: {1: text},
     "queries": lambda text: [text],
+    "results": lambda text: {"usual": text},
     "states": lambda text: [(text, "x")],
 }
 NOT_SENT = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from pathlib import Path
 from typing import Any
 
 import httpcore2
@@ -47,6 +49,7 @@ def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
         ("https://queues.example:443", b"queues.example", 443, b"queues.example"),
         ("http://[::1]:5000", b"::1", 5000, b"[::1]:5000"),
         ("http://bücher.example", b"xn--bcher-kva.example", None, b"xn--bcher-kva.example"),
+        ("http://faß.example", b"xn--fa-hia.example", None, b"xn--fa-hia.example"),
     ],
 )
 def test_addresses(address: str, host: bytes, port: int | None, header: bytes) -> None:
@@ -55,10 +58,11 @@ def test_addresses(address: str, host: bytes, port: int | None, header: bytes) -
     assert (endpoint.host, endpoint.port, endpoint.headers[b"host"]) == (host, port, header)
 
 
-def test_a_host_that_cannot_be_is_refused() -> None:
-    """A label of a name has 63 characters."""
+@pytest.mark.parametrize("host", ["ü" * 64, "u" * 64, "a.", "☃"])
+def test_a_host_that_cannot_be_is_refused(host: str) -> None:
+    """A label of a name has 1 to 63 characters, and no pictures."""
     with pytest.raises(InvalidArgument, match="is not the address of a server"):
-        endpoints(f"http://{'ü' * 64}.example")
+        endpoints(f"http://{host}.example")
 
 
 @pytest.mark.parametrize(
@@ -97,13 +101,67 @@ def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (of_all.url.host, of_all.auth) == (b"all.example", (b"ann", b"p@ss"))
 
 
-@pytest.mark.parametrize("proxy", ["socks://127.0.0.1:1080/", "http://", "http://h:port", "ftp://far.example"])
+@pytest.mark.parametrize(
+    ("exceptions", "address", "direct"),
+    [
+        ("near.example, *", "http://far.example", True),
+        ("near.example, *", "http://10.1.2.3", True),
+        ("*.Far.example", "http://a.far.example:5000", True),
+        ("*.far.example", "http://far.example", False),
+        ("*.ar.example", "http://far.example", False),
+        ("x, 10.0.0.0/8", "http://10.1.2.3:5000", True),
+        ("10.0.0.0/16", "http://10.1.2.3:5000", False),
+        ("fd00::1", "https://[fd00::1]:5000", True),
+        ("[fd00::1]", "http://[fd00::1]", True),
+        ("fd00::/8,::1", "http://[fe00::1]", False),
+    ],
+)
+def test_exceptions_from_proxies(monkeypatch: pytest.MonkeyPatch, exceptions: str, address: str, direct: bool) -> None:  # noqa: FBT001
+    """Networks, IPv6 addresses and stars are known, so that no key of a near server goes to the proxy."""
+    monkeypatch.setenv("ALL_PROXY", FAR)
+    monkeypatch.setenv("NO_PROXY", exceptions)
+    _, [options] = endpoints(address)
+    assert (options["proxy"] is None) is direct
+
+
+@pytest.mark.parametrize(
+    ("proxy", "host", "auth"),
+    [("http://@bücher.example", b"xn--bcher-kva.example", None), ("http://:p@h", b"h", (b"", b"p"))],
+)
+def test_addresses_of_proxies(
+    monkeypatch: pytest.MonkeyPatch, proxy: str, host: bytes, auth: tuple[bytes, bytes] | None
+) -> None:
+    """Their hosts are encoded like those of servers; without a user and a password there is no authorization."""
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    _, [options] = endpoints("http://far.example")
+    assert (options["proxy"].url.host, options["proxy"].auth) == (host, auth)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks://127.0.0.1:1080/", "http://", "http://h:port", "http://[::1", "ftp://far.example"]
+)
 def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     """It is wrong usage for a server elsewhere, and none for one on this machine."""
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(InvalidArgument, match="ALL_PROXY"):
         endpoints("http://far.example")
     endpoints("http://127.0.0.1:5000")
+
+
+def test_certificates_are_checked_unless_told_otherwise() -> None:
+    """Only False turns it off, not a setting that is absent."""
+    servers = parse_servers("https://far.example", "app")
+    made: list[ssl.SSLContext] = []
+    for verify in (True, None, False):
+        Connections(servers, verify, lambda *, ssl_context, **_: made.append(ssl_context), None)  # type: ignore[arg-type]
+    assert [context.verify_mode for context in made] == [ssl.CERT_REQUIRED, ssl.CERT_REQUIRED, ssl.CERT_NONE]
+
+
+def test_authorities_of_the_environment_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error names where they were named."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(InvalidArgument, match="SSL_CERT_FILE"):
+        endpoints("https://far.example")
 
 
 class Pool(httpcore2.ConnectionPool):

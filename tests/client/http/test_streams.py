@@ -104,10 +104,19 @@ def test_another_token_is_asked_for(connect: Connect) -> None:
         next(following)
 
 
-@pytest.mark.parametrize("wrong", [{"queues": []}, {"queues": "a/b"}, {"queues": "q", "limit": "x"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queues": []},
+        {"queues": "a/b"},
+        {"queues": "q", "limit": "x"},
+        {"queues": "q", "cursor": "c1\n"},
+        {"queues": "q", "cursor": "cü"},
+    ],
+)
 def test_a_stream_that_cannot_be_is_refused(connect: Connect, wrong: dict[str, Any]) -> None:
     """Before anything is sent."""
-    script = Script(stream())
+    script = Script(stream(event(1)))
     with pytest.raises(InvalidArgument):
         next(connect(script).stream(**wrong))
     assert script.requests == []

@@ -6,6 +6,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
 from queuey.storage import Store
+from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
 from tests.contract.samples import make_queue, new, say
@@ -34,6 +35,25 @@ def test_from_post_to_delete(store: Store) -> None:
     assert codes(service, access, place) == ["absent", "claimed", "no_trace"]
     store.purge_queue(queue)
     assert codes(service, access, place) == ["absent", "no_trace"]
+
+
+def test_acts_of_operators(store: Store, clock: Clock) -> None:
+    """What was retried before it is due, and what was cancelled, is said to be so."""
+    queue = make_queue(store)
+    service, access = enter(store, queue)
+    claims = blocking(service.claims)
+    [late] = store.append(queue, [new("a", delay=1000)])
+
+    def last() -> str:
+        return service.explaining.explain(access, late, None).reasons[-1].text
+
+    claims.hasten(access, late)
+    assert last() == "No claim has got it yet, and one of the next claims gets it, even before it is due."
+    assert len(claims.claim(access, limit=1, ttl=30)) == 1
+    claims.cancel(access, late)
+    assert last().endswith("It is cancelled: its worker is asked to stop, and no claim gets it again.")
+    clock.advance(60)
+    assert last() == "It was delivered 1 time, and cancelled: no claim gets it again."
 
 
 def test_the_delay_of_reads(store: Store) -> None:

@@ -107,6 +107,34 @@ def test_what_rests_or_is_delayed_comes_at_once(store: Store, other: Store) -> N
     assert [blocking(two.claims).cancel(there, one) for one in (place, later)] == ["done"] * 2
 
 
+def test_what_was_retried_early_is_counted_once(store: Store) -> None:
+    """It is not delayed any more: it waits without a failure, is claimed, and is done, each at its time."""
+    queue = make_queue(store)
+    service, access = enter(store, queue)
+    [(_, later), (_, latest)] = post(service, access, [Draft("a", delay=60), Draft("b", delay=90)]).locations
+    blocking(service.claims).hasten(access, later)
+
+    def counts() -> tuple[int, int, int, int, float | None]:
+        backlog = service.claims.backlog(access, 9)
+        return backlog.waiting, backlog.failed, backlog.claimed, backlog.delayed, backlog.due
+
+    due = ids.ticks_to_seconds(latest[0])
+    assert counts() == (1, 0, 0, 1, due)
+    [job] = blocking(service.claims).claim(access, limit=9, ttl=60)
+    assert counts() == (0, 0, 1, 1, due)
+    blocking(service.claims).acknowledge(access, [job.receipt])
+    assert counts() == (0, 0, 0, 1, due)
+
+
+def test_dedup_queues(store: Store) -> None:
+    """A delayed job is not made due: while it is not done, its copies would hold the cursor, even for months."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup"))
+    service, access = enter(store, queue)
+    [(_, later)] = post(service, access, [Draft("x", delay=60)]).locations
+    with pytest.raises(InvalidRequest, match="delivers equal messages once: it waits until it is due"):
+        blocking(service.claims).hasten(access, later)
+
+
 def test_ordered_queues(store: Store) -> None:
     """A cancelled job frees its key; a delayed one is not made due, because nobody knows its key yet."""
     queue = make_ordered(store)

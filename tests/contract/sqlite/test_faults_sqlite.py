@@ -428,13 +428,22 @@ def open_as_nobody(directory: Path) -> str:
 class TestPlace:
     """The directory and the file."""
 
-    @pytest.mark.parametrize("where", ["file", "file/below", "/proc/queuey", "/dev/null/queuey"])
+    @pytest.mark.parametrize("where", ["file/below", "/proc/queuey", "/dev/null/queuey"])
     def test_directory_that_cannot_be(self, tmp_path: Path, where: str) -> None:
         """Where no directory can be made the store says so at once."""
         (tmp_path / "file").write_text("x")
         with pytest.raises(StoreUnavailable) as refused:
             open_store(tmp_path / where)
         assert refused.value.__cause__ is not None
+
+    @pytest.mark.parametrize("size", [1, 511, 512, 10_000])
+    def test_a_file_of_something_else(self, tmp_path: Path, size: int) -> None:
+        """It is refused and stays as it is."""
+        path = tmp_path / "notes.txt"
+        path.write_bytes(b"x" * size)
+        with pytest.raises(StoreIncompatible):
+            open_store(path)
+        assert path.read_bytes() == b"x" * size
 
     def test_file_that_is_a_directory(self, tmp_path: Path) -> None:
         """A directory in the place of the file is no store."""

@@ -18,7 +18,10 @@ __all__ = ["book"]
 async def test_a_task_is_asked_to_stop(
     workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch, task: str, processes: int
 ) -> None:
-    """It learns of it whatever it runs in, and is not run again; jobs behind it that were not begun never are."""
+    """It learns of it whatever it runs in, and is not run again; jobs behind it that were not begun never are.
+
+    A failure of such a task counts as no retry.
+    """
     queue = await workers.system.queue()
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     client = workers.system.client
@@ -34,6 +37,8 @@ async def test_a_task_is_asked_to_stop(
     await until_done(workers, queue)
     worker.stop()
     assert await running == ExitCode.ENDED
+    counts = worker.metrics._counts
+    assert (counts["failed"].total(), counts["retried"].total()) == (task == "heed", 0)
     assert [" ".join(line) for line in book.lines()] == ["began one", "stopped one"]
     with pytest.raises(QueueNotFound):
         await client.info(f"{queue.name}.dead")

@@ -66,13 +66,28 @@ async def test_two_programs(workers: Workers, name: str, caplog: pytest.LogCaptu
         await begin(workers, one)
     [text] = caplog.messages
     assert f"{name} has ttl 3600, kind plain, but this program names ttl 7200, kind ordered: it stays" in text
-    assert f"queuey queue update {name} --ttl 7200" in text
+    assert "The kind never changes" in text
+    assert text.endswith(f"or: queuey queue update {name} --ttl 7200")
     there = await client.info(name)
     assert (there.ttl, there.max_deliveries, there.backoff, there.kind) == (3600, 7, Backoff(first=5), "plain")
     [changed] = await Jobs(name, async_client=client, ttl=7200).acreate_queues()
     assert (changed.ttl, changed.max_deliveries, changed.backoff) == (7200, 7, Backoff(first=5))
     with pytest.raises(InvalidRequest, match="is plain, which never changes"):
         await one.acreate_queues()
+
+
+async def test_an_option_is_refused(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The other ones are set all the same. Partitions and messages that readers want are not touched unasked."""
+    client = workers.system.client
+    await client.create_queue(name)
+    fields: Any = {"max_claimed_per_key": 2, "max_deliveries": 7, "partitions": 4, "on_ack": "delete"}
+    with caplog.at_level(logging.WARNING, "qdo.worker"):
+        await begin(workers, Jobs(name, async_client=client, **fields))
+    refused, unlike = caplog.messages
+    assert f"queue {name} has no max_claimed_per_key, and cannot be given max_claimed_per_key 2: 400" in refused
+    assert "has partitions 1, on_ack keep, but this program names partitions 4, on_ack delete: it stays" in unlike
+    there = await client.info(name)
+    assert (there.max_deliveries, there.partitions, there.on_ack) == (7, 1, "keep")
 
 
 async def test_a_program_creates_them(client: Client, name: str) -> None:
@@ -146,6 +161,8 @@ def test_options_that_cannot_be() -> None:
         ({"backoff": "first=1"}, "queue q: backoff is 'first=1': "),
         ({"on_ack": "burn"}, "queue q: on_ack is 'burn': it is keep or delete"),
     ]
+    with pytest.raises(InvalidArgument, match="queue q: its options are 7, not a mapping"):
+        Jobs({"q": 7})
     for given, text in bad:
         with pytest.raises(InvalidArgument, match=text):
             Jobs("q", **given)

@@ -1,0 +1,54 @@
+"""Acts of operators on messages, as the next entry has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.claims.acts import MAX_KNOWN_WITH_EARLY, cancel, hasten
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.places import ClaimLimits
+from queuey.claims.polls import Poll
+from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.state import State
+from queuey.ids import seconds_to_ticks
+from tests.unit.claims.test_state import NOW, TIMING, apply, at, claim, message, receipt, settle
+
+LATER = ClaimReceipt(1, seconds_to_ticks(NOW / 1000 + 3600), 0)
+"""A message that is not due."""
+
+
+def test_acts_that_share_an_entry() -> None:
+    """A message that was retried before it is due is not live: other acts find it so, and it takes no place."""
+    state = State()
+    draft = EntryDraft(state, NOW, TIMING, limits=ClaimLimits(1, 0))
+    assert [hasten(draft, LATER), hasten(draft, LATER), cancel(draft, LATER)] == ["waiting", "waiting", "delayed"]
+    poll = Poll(1, 30, 1 << 20)
+    draft.deliver([poll], [], [message(1)])
+    assert poll.given == [message(1)]
+    apply(state, draft)
+    assert cancel(EntryDraft(state, NOW, TIMING), LATER) == "removed"
+
+
+def test_a_retry_of_a_cancelled_message_ends_it() -> None:
+    """Its worker has died: it is done, and the answer says so."""
+    state = State()
+    claim(state, 1)
+    draft = EntryDraft(state, NOW, TIMING)
+    cancel(draft, receipt(1))
+    apply(state, draft)
+    late = EntryDraft(state, NOW + 60_000, TIMING)
+    assert hasten(late, receipt(1)) == "done"
+    apply(state, late)
+    assert state.is_done(at(1))
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_early_messages_leave_room(*, done: bool) -> None:
+    """What is done before it is due is remembered until then, so it never fills what a partition may remember."""
+    state, numbers = State(), range(1, MAX_KNOWN_WITH_EARLY)
+    for first in numbers[::1000]:
+        claim(state, *numbers[first - 1 : first + 999])
+    if done:
+        settle(state, "acknowledge", *map(receipt, numbers))
+    draft, other = EntryDraft(state, NOW, TIMING), ClaimReceipt(1, LATER.ticks, 1)
+    assert [hasten(draft, LATER), hasten(draft, other)] == ["waiting", "refused"]
