@@ -28,11 +28,11 @@ Outcome = Literal["none", "unknown"]
 
 def levels(value: object) -> int:
     """Returns the depth of a JSON value: objects and lists within each other."""
-    found, nested = 0, [value]
+    depth, nested = 0, [value]
     while nested := [each for each in nested if isinstance(each, dict | list)]:
         nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
-        found += 1
-    return found
+        depth += 1
+    return depth
 
 
 def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: ANN401 - of msgspec.Meta

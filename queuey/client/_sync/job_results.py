@@ -59,7 +59,7 @@ class JobResults:
         Raises:
             ResultTimeout: It has not ended in time.
             JobError: It has no result that is known.
-            InvalidArgument: The timeout is no number.
+            InvalidArgument: The timeout is not a number.
         """
         clock, place = self._sender.timing.clock, location_text(receipt)
         end = inf if timeout is None else clock() + float(number_text("timeout", seconds(timeout)))
@@ -109,7 +109,7 @@ class _Waiting:
     """The jobs of one queue that callers wait for.
 
     Attributes:
-        callers: Number of callers by job; those that a poll has asked for come last.
+        callers: Number of callers by job; the ones that polls have asked for come last.
         ended: Jobs that have ended, while somebody waits for them.
     """
 

@@ -96,7 +96,7 @@ def _infos(answer: HttpAnswer) -> list[JobInfo]:
 def without_result(info: JobInfo, age: float) -> JobInfo:
     """Returns a job that is done as one that had no result, if it was seen unfinished ``age`` seconds ago.
 
-    A result that was written since then is still kept, unless its queue keeps none for so long.
+    A result that was written since then is still kept, unless its queue keeps results for a shorter time.
     """
     is_open = info.status == "done" and info.result is UNSET and info.size is UNSET
     keeps = info.kept is not UNSET and age < info.kept

@@ -185,7 +185,7 @@ def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa
 
 
 def test_callers_take_turns() -> None:
-    """With more jobs than all polls together ask for, the next one asks for those that were not asked for."""
+    """With more jobs than all polls together ask for, the next one asks for the remaining ones."""
     waiting = _Waiting()
     for number in range(100 * (len(WAITS) + 1)):
         waiting.add(str(number))

@@ -47,7 +47,7 @@ class Loop:
         call(*arguments)
 
 
-def test_rounds_look_for_so_many_jobs() -> None:
+def test_rounds_look_for_few_jobs() -> None:
     """However many rounds a log has, and however many jobs are waited for; the next read looks for the others."""
     loop, log, jobs = Loop(), Log(), 100
     watch = JobWatch(cast("LogCache", None), cast("Core", loop))
