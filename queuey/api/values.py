@@ -26,6 +26,15 @@ Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="Seconds")]
 Outcome = Literal["none", "unknown"]
 
 
+def levels(value: object) -> int:
+    """Returns the depth of a JSON value: objects and lists within each other."""
+    depth, nested = 0, [value]
+    while nested := [each for each in nested if isinstance(each, dict | list)]:
+        nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        depth += 1
+    return depth
+
+
 def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: ANN401 - of msgspec.Meta
     """Describes a value whose upper bound is in :class:`queuey.service.Limits`."""
     return Meta(extra_json_schema={"x-limit": limit}, description=description or None, **bounds)

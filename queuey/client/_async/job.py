@@ -119,7 +119,7 @@ class AsyncJob:
             result: Any JSON value.
 
         Raises:
-            InvalidArgument: It has no JSON form.
+            InvalidArgument: It has no JSON form, or is nested more than 100 levels deep.
         """
         if self.claimed.result_ttl:
             self.held_claim.result = job_calls.encoded_result(result)

@@ -116,7 +116,7 @@ class Job:
             result: Any JSON value.
 
         Raises:
-            InvalidArgument: It has no JSON form.
+            InvalidArgument: It has no JSON form, or is nested more than 100 levels deep.
         """
         if self.claimed.result_ttl:
             self.held_claim.result = job_calls.encoded_result(result)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from queuey.api.jobs import MAX_JOBS, UNFINISHED
 from queuey.client.calls import job_calls
-from queuey.client.calls.call import Seconds, location_text, seconds
+from queuey.client.calls.call import Seconds, location_text, number_text, seconds
 from queuey.client.claims.changes import Change
 from queuey.client.errors import ResultTimeout
 from queuey.client.forks import begin_in_children
@@ -59,9 +59,10 @@ class JobResults:
         Raises:
             ResultTimeout: It has not ended in time.
             JobError: It has no result that is known.
+            InvalidArgument: The timeout is not a number.
         """
         clock, place = self._sender.timing.clock, location_text(receipt)
-        end = inf if timeout is None else clock() + seconds(timeout)
+        end = inf if timeout is None else clock() + float(number_text("timeout", seconds(timeout)))
         if end <= clock():
             info = self.show(queue, receipt)
             if info.status in UNFINISHED:
@@ -100,7 +101,7 @@ class JobResults:
             infos = self._sender.run(call)
         finally:
             with self._change:
-                waiting.polled(places, infos)
+                waiting.polled(places, infos, self._sender.timing.clock())
                 self._change.notify()
 
 
@@ -108,7 +109,7 @@ class _Waiting:
     """The jobs of one queue that callers wait for.
 
     Attributes:
-        callers: Number of callers by job.
+        callers: Number of callers by job; the ones that polls have asked for come last.
         ended: Jobs that have ended, while somebody waits for them.
     """
 
@@ -116,7 +117,7 @@ class _Waiting:
         self.callers: dict[str, int] = {}
         self.ended: dict[str, JobInfo] = {}
         self._polled: set[str] = set()
-        self._unfinished: set[str] = set()
+        self._unfinished: dict[str, float] = {}
         self._polls = 0
         self._gathers = False
 
@@ -128,7 +129,7 @@ class _Waiting:
         if not self.callers[place]:
             del self.callers[place]
             self.ended.pop(place, None)
-            self._unfinished.discard(place)
+            self._unfinished.pop(place, None)
 
     def begin(self, place: str) -> bool:
         """Returns whether a job's caller is to poll: no poll asks for the job, and few are under way."""
@@ -147,8 +148,8 @@ class _Waiting:
         self._polls += 1
         return places, longest
 
-    def polled(self, places: list[str], infos: list[JobInfo]) -> None:
-        """Records the end of a poll; without places it failed before."""
+    def polled(self, places: list[str], infos: list[JobInfo], now: float) -> None:
+        """Records the end of a poll at a time of the clock; without places it failed before."""
         if not places:
             self._gathers = False
             return
@@ -158,6 +159,7 @@ class _Waiting:
             if place not in self.callers:
                 continue
             if info.status in UNFINISHED:
-                self._unfinished.add(place)
+                self._unfinished[place] = now
+                self.callers[place] = self.callers.pop(place)
             else:
-                self.ended[place] = job_calls.without_result(info) if place in self._unfinished else info
+                self.ended[place] = job_calls.without_result(info, now - self._unfinished.get(place, -inf))

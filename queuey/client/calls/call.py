@@ -64,7 +64,7 @@ _STATUSES = {
 }
 """Statuses of codes, for places where only the code is known."""
 _TOO_LARGE = 1e15
-_SECONDS = {"ttl", "delay", "wait", "idle"}
+_SECONDS = {"ttl", "delay", "wait", "idle", "timeout"}
 _WHOLE = {"limit", "partition"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from queuey.api.claims import MAX_CLAIMS
+from queuey.api.claims import MAX_CLAIMS, MAX_NESTED
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfo, JobInfos
+from queuey.api.values import levels
 from queuey.client.calls.call import (
     Call,
     HttpAnswer,
@@ -36,16 +37,23 @@ JobResults = Mapping[str, JobResult]
 def encoded_result(value: object) -> JobResult | None:
     """Returns a result as it travels with the acknowledgement, None if it is None.
 
+    The service would refuse one that is nested too deeply, and with it the acknowledgements beside it.
+
     Raises:
-        InvalidArgument: It has no JSON form.
+        InvalidArgument: It has no JSON form, or is nested too deeply.
     """
     if value is None:
         return None
     try:
         text = msgspec.json.encode(value)
+        if len(text) > MAX_RESULT:
+            return len(text)
+        depth = levels(msgspec.json.decode(text))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(f"the result has no JSON form: {error}") from error
-    return text if len(text) <= MAX_RESULT else len(text)
+    if depth > MAX_NESTED:
+        raise InvalidArgument(f"the result is nested {depth} levels deep: it may have {MAX_NESTED}")
+    return text
 
 
 def fields_of(results: JobResults) -> dict[str, Any]:
@@ -85,10 +93,14 @@ def _infos(answer: HttpAnswer) -> list[JobInfo]:
     return decode(answer, JobInfos).jobs
 
 
-def without_result(info: JobInfo) -> JobInfo:
-    """Returns a job that is done as one that had no result: who has seen it unfinished since knows that."""
+def without_result(info: JobInfo, age: float) -> JobInfo:
+    """Returns a job that is done as one that had no result, if it was seen unfinished ``age`` seconds ago.
+
+    A result that was written since then is still kept, unless its queue keeps results for a shorter time.
+    """
     is_open = info.status == "done" and info.result is UNSET and info.size is UNSET
-    return replace(info, result=None, kept=UNSET) if is_open else info
+    keeps = info.kept is not UNSET and age < info.kept
+    return replace(info, result=None, kept=UNSET) if is_open and keeps else info
 
 
 def result_of(info: JobInfo) -> Any:  # noqa: ANN401 - any JSON value

@@ -38,6 +38,8 @@ CANCELLED = "Cancelled"
 """The class of error of the last attempt of a message that an operator has removed."""
 MAX_REFRESHES = 200
 """Max such reads of one process per second."""
+MAX_LOOKS = 100_000
+"""Max jobs per second that rounds of one log look for, about; what a round leaves out, the next read looks for."""
 
 
 class LogView(NamedTuple):
@@ -87,6 +89,14 @@ class JobAnswer(NamedTuple):
         return self.has_ended
 
 
+class _Watched:
+    """A log: what wakes each request that waits for jobs of it, and the boot time of the next look for them."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Callable[[], None], tuple[Queue, Collection[Position]]] = {}
+        self.due = 0.0
+
+
 class JobWatch:
     """Wakes requests that wait for the end of jobs. Used in the loop's thread, but for the end of a watch.
 
@@ -97,7 +107,7 @@ class JobWatch:
     def __init__(self, logs: LogCache, core: Core) -> None:
         self._logs = logs
         self._core = core
-        self.watched: dict[Key, dict[Callable[[], None], tuple[Queue, Collection[Position]]]] = {}
+        self.watched: dict[Key, _Watched] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
     def source(self, places: Iterable[Location]) -> WakeSource:
@@ -111,20 +121,25 @@ class JobWatch:
         # A waiter may have the same function for several partitions and requests.
         mine = partial(wake)
         if partition in positions:
-            self.watched.setdefault(key, {})[mine] = (queue, positions[partition])
+            self.watched.setdefault(key, _Watched()).waiting[mine] = (queue, positions[partition])
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = self._core.spawn(self._refresh())
         return partial(self._core.tell, self._stop, key, mine)
 
     def _stop(self, key: Key, wake: Callable[[], None]) -> None:
-        waiting = self.watched.get(key, {})
-        waiting.pop(wake, None)
-        if not waiting:
+        watched = self.watched.get(key, _Watched())
+        watched.waiting.pop(wake, None)
+        if not watched.waiting:
             self.watched.pop(key, None)
 
     def wake_for(self, log: PartitionLog) -> None:
         """Called after each round of a watched log."""
-        for wake, (_, positions) in list(self.watched[log.key].items()):
+        watched, now = self.watched[log.key], self._core.boottime()
+        if now < watched.due:
+            return
+        waiting = list(watched.waiting.items())
+        watched.due = now + sum(len(positions) for _, (_, positions) in waiting) / MAX_LOOKS
+        for wake, (_, positions) in waiting:
             if any(map(log.state.is_done, positions)):
                 wake()
 
@@ -132,8 +147,8 @@ class JobWatch:
         """Reads the logs again and again, because other processes acknowledge, too."""
         while self.watched:
             await asyncio.sleep(max(REFRESH, len(self.watched) / MAX_REFRESHES))
-            for key, waiting in list(self.watched.items()):
-                queue, _ = next(iter(waiting.values()))
+            for key, watched in list(self.watched.items()):
+                queue, _ = next(iter(watched.waiting.values()))
                 self._logs.add(key, StateQuery(queue, lambda _state: None))
 
 

@@ -358,7 +358,7 @@ const JOB_TURN = 1;
 class JobWaits {
   #ask;
   #ended;
-  /** By place: who waits, and whether the job was seen unfinished. */
+  /** By place: who waits, and when the job was seen unfinished, in milliseconds. */
   #jobs = new Map();
   #running = false;
   #poll = new AbortController();
@@ -370,7 +370,7 @@ class JobWaits {
 
   ended(place, { timeout, signal } = {}) {
     return new Promise((resolve, reject) => {
-      const job = this.#jobs.get(place) ?? { callers: new Set(), unfinished: false };
+      const job = this.#jobs.get(place) ?? { callers: new Set(), unfinished: -Infinity };
       const caller = { resolve, reject, leave: () => undefined };
       const give = (error) => {
         this.#leave(place, caller);
@@ -378,7 +378,7 @@ class JobWaits {
       };
       const aborted = () => give(signal.reason);
       const late = () => give(new QueueyError(`job ${place} has not ended in ${timeout} s`, { code: "ResultTimeout" }));
-      const timer = timeout === undefined ? undefined : setTimeout(late, timeout * 1000);
+      const timer = timeout === undefined ? undefined : setTimeout(late, Math.min(timeout * 1000, 2 ** 31 - 1));
       caller.leave = () => {
         clearTimeout(timer);
         signal?.removeEventListener("abort", aborted);
@@ -430,13 +430,14 @@ class JobWaits {
     const job = this.#jobs.get(place);
     if (!job) return;
     if (UNFINISHED.has(info.status)) {
-      job.unfinished = true;
+      job.unfinished = performance.now();
       this.#jobs.delete(place);
       this.#jobs.set(place, job);
       return;
     }
-    // Seen unfinished since, a job that is done without a known result had none.
-    const isOpen = job.unfinished && info.status === "done" && info.result === undefined && info.size === undefined;
+    // A result since it was seen unfinished is still kept, so a job without one had none.
+    const keeps = performance.now() - job.unfinished < (info.kept ?? 0) * 1000;
+    const isOpen = keeps && info.status === "done" && info.result === undefined && info.size === undefined;
     this.#settle(place, ({ resolve }) => resolve(isOpen ? { ...info, result: null } : info));
   }
 }

@@ -13,6 +13,7 @@ from msgspec import structs
 from queuey.api import claims as api
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
 from queuey.api.messages import QueueReadError
+from queuey.api.values import levels
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
@@ -318,7 +319,7 @@ class ClaimViews(Views):
         for index, (value, state) in enumerate(zip(given.values(), states, strict=True)):
             if len(state) > api.MAX_STATE:
                 errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {api.MAX_STATE}"
-            elif _levels(value) > api.MAX_NESTED:
+            elif levels(value) > api.MAX_NESTED:
                 errors[f"states.{index}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
         errors.check()
         return dict(zip(given, zip(receipts, states, strict=True), strict=True))
@@ -447,7 +448,7 @@ def _read_results(
 ) -> dict[ClaimReceipt, JobResult]:
     results: dict[ClaimReceipt, JobResult] = {}
     for number, (text, value) in enumerate(values.items()):
-        if _levels(value) > api.MAX_NESTED:
+        if levels(value) > api.MAX_NESTED:
             errors[f"results.{number}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
         elif text in by_text and value is not None:
             json = encode(value)
@@ -457,15 +458,6 @@ def _read_results(
 
 def _kept(result_ttl: int) -> dict[str, object]:
     return {"result_ttl": result_ttl} if result_ttl else {}
-
-
-def _levels(value: object) -> int:
-    """Returns the depth of a JSON value: objects and lists within each other."""
-    levels, nested = 0, [value]
-    while nested := [each for each in nested if isinstance(each, dict | list)]:
-        nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
-        levels += 1
-    return levels
 
 
 def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:

@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import UNSET
 
+from queuey.api.jobs import JobInfo
 from queuey.client import (
     AsyncClient,
     Client,
@@ -23,7 +26,8 @@ from queuey.client import (
     ResultTooLarge,
     ResultUnknown,
 )
-from queuey.client.calls.job_calls import fitting
+from queuey.client._async.job_results import WAITS, _Waiting
+from queuey.client.calls.job_calls import fitting, without_result
 from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Served
@@ -173,6 +177,45 @@ def test_queues_without_results(client: Client) -> None:
     client.delete_queue(queue)
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), "1", True], ids=str)
+def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa: ANN401 - that is the test
+    """They are refused before anything is asked for."""
+    with pytest.raises(InvalidArgument, match=r"timeout is .*: give seconds"):
+        client.send(queue, "a").result(timeout)
+
+
+def test_callers_take_turns() -> None:
+    """With more jobs than all polls together ask for, the next one asks for the remaining ones."""
+    waiting = _Waiting()
+    for number in range(100 * (len(WAITS) + 1)):
+        waiting.add(str(number))
+    polls = [waiting.places_to_poll(str(100 * number))[0] for number in range(len(WAITS))]
+    waiting.polled(polls[-1], [JobInfo(message_id="0" * 32, partition=1, status="waiting")] * 100, 0.0)
+    next_poll, _ = waiting.places_to_poll(polls[-1][0])
+    assert len(set().union(next_poll, *polls)) == 99 + 100 * len(WAITS)
+
+
+def test_a_result_that_is_not_kept_is_not_none(client: Client, counted: Counted) -> None:
+    """Also where the job was seen unfinished before: here by the request that ends with the first one."""
+    queue = client.create_queue().name
+    receipts = client.send_many(queue, ["first", "second"])
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(receipt.result, 60) for receipt in receipts]
+        until(lambda: sum(counted.polls) == 2)
+        for number, job in enumerate(client.job_queue(queue).claim(idle=0)):
+            job.ack(3)
+            with pytest.raises(ResultUnknown, match="this queue keeps no results"):
+                waiting[number].result(60)
+    client.delete_queue(queue)
+
+
+@pytest.mark.parametrize(("age", "result"), [(9, None), (11, UNSET)])
+def test_what_was_seen_unfinished_long_ago(age: int, result: object) -> None:
+    """Its result may have gone since, so it is not known that there was none."""
+    done = JobInfo(message_id="0" * 32, partition=1, status="done", kept=10)
+    assert without_result(done, age).result is result
+
+
 def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is refused where it is set; what a handler returns is logged, and its job is done without a result."""
     receipt = client.send(queue, "a")
@@ -185,6 +228,18 @@ def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFi
     jobs.run(lambda _job: object(), idle=0)
     assert receipt.result(60) is None
     assert "has no result" in caplog.text
+
+
+def test_what_is_nested_too_deeply(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The service would refuse it with the acknowledgement, and the job would be delivered again for ever."""
+    deep: list[Any] = []
+    for _ in range(99):
+        deep = [deep]
+    receipts = client.send_many(queue, ["fits", "deep", "raw"])
+    results = {"fits": deep, "deep": [deep], "raw": msgspec.Raw(b"no JSON")}
+    client.job_queue(queue).run(lambda job: results[job.body], idle=0)
+    assert [receipt.result(60) for receipt in receipts] == [deep, None, None]
+    assert "is nested 101 levels deep" in caplog.text
 
 
 def test_receipts_are_equal(client: Client, queue: str) -> None:
