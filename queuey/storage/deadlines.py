@@ -167,9 +167,10 @@ class Deadline(threading.local):
             late: The message of the error when the time is over, by default that of :meth:`left`.
 
         Raises:
-            StoreUnavailable: The time is over, and it was given up.
+            StoreUnavailable: The time is over: nothing was begun, or it was given up.
             Exception: The error with which it ended.
         """
+        self.left()  # What is begun late may be done before it is given up.
         answered = threading.Lock()  # Released by the end: half as dear as an event.
         answered.acquire()
         end: list[Any] = [None, None]

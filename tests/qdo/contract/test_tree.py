@@ -275,8 +275,12 @@ async def test_the_end_of_a_session_is_a_change(tree: Tree) -> None:
     assert await watched.next(2) == [tree.top, tree / "a"]
 
 
+@pytest.mark.parametrize("tree", sorted(BACKENDS), indirect=True)
 async def test_what_was_watched_is_told_before_later_answers(tree: Tree) -> None:
-    """So whoever keeps what it has read never holds it beside something newer."""
+    """So whoever keeps what it has read never holds it beside something newer.
+
+    Clients that a program made tell of changes and of answers in two threads.
+    """
     mine, other = await tree.open(), await tree.open()
     await mine.apply([(Create(tree / "a"),), (Create(tree / "b"),)])
     watched = Watched(mine)

@@ -263,6 +263,8 @@ class BorrowedLink(ClientLink):
     that broke. It raises SessionLost if the client was stopped or never started. Closing leaves the session and its
     nodes as they are.
 
+    Kazoo tells of watched nodes and of answers in two threads, so here their order is not sure.
+
     Kazoo begins another session by itself when one has ended. The link is lost then and never uses it, but a request
     that is under way at that moment may be sent under it: what must not happen there needs a check of a node of the
     first one.

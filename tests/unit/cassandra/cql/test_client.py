@@ -316,12 +316,13 @@ async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
     ):
         wire = node.wire
         wire.abort()
-        await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
+        await until_async(lambda: len(node.wires) >= 2 and scene.client.is_up(node.address))
+        before = len(node.wires)  # On a busy machine it is made several times.
         for _ in range(4):
             scene.send(only=node.address, timeout=1.0, idempotent=False)
         await scene.arrived(4)
         scene.now += 2.0
-        await until_async(lambda: len(node.wires) == 3 and scene.client.is_up(node.address))
+        await until_async(lambda: len(node.wires) > before and scene.client.is_up(node.address))
     assert scene.outcomes == ["unknown"] * 4
 
 
