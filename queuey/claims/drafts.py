@@ -218,9 +218,6 @@ class EntryDraft:
     def was_delivered(self, position: Position) -> bool:
         return position in self._state.outstanding
 
-    def _deliveries(self, position: Position) -> int:
-        return self._state.outstanding[position].deliveries if position in self._state.outstanding else 0
-
     def ask_to_stop(self, position: Position) -> None:
         """Marks a live claim: its worker learns of it, and the message will not be delivered again."""
         self._cancels[position] = None
@@ -447,8 +444,8 @@ class EntryDraft:
         return not self._covers.is_duplicate(message)
 
     def _may_again(self, position: Position, most: int = 0) -> bool:
-        is_free = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
-        if not is_free or self._is_touched(position):
+        is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
+        if not is_ended or self._is_touched(position):
             return False
         return not most or self._state.outstanding[position].deliveries < most
 
@@ -458,7 +455,7 @@ class EntryDraft:
     def _is_touched(self, position: Position) -> bool:
         if position in self._claims or position in self._renewals or position in self._releases:
             return True
-        return self.is_ended_here(position)
+        return position in self._finals or position in self._outs or position in self._superseded
 
     # Moves to another queue
 
@@ -574,6 +571,7 @@ class EntryDraft:
             snapshot: The snapshot that the entry names.
             stored: The covers that are in the store now.
         """
+        claimed, outs = self._state.outstanding, self._outs
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
         make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
         return make(
@@ -588,7 +586,7 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(position, target, self._deliveries(position)) for position, target in self._outs.items()],
+            outs=[(at, to, claimed[at].deliveries if at in claimed else 0) for at, to in outs.items()] if outs else [],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),

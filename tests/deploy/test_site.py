@@ -31,12 +31,12 @@ WANTED = {
     "consumer group": "qdo",
     "cron": "schedules",
     "cursor": "api",
-    "dead letter": "claims",
-    "dedup": "claims",
+    "dead letter": "claims-retries",
+    "dedup": "claims-kinds",
     "delayed message": "api",
     "docker": "kubernetes",
     "exactly once": "spark",
-    "fifo": "claims",
+    "fifo": "claims-kinds",
     "horizon": "concepts",
     "idempotency key": "api",
     "inbox": "inbox",
@@ -48,14 +48,14 @@ WANTED = {
     "long poll": "api",
     "metrics": "operations",
     "move messages": "moves",
-    "ordered queue": "claims",
-    "priority": "claims",
+    "ordered queue": "claims-kinds",
+    "priority": "claims-loop",
     "python client": "client",
     "rate limit": "settings",
     "read delay": "concepts",
     "redrive": "qdo-cli",
     "restore": "operations",
-    "retry": "claims",
+    "retry": "claims-retries",
     "sqs": "compat/sqs",
     "stream": "api",
     "tls": "operations",
@@ -126,7 +126,7 @@ def test_without_a_server(site: Path) -> None:
         page.goto((site / "concepts.html").as_uri())
         page.locator(".md-search__input").click()
         page.keyboard.type("priority")
-        page.locator(".md-search-result__link[href*='claims.html']").first.wait_for(timeout=chromium.PATIENCE)
+        page.locator(".md-search-result__link[href*='claims-loop.html']").first.wait_for(timeout=chromium.PATIENCE)
         page.keyboard.press("Escape")
         picture = page.locator("img[src='read-delay.svg']")
         picture.scroll_into_view_if_needed()

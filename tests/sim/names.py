@@ -23,7 +23,7 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Location, Message, Named, NewMessage
+from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.service.names import Changed, Name
 from queuey.storage.cassandra.store.names import named_of, row_of
 from queuey.storage.cassandra.write import names
@@ -277,6 +277,7 @@ class SimulatedName(Name):
 
     def __init__(self, new_version: Callable[[], int]) -> None:
         self._new_version = new_version
+        self._queue = Queue(application="", name="", uid=0, qid=0)
         self._name = "n"
 
     async def find(self) -> Named | None:

@@ -116,8 +116,8 @@ def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCom
             deaths.extent("loaded", batch, task)
         return written
 
-    def entering(work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
-        found: bytes = enter(work, piece, value, expected=expected)
+    def entering(work: str, piece: int, value: bytes, *, expected: bytes | None, **more: Any) -> bytes:  # noqa: ANN401
+        found: bytes = enter(work, piece, value, expected=expected, **more)
         if expected is not None and seen["load"] == deaths.chunk:
             deaths.extent("done", batch, task)
         return found

@@ -200,7 +200,7 @@ class Scanner:
             await self.look()
         left: Slice | None = None
         boot = self._boottime() if front > first else 0.0
-        full = _is_full(state)
+        full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
         if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps)):
             past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered the cursor must move, whoever waits for it.
@@ -320,10 +320,6 @@ class Scanner:
         """Moves the front over messages that another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
-
-
-def _is_full(state: State) -> bool:
-    return len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
 
 
 class Wish(msgspec.Struct, frozen=True):

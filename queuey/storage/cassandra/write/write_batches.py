@@ -58,19 +58,15 @@ class Written(NamedTuple):
 class Item:
     """A message on its way: its serialized columns, and where in the answer its id goes."""
 
-    __slots__ = ("body", "delay", "index", "kept", "meta", "ttl")
+    __slots__ = ("body", "delay", "index", "meta", "row_ttl", "ttl")
 
     def __init__(self, message: NewMessage, index: int) -> None:
         self.body, self.meta = message_codec.encode(message.body, message.meta)
         self.ttl = message.ttl
-        self.kept = message.kept
+        self.row_ttl = message.ttl + KEPT_SECONDS if message.kept else message.ttl
+        """Seconds from the message's id until its row goes."""
         self.delay = message.delay
         self.index = index
-
-    @property
-    def row_ttl(self) -> int:
-        """Seconds from the message's id until its row goes."""
-        return self.ttl + KEPT_SECONDS if self.kept else self.ttl
 
     def kind(self, home_class: int) -> int:
         """The class that its row is stored in: the queue's own unless it stays longer."""
@@ -148,7 +144,7 @@ class OperationPart:
 
     def add(self, item: Item) -> None:
         items = self.items
-        if item.delay or (items and (item.ttl != items[0].ttl or item.kept != items[0].kept)):
+        if item.delay or (items and (item.ttl != items[0].ttl or item.row_ttl != items[0].row_ttl)):
             self.alike = False
         items.append(item)
         self.size += len(item.body)
