@@ -228,14 +228,20 @@ class MessageUseCases:
         if after is not None and 0 < (seconds := self._ahead(after)) <= LONGEST_AHEAD:
             await asyncio.sleep(seconds)
         items = self._addressed(queue, drafts)
-        append = self._append if queue.on_expiry == "drop" or self._rely is None else self._append_kept
+        rely = self._rely if queue.on_expiry == "dead-letter" else None
+        if rely is not None:
+            await rely(queue, items)
         try:
-            result = await append(queue, drafts, items, after, key)
+            result = await self._append(queue, drafts, items, after, key)
         except WriteUndone:
             if not self._may_repeat(queue, items, began):
                 raise
             items = self._addressed(queue, drafts)
-            result = await append(queue, drafts, items, after, key)
+            if rely is not None:
+                await rely(queue, items)
+            result = await self._append(queue, drafts, items, after, key)
+        if rely is not None:
+            await rely(queue, items, is_stored=True)
         if not result.replayed:
             self._metrics.received(len(result.locations), queue)
         if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
@@ -286,21 +292,6 @@ class MessageUseCases:
         named = key_of(key, drafts, items, self._limits.idempotency_ttl) if isinstance(key, str) else key
         once = partial(self._store.begin_append_once, queue, items, named, after=after)
         result: PostResult = await self._core.ended(once)
-        return result
-
-    async def _append_kept(
-        self,
-        queue: Queue,
-        drafts: Sequence[Draft],
-        items: Sequence[NewMessage],
-        after: Position | None,
-        key: str | PostKey | None,
-    ) -> PostResult:
-        """Does as :meth:`_append`, with a search for expired messages that begins in time."""
-        assert self._rely is not None  # noqa: S101 - else the queue is used as one that drops them
-        await self._rely(queue, items)
-        result = await self._append(queue, drafts, items, after, key)
-        await self._rely(queue, items, is_stored=True)
         return result
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
