@@ -212,6 +212,15 @@ class QueueNotFound(NotFound):
     form = "Queue {name!r} does not exist. Create it: queuey queue create {quoted}"
 
 
+class MemberGone(NotFound):
+    """There is no such member, its session is over, it was replaced, or it joined with another credential."""
+
+    code = "MemberGone"
+
+    def __init__(self) -> None:
+        super().__init__(text="This is no member of the group, or not any more. Drop what was read, and join again.")
+
+
 class GroupNotFound(NotFound):
     code = "InvalidGroupName"
     form = "Group {name!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
@@ -404,6 +413,77 @@ class ClaimLost(Conflict):
         self.results = tuple(results)
 
 
+class NotOwner(Conflict):
+    """A member commits for partitions that it does not own, or no longer. All others were recorded.
+
+    Args:
+        partitions: Those that are unchanged.
+        applied: Those whose offsets were recorded.
+    """
+
+    code = "NotOwner"
+
+    def __init__(self, partitions: Sequence[int], applied: Sequence[int] = ()) -> None:
+        super().__init__(partitions, applied)
+        self.partitions = tuple(partitions)
+        self.applied = tuple(applied)
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.partitions))
+        return f"The member does not own {numbers} under this epoch. Drop what was read of them; others may handle it."
+
+
+class PartitionsOwned(Conflict):
+    """Partitions of the queue have owners in the group. Nothing was changed.
+
+    Args:
+        version: Of the recorded offsets.
+    """
+
+    code = "GroupActive"
+
+    def __init__(self, version: int) -> None:
+        super().__init__("Members of the group own partitions of the queue.")
+        self.version = version
+
+
+class GroupActive(Conflict):
+    """The group has members; only they commit, and it cannot be forgotten.
+
+    Args:
+        name: Of the group.
+    """
+
+    code = "GroupActive"
+    form = "Group {name!r} has members. Commit as one of them, or stop them first."
+
+
+class GroupElsewhere(Conflict):
+    """The group is served in another data centre.
+
+    Args:
+        name: Of the group.
+        centre: The data centre.
+    """
+
+    code = "GroupElsewhere"
+    form = "Group {name!r} is served in data centre {1!r}. Ask there; if it is lost for good: queuey group move {quoted} --to CENTRE"
+
+    def __init__(self, name: str, centre: str) -> None:
+        super().__init__(name, centre)
+
+
+class InstanceTaken(Conflict):
+    """Another credential has joined with this instance name.
+
+    Args:
+        name: Of the instance.
+    """
+
+    code = "InstanceTaken"
+    form = "Another credential is a member as instance {name!r}. Use another name, or wait until that session is over."
+
+
 class QueueChanged(QueueyError):
     """The queue row a call was made with is out of date (updated, purged or deleted meanwhile).
 
@@ -437,6 +517,18 @@ class TooManySchedules(TooManyRequests):
     """The application has as many schedules as it may have."""
 
     code = "TooManySchedules"
+
+
+class TooManyGroups(TooManyRequests):
+    """The application has as many consumer groups with members as it may have."""
+
+    code = "TooManyGroups"
+
+
+class TooManyMembers(TooManyRequests):
+    """The group has as many members as it may have, or had too many joins within the hour."""
+
+    code = "TooManyMembers"
 
 
 class TooManyClaims(TooManyRequests):

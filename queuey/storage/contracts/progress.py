@@ -10,19 +10,37 @@ from queuey.errors import Conflict
 
 if TYPE_CHECKING:
     from queuey.ids import Position
-    from queuey.messages import Offset, OffsetChange, Queue
+    from queuey.messages import MemberCommit, Offset, OffsetChange, Queue
 
 
 class Offsets(ABC):
     """How far consumer groups have processed a queue."""
 
     @abstractmethod
-    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+    def set_offsets(
+        self,
+        queue: Queue,
+        group: str,
+        changes: Sequence[OffsetChange],
+        *,
+        commit: MemberCommit | None = None,
+        disown: int | None = None,
+    ) -> list[Offset]:
         """Records offsets, each partition by its own compare-and-set; returns those now recorded.
 
         A group whose name begins with :data:`~queuey.storage.offset_changes.READERS` is a reader of the queue.
 
+        Args:
+            queue: The queue.
+            group: The group.
+            changes: At most one for each partition.
+            commit: It is one of a member: a partition that the member does not own under the epoch stays as it is.
+            disown: If the recorded offsets have this version, their partitions have no owner afterwards, as *lost*.
+
         Raises:
+            NotOwner: The member does not own some partitions; those are unchanged, all other offsets are set.
+            PartitionsOwned: Members own partitions of this queue, and neither ``commit`` was given, nor ``disown`` with
+                the present version. Nothing was recorded.
             InvalidRequest: A partition is beyond the queue's.
             Conflict: Nothing is recorded for the group, and the queue has 1,000 others; or 10,000 other readers.
             OffsetConflict: Some comparisons failed; those partitions are unchanged, all other offsets are set.
@@ -48,10 +66,11 @@ class Offsets(ABC):
         """Lists the groups with recorded offsets, sorted; no readers."""
 
     @abstractmethod
-    def delete_group(self, queue: Queue, group: str) -> None:
+    def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         """Forgets a group's offsets.
 
         Raises:
+            PartitionsOwned: As of :meth:`set_offsets`.
             GroupNotFound: Nothing is recorded for the group.
         """
 

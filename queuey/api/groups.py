@@ -1,0 +1,187 @@
+"""Consumer groups whose partitions the service divides among members."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from queuey.api.values import Count, Id
+
+Name = Annotated[str, Meta(max_length=1000)]
+
+
+class NewMember(Struct, frozen=True):
+    """What a member joins with.
+
+    Attributes:
+        queues: Names of queues, which need not exist yet.
+        patterns: Shell patterns of queues' names: ``*``, ``?``, ``[a-z]``.
+        instance: Name of a static member: when it joins again, it gets the partitions that it had.
+        session: Seconds without a heartbeat after which the member has lost its partitions.
+        revoke: Seconds in which it gives partitions back.
+        grace: Seconds for which an instance that is away keeps its partitions.
+    """
+
+    queues: Annotated[list[Name], Meta(max_length=1000)] = field(default_factory=list)
+    patterns: Annotated[list[Name], Meta(max_length=20)] = field(default_factory=list)
+    instance: Annotated[str, Meta(max_length=100)] = ""
+    session: Annotated[float, Meta(ge=3, le=300)] = 10
+    revoke: Annotated[float, Meta(ge=0, le=3600)] = 30
+    grace: Annotated[float, Meta(ge=0, le=86_400)] = 0
+
+
+class Joined(Struct, frozen=True, tag_field="status", tag="ok"):
+    """A member that has joined.
+
+    Attributes:
+        member: Its id, a secret: whoever has it and the credential is the member.
+        number: Its public number.
+        session: Seconds until it is lost without a heartbeat, from the moment at which the request was sent.
+        wait: Seconds after which the next heartbeat is to be sent at the latest.
+    """
+
+    member: str
+    number: int
+    session: float
+    wait: float
+
+
+Partitions = dict[str, dict[int, int]]
+"""By queue and partition the epoch of the ownership."""
+
+
+class Heartbeat(Struct, frozen=True):
+    """What a member owns, and what it gives back: by queue and partition the epoch of its ownership.
+
+    Attributes:
+        leaving: It wants no partitions any more, and gives back one by one what it has.
+        wait: Seconds that the answer may take if there is nothing to do.
+    """
+
+    owned: Partitions = field(default_factory=dict)
+    given_back: Partitions = field(default_factory=dict)
+    leaving: bool = False
+    wait: Annotated[float, Meta(ge=0, le=100)] = 0
+
+
+class Taken(Struct, frozen=True):
+    """A partition that the member owns now.
+
+    Attributes:
+        epoch: Names this ownership in heartbeats and commits.
+        offset: The id of the last message handled; None: none is recorded.
+        came: How it came: nobody had it, the owner before gave it back, or was lost.
+        note: What the owner before noted with its last commit, base64.
+    """
+
+    epoch: int
+    offset: Id | None
+    came: Literal["new", "given back", "lost"] = field(name="from")
+    note: str | None = None
+
+
+class ToGiveBack(Struct, frozen=True):
+    """A partition that another member waits for: it is to be given back within so many seconds, done or not."""
+
+    epoch: int
+    within: float
+
+
+class HeartbeatAnswer(Struct, frozen=True, tag_field="status", tag="ok"):
+    """What a member has to do.
+
+    Attributes:
+        epoch: Of the plan that this is by.
+        session, wait: As of :class:`Joined`.
+        take: What it owns and did not name, by queue and partition.
+        give_back: What is planned for others.
+        lost: What it named and does not own; nothing more can be recorded for it.
+    """
+
+    epoch: int
+    session: float
+    wait: float
+    take: dict[str, dict[int, Taken]] = field(default_factory=dict)
+    give_back: dict[str, dict[int, ToGiveBack]] = field(default_factory=dict)
+    lost: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.take or self.give_back or self.lost)
+
+
+class PartitionCommit(Struct, frozen=True):
+    """A commit of one partition.
+
+    Attributes:
+        epoch: That under which its messages were read.
+        offset: The id of the last message handled.
+        expected: As of :class:`~queuey.api.progress.NewOffset`; with it the offset may go back.
+        note: At most 1,024 bytes, base64; null removes the note, absent keeps it.
+    """
+
+    offset: str
+    epoch: int | None = None
+    expected: str | UnsetType | None = UNSET
+    note: str | UnsetType | None = UNSET
+
+
+class MemberInfo(Struct, frozen=True):
+    """A member, as others see it. ``since``: seconds since 1970; ``session``: seconds."""
+
+    number: int
+    instance: str
+    state: str
+    since: float
+    session: float
+
+
+class OwnedPartition(Struct, frozen=True, kw_only=True):
+    """A partition in a group.
+
+    Attributes:
+        owner, target: Numbers of the member that owns it and of the one that is to own it; None: none.
+        since: Since when it has its owner (seconds since 1970).
+        came: As of :class:`Taken`.
+        offset, updated: As of :class:`~queuey.api.progress.GroupOffset`.
+        lag, lag_exact: Messages after the offset, if they were asked for.
+    """
+
+    owner: int | None
+    since: float | None
+    target: int | None
+    came: Literal["new", "given back", "lost"] = field(name="from")
+    offset: Id | None
+    updated: float | None
+    lag: int | UnsetType = UNSET
+    lag_exact: bool | UnsetType = UNSET
+
+
+class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
+    """A group.
+
+    Attributes:
+        centre: Its data centre; blank: the store has none.
+        epoch: Of the plan, milliseconds since 1970.
+        hidden_queues: Number of queues that the caller may not see.
+        unassigned: Number of partitions that have no target.
+        queues: A page of them, by name and partition.
+        next: Begin of the next page; None: this is the last.
+    """
+
+    group: str
+    centre: str
+    epoch: int
+    members: tuple[MemberInfo, ...]
+    hidden_queues: Count
+    unassigned: Count
+    queues: dict[str, dict[int, OwnedPartition]]
+    next: str | None = None
+
+
+class GroupNames(Struct, frozen=True, tag_field="status", tag="ok"):
+    """Groups of an application, by name. ``next``: begin of the next page; None: this is the last."""
+
+    groups: tuple[str, ...]
+    next: str | None = None

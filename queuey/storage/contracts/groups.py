@@ -1,0 +1,110 @@
+"""The contract of consumer groups: their state, their members' sessions, and the owners of partitions.
+
+Times are milliseconds since 1970 by the clock of claims
+(:meth:`~queuey.storage.contracts.claim_logs.ClaimLogs.claim_now`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.groups.state import GroupChange, Head, StoredGroup
+    from queuey.messages import GroupSessions, OwnedOffset, OwnedOffsets, Queue
+
+
+class ConsumerGroups(ABC):
+    """Consumer groups of applications, by name. Their offsets are in :class:`~queuey.storage.Offsets`.
+
+    State and owners are changed by compare-and-set alone, sessions by plain writes.
+    """
+
+    centre = ""
+    """The data centre of this process; blank: the store has none."""
+
+    @abstractmethod
+    def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+        """Returns the head of a group; None: there is no such group.
+
+        ``serial``: after every change that was ever acknowledged, in whatever data centre.
+        """
+
+    @abstractmethod
+    def group_state(self, application: str, name: str) -> StoredGroup | None:
+        """Returns head and rows of one moment; None: there is no such group."""
+
+    @abstractmethod
+    def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+        """Writes head and rows if the head has a version; 0: there is no group yet. All or nothing.
+
+        Returns the head with its new version, which never comes back; None: another call was faster, and nothing was
+        written.
+
+        Raises:
+            StoreUnavailable: See its ``outcome``. With ``unknown`` the caller reads the state again.
+        """
+
+    @abstractmethod
+    def remove_group(self, application: str, name: str, version: int) -> bool:
+        """Removes head and rows, if the head has a version. Offsets stay."""
+
+    @abstractmethod
+    def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+        """Lists the groups of an application by name, ``start`` inclusive."""
+
+    @abstractmethod
+    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+        """Records that a member was seen now, for a session of so many ms; returns that time (ms).
+
+        It is at a quorum when this returns. An earlier time never takes the place of a later one.
+
+        Raises:
+            StoreUnavailable: It may have been recorded; or the clock is not sound, and it was not.
+        """
+
+    @abstractmethod
+    def confirm_clock(self) -> None:
+        """Makes sure, by a check that begins now, that the clock was not behind at any moment before.
+
+        Raises:
+            StoreUnavailable: It was, or that is not known.
+        """
+
+    @abstractmethod
+    def group_sessions(self, application: str, name: str) -> GroupSessions:
+        """Samples the clock, then reads the sessions of a group.
+
+        Raises:
+            StoreUnavailable: Also if the clock is not sound.
+        """
+
+    @abstractmethod
+    def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
+        """Notes for a member, for a session (ms), that partitions of a queue are wanted that it did not name."""
+
+    @abstractmethod
+    def note_search(self, application: str, name: str, when: int) -> None:
+        """Records when queues were last searched (ms)."""
+
+    @abstractmethod
+    def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+        """Returns what a group has recorded for a queue; notes only of the partitions named.
+
+        Unlike :meth:`~queuey.storage.Offsets.offsets` it does not check whether the row is up to date: rows go by uid.
+        """
+
+    @abstractmethod
+    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+        """Records owners, epochs and origins of partitions, nothing else of them, if the version is still there.
+
+        A partition without offset shows none afterwards, to nodes of 0.1.0 one before all messages.
+
+        Returns whether that was done; False: another call was faster.
+
+        Raises:
+            QueueChanged: The queue is gone.
+            Conflict: The group is a further one of a queue that has 1,000.
+            StoreUnavailable: See its ``outcome``; with ``unknown`` the caller reads again.
+        """
