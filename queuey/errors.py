@@ -467,7 +467,10 @@ class GroupElsewhere(Conflict):
     """
 
     code = "GroupElsewhere"
-    form = "Group {name!r} is served in data centre {1!r}. Ask there; if it is lost for good: queuey group move {quoted} --to CENTRE"
+    form = (
+        "Group {name!r} is served in data centre {1!r}. Ask there; if that is lost for good: "
+        "queuey group move {quoted} --to CENTRE"
+    )
 
     def __init__(self, name: str, centre: str) -> None:
         super().__init__(name, centre)
