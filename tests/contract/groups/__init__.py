@@ -1,0 +1,1 @@
+"""What a consumer group promises to its members, on every store."""
