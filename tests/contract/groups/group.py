@@ -34,10 +34,14 @@ class Taken(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a heartbeat was answered."""
+    """What a heartbeat was answered.
+
+    Attributes:
+        give_back: With the epochs under which they are owned.
+    """
 
     take: dict[Place, Taken]
-    give_back: frozenset[Place]
+    give_back: dict[Place, int]
     lost: frozenset[Place]
 
 
@@ -92,7 +96,7 @@ class Member(ABC):
         """Sends a heartbeat and then gives back at once what it is asked for."""
         answer = self.beat()
         if answer.give_back:
-            self.beat(self.epochs(answer.give_back & self.owned.keys()))
+            self.beat(answer.give_back)
         return answer
 
 
@@ -106,7 +110,7 @@ class Group(ABC):
     slack: float
 
     @abstractmethod
-    def join(  # noqa: PLR0913 - the fields of a join
+    def join(
         self,
         *queues: str,
         patterns: Sequence[str] = (),

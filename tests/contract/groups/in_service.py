@@ -17,7 +17,6 @@ from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import OffsetChange
 from queuey.service import QueueAccess, Service
 from queuey.service.core import Core
-from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.contract.groups.group import SESSION, Answer, Group, Member, Place, Taken
 
@@ -55,7 +54,7 @@ class ServiceGroup(Group):
             service.groups.rights = self._rights
         self._turns = itertools.cycle(services)
 
-    def beside(self) -> ServiceGroup:  # noqa: D102
+    def beside(self) -> ServiceGroup:
         return ServiceGroup(self.services, self.clock, f"{self.name}:beside")
 
     def _rights(self, credential: Credential) -> Credential | None:
@@ -76,7 +75,7 @@ class ServiceGroup(Group):
         self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{APP}"})))
         return Credential(key.encode(), self.callers[key.encode()])
 
-    def join(  # noqa: D102, PLR0913
+    def join(
         self,
         *queues: str,
         patterns: Sequence[str] = (),
@@ -97,13 +96,13 @@ class ServiceGroup(Group):
         assert joined.wait <= session / 3 < joined.session <= session
         return ServiceMember(self, joined.member, joined.number, key)
 
-    def pass_time(self, seconds: float) -> None:  # noqa: D102
+    def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    def narrow(self, key: str, *queues: str) -> None:  # noqa: D102
+    def narrow(self, key: str, *queues: str) -> None:
         self.callers[key.encode()] = Caller(grants=(Grant(APP, frozenset({"read", "claim"}), queues),))
 
-    def offset(self, place: Place) -> str | None:  # noqa: D102
+    def offset(self, place: Place) -> str | None:
         service, (queue, partition) = next(self._turns), place
         try:
             recorded = service.offsets.progress(self.access(service, queue), self.name).partitions
@@ -111,15 +110,15 @@ class ServiceGroup(Group):
             return None
         return recorded[partition].offset
 
-    def commit_plainly(self, place: Place, offset: str) -> None:  # noqa: D102
+    def commit_plainly(self, place: Place, offset: str) -> None:
         queue, partition = place
         change = OffsetChange(partition, ids.parse_position(offset))
         self.ask(lambda service: service.offsets.record(self.access(service, queue), self.name, [change]))
 
-    def forget_offsets(self, queue: str) -> None:  # noqa: D102
+    def forget_offsets(self, queue: str) -> None:
         self.ask(lambda service: service.offsets.forget(self.access(service, queue), self.name))
 
-    def remove(self) -> None:  # noqa: D102
+    def remove(self) -> None:
         self.ask(lambda service: service.groups.forget(APP, self.name))
 
 
@@ -133,7 +132,7 @@ class ServiceMember(Member):
         self._id = member
         self._key = key
 
-    def beat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> Answer:  # noqa: D102
+    def beat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> Answer:
         for place in give_back or ():
             self.owned.pop(place, None)
         beat = Heartbeat(_by_queue(self.owned), _by_queue(give_back or {}), leaving)
@@ -149,10 +148,12 @@ class ServiceMember(Member):
         lost = frozenset((queue, number) for queue, some in answer.lost.items() for number in some)
         for place in lost:
             self.owned.pop(place, None)
-        asked = frozenset((queue, number) for queue, some in answer.give_back.items() for number in some)
+        asked = {
+            (queue, number): each.epoch for queue, some in answer.give_back.items() for number, each in some.items()
+        }
         return Answer(take, asked, lost)
 
-    def commit(  # noqa: D102
+    def commit(
         self,
         offsets: Mapping[Place, str],
         *,
@@ -176,11 +177,11 @@ class ServiceMember(Member):
             lambda service: service.groups.commit(self._group.access(service, queue), *who, changes, numbers, notes)
         )
 
-    def leave(self, *, returns: bool = False) -> None:  # noqa: D102
+    def leave(self, *, returns: bool = False) -> None:
         who = self._group.name, self._id, self._group.credential(self._key)
         self._group.ask(lambda service: service.groups.leave(APP, *who, returns=returns))
 
-    def impersonated(self) -> ServiceMember:  # noqa: D102
+    def impersonated(self) -> ServiceMember:
         other = ServiceMember(self._group, self._id, self.number, "another key")
         other.owned = dict(self.owned)
         return other

@@ -122,7 +122,7 @@ class GroupRun:
         """Is the thread of somebody who looks at the offsets; one web process after another is asked."""
         lines = [Line(web, self._processes.account) for web in self._processes.addresses]
         while not stop.wait(OBSERVED_EVERY):
-            for place, position in _offsets(random.choice(lines), 2.0).items():  # noqa: S311 - no secret
+            for place, position in _offsets(random.choice(lines), 2.0).items():
                 if position is not None:
                     self._history.observed[place].append(position)
         for line in lines:
