@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from msgspec import UNSET, UnsetType
 
@@ -17,35 +17,45 @@ from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import OffsetChange
 from queuey.service import QueueAccess, Service
 from queuey.service.core import Core
-from tests.backends import APP, Clock
+from tests.backends import APP
 from tests.contract.groups.group import SESSION, Answer, Group, Member, Place, Taken
 
-T = TypeVar("T")
+
+class HandClock(Protocol):
+    """A clock that is moved by hand."""
+
+    def __call__(self) -> int:
+        """Gives the time in ticks."""
+
+    def advance(self, seconds: float) -> None:
+        """Moves it."""
 
 
 class HandCore(Core):
     """A core whose clocks are moved by hand, as its store's are."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: HandClock) -> None:
         super().__init__()
         self._clock = clock
 
     def boottime(self) -> float:
         """See the base class."""
-        return ids.ticks_to_seconds(self._clock.ticks)
+        return ids.ticks_to_seconds(self._clock())
 
 
 class ServiceGroup(Group):
-    """A group of the application of all tests.
+    """A group of the service.
 
     Args:
         services: The processes that serve it.
         clock: Theirs.
         name: Of the group.
+        application: Whose group it is.
     """
 
-    def __init__(self, services: Sequence[Service], clock: Clock, name: str) -> None:
+    def __init__(self, services: Sequence[Service], clock: HandClock, name: str, application: str = APP) -> None:
         self.clock = clock
+        self.application = application
         self.name = name
         self.slack = services[0].store.clock_difference
         self.callers: dict[bytes, Caller] = {}
@@ -55,7 +65,7 @@ class ServiceGroup(Group):
         self._turns = itertools.cycle(services)
 
     def beside(self) -> ServiceGroup:
-        return ServiceGroup(self.services, self.clock, f"{self.name}:beside")
+        return ServiceGroup(self.services, self.clock, f"{self.name}:beside", self.application)
 
     def _rights(self, credential: Credential) -> Credential | None:
         caller = self.callers.get(credential.id)
@@ -68,11 +78,11 @@ class ServiceGroup(Group):
 
     def access(self, service: Service, queue: str) -> QueueAccess:
         """A way to a queue."""
-        return service.enter(service.find(APP, queue), lambda _queue: None)
+        return service.enter(service.find(self.application, queue), lambda _queue: None)
 
     def credential(self, key: str) -> Credential:
         """The credential that a key is, with its rights as they are now."""
-        self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{APP}"})))
+        self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{self.application}"})))
         return Credential(key.encode(), self.callers[key.encode()])
 
     def join(
@@ -92,7 +102,7 @@ class ServiceGroup(Group):
             instance,
             *(round(1000 * seconds) for seconds in (session, revoke, grace)),
         )
-        joined = self.ask(lambda service: service.groups.join(APP, self.name, request))
+        joined = self.ask(lambda service: service.groups.join(self.application, self.name, request))
         assert joined.wait <= session / 3 < joined.session <= session
         return ServiceMember(self, joined.member, joined.number, key)
 
@@ -100,7 +110,7 @@ class ServiceGroup(Group):
         self.clock.advance(seconds)
 
     def narrow(self, key: str, *queues: str) -> None:
-        self.callers[key.encode()] = Caller(grants=(Grant(APP, frozenset({"read", "claim"}), queues),))
+        self.callers[key.encode()] = Caller(grants=(Grant(self.application, frozenset({"read", "claim"}), queues),))
 
     def offset(self, place: Place) -> str | None:
         service, (queue, partition) = next(self._turns), place
@@ -119,7 +129,7 @@ class ServiceGroup(Group):
         self.ask(lambda service: service.offsets.forget(self.access(service, queue), self.name))
 
     def remove(self) -> None:
-        self.ask(lambda service: service.groups.forget(APP, self.name))
+        self.ask(lambda service: service.groups.forget(self.application, self.name))
 
 
 class ServiceMember(Member):
@@ -137,7 +147,7 @@ class ServiceMember(Member):
             self.owned.pop(place, None)
         beat = Heartbeat(_by_queue(self.owned), _by_queue(give_back or {}), leaving)
         who = self._group.name, self._id, self._group.credential(self._key)
-        answer = self._group.ask(lambda service: service.groups.heartbeat(APP, *who, beat))
+        answer = self._group.ask(lambda service: service.groups.heartbeat(self._group.application, *who, beat))
         take = {
             (queue, number): Taken(each.offset, each.came, None if each.note is None else _bytes(each.note))
             for queue, some in answer.take.items()
@@ -179,7 +189,7 @@ class ServiceMember(Member):
 
     def leave(self, *, returns: bool = False) -> None:
         who = self._group.name, self._id, self._group.credential(self._key)
-        self._group.ask(lambda service: service.groups.leave(APP, *who, returns=returns))
+        self._group.ask(lambda service: service.groups.leave(self._group.application, *who, returns=returns))
 
     def impersonated(self) -> ServiceMember:
         other = ServiceMember(self._group, self._id, self.number, "another key")

@@ -1,4 +1,4 @@
-"""A member over HTTP, which joins, reads, handles, commits and leaves as ``docs/architecture-groups.md`` tells it to."""
+"""A member over HTTP, which joins, reads, commits and leaves as ``docs/architecture-groups.md`` tells it to."""
 
 from __future__ import annotations
 
