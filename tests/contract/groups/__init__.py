@@ -1,1 +1,1 @@
-"""What a consumer group promises to its members, on every store."""
+"""Consumer groups on every store: what members are promised, and state, sessions and owners in the store."""
