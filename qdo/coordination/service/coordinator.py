@@ -1,0 +1,296 @@
+"""A group of the service, as the coordination of consumers sees it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from qdo import errors
+from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
+from qdo.coordination.service.session import BEFORE_ALL, ServiceSession, as_coordination_error, boottime
+from qdo.errors import (
+    CoordinationRefused,
+    InvalidArgument,
+    MemberExists,
+    OffsetMoved,
+    StoreChanged,
+)
+from qdo.partitions import Partition, Queue, Subscription
+from queuey.api.groups import GroupInfo, MemberInfo
+from queuey.client import (
+    ApplicationNotFound,
+    AsyncClient,
+    ClientError,
+    GroupActive,
+    GroupElsewhere,
+    GroupNotFound,
+    InstanceTaken,
+    InvalidRequest,
+    NotAuthenticated,
+    NotFound,
+    OffsetConflict,
+    QueueNotFound,
+)
+
+_GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
+SESSION_TIMEOUT = 10.0
+"""Seconds without a heartbeat after which a member's partitions go to others."""
+OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
+
+
+class ServiceCoordinator:
+    """A group whose partitions the service divides.
+
+    Args:
+        client: A client of the application that owns the queues; its maker closes it.
+        group: The group's name.
+        session_timeout: Seconds without a heartbeat after which a member's partitions go to others, from 3 to 300.
+        revoke_timeout: Seconds in which members give partitions back.
+        grace: Seconds for which static members that are away keep their partitions.
+
+    Attributes:
+        outlast: Always 0: while something holds the interpreter of this program, nothing sends heartbeats.
+
+    Raises:
+        InvalidArgument: The service allows no group of this name.
+    """
+
+    outlast = 0.0
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        group: str,
+        *,
+        session_timeout: float | None = None,
+        revoke_timeout: float = 30.0,
+        grace: float = 0.0,
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        if _GROUP.fullmatch(group) is None:
+            raise InvalidArgument(
+                f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
+                "Use zookeeper://…, or qdo offsets import --as NAME"
+            )
+        self.group = group
+        self.session_timeout = SESSION_TIMEOUT if session_timeout is None else session_timeout
+        self._client = client
+        self._groups = client.consumer_groups
+        self._times = revoke_timeout, grace
+        self._clock = clock
+        self._service = ""
+        self._sessions: set[ServiceSession] = set()
+
+    async def open(self) -> None:
+        """Asks for the id of the service's store. Idempotent.
+
+        Raises:
+            CoordinationLost: The service does not answer.
+        """
+        await self._identify()
+
+    async def _identify(self) -> str:
+        try:
+            service = (await self._client.hello()).id
+        except ClientError as error:
+            raise as_coordination_error(error) from error
+        if self._service not in {"", service}:
+            raise StoreChanged(f"the service has the store {service} now, and this member began with {self._service}")
+        self._service = service
+        return service
+
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ServiceSession:  # noqa: ARG002 - an instance is always replaced
+        """Adds a member with its own session.
+
+        Args:
+            member: The member that joins; a static one by its id.
+            listen: Called with events, in the loop of the caller; must not raise. ``lost`` is the last event.
+            replace: A member with the same instance name and credential is replaced in any case.
+
+        Raises:
+            MemberExists: A member with another credential has this instance name.
+            CoordinationRefused: The service has no groups, serves the group in another data centre, or a right is
+                missing.
+            InvalidArgument: Something is not acceptable to the service.
+            CoordinationLost
+        """
+        await self._identify()
+        sent, wants = self._clock(), member.wants
+        revoke, grace = self._times
+        try:
+            joined = await self._groups.join(
+                self.group,
+                sorted(wants.names),
+                wants.patterns,
+                instance=member.id if member.static else "",
+                session=self.session_timeout,
+                revoke=revoke,
+                grace=grace if member.static else 0,
+            )
+        except InstanceTaken as error:
+            raise MemberExists(str(error)) from error
+        except (GroupElsewhere, NotAuthenticated, ApplicationNotFound) as error:
+            raise CoordinationRefused(str(error)) from error
+        except NotFound as error:
+            raise CoordinationRefused(OLD_SERVICE) from error
+        except InvalidRequest as error:
+            raise InvalidArgument(str(error)) from error
+        except ClientError as error:
+            raise as_coordination_error(error) from error
+        session = ServiceSession(joined, member, listen, sent, self._clock)
+        self._sessions = {each for each in self._sessions if each.state != "lost"} | {session}
+        return session
+
+    async def close(self) -> None:
+        """Leaves with all sessions. Idempotent, never raises."""
+        sessions, self._sessions = self._sessions, set()
+        for session in sessions:
+            await session.leave()
+
+    # The group, as it is for everybody.
+
+    async def _show(self) -> GroupInfo | None:
+        try:
+            return await self._groups.show(self.group)
+        except GroupNotFound:
+            return None
+        except NotFound as error:
+            raise CoordinationRefused(OLD_SERVICE) from error
+        except ClientError as error:
+            raise as_coordination_error(error) from error
+
+    def _queue(self, name: str) -> Queue:
+        return Queue(self._service, self._client.application, name)
+
+    async def members(self) -> dict[str, Member]:
+        """Returns all members by name: that of the instance, or ``#`` and the number."""
+        info = await self._show()
+        wants = Subscription(service=self._service, application=self._client.application)
+        found = () if info is None else (each for each in info.members if each.state != "absent")
+        return {
+            name_of(each): Member(
+                name_of(each), wants, bool(each.instance), each.since, leaving=each.state == "leaving"
+            )
+            for each in found
+        }
+
+    async def target(self) -> TargetAssignment | None:
+        """Returns the plan, None while there is none."""
+        if (info := await self._show()) is None:
+            return None
+        absent = {name_of(each): each.since for each in info.members if each.state == "absent"}
+        static = frozenset(each.instance for each in info.members if each.instance)
+        return TargetAssignment(self._named(info, "target"), absent, static)
+
+    async def owners(self) -> dict[Partition, str]:
+        """Returns the present owner of every owned partition."""
+        info = await self._show()
+        return {} if info is None else self._named(info, "owner")
+
+    def _named(self, info: GroupInfo, field: str) -> dict[Partition, str]:
+        names = {each.number: name_of(each) for each in info.members}
+        return {
+            Partition(self._queue(queue), number): names[member]
+            for queue, partitions in info.queues.items()
+            for number, each in partitions.items()
+            if (member := getattr(each, field)) in names
+        }
+
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
+        """Returns the recorded offsets, of all partitions of the plan or of some; those without one are left out."""
+        if partitions is not None:
+            wanted = set(partitions)
+            found: dict[Partition, CommittedOffset] = {}
+            for queue in {each.queue for each in wanted}:
+                found |= await self._offsets_of(queue)
+            return {partition: offset for partition, offset in sorted(found.items()) if partition in wanted}
+        info = await self._show()
+        return {
+            Partition(self._queue(queue), number): CommittedOffset(each.offset, each.updated or 0.0)
+            for queue, rows in ({} if info is None else info.queues).items()
+            for number, each in rows.items()
+            if each.offset is not None
+        }
+
+    async def _offsets_of(self, queue: Queue) -> dict[Partition, CommittedOffset]:
+        try:
+            rows = (await self._client.offsets(queue.name, self.group)).partitions
+        except (GroupNotFound, QueueNotFound):
+            return {}
+        except ClientError as error:
+            raise as_coordination_error(error) from error
+        return {
+            Partition(queue, number): CommittedOffset(each.offset, each.updated or 0.0)
+            for number, each in rows.items()
+            if each.offset is not None
+        }
+
+    async def set_offsets(
+        self,
+        offsets: Mapping[Partition, str | None],
+        *,
+        expected: Mapping[Partition, str | None] | None = None,
+    ) -> None:
+        """Moves offsets from outside; None: before all messages.
+
+        Args:
+            offsets: The new ids.
+            expected: What must be recorded now, for any of them.
+
+        Raises:
+            GroupActive: The group has members.
+            OffsetMoved: Something else is recorded than expected.
+            CoordinationLost: They were set or not.
+        """
+        known = expected or {}
+        for queue in dict.fromkeys(each.queue for each in sorted(offsets)):
+            mine = {each.number: to or BEFORE_ALL for each, to in offsets.items() if each.queue == queue}
+            checks = {each.number: at for each, at in known.items() if each.queue == queue and each in offsets}
+            try:
+                await self._client.commit(queue.name, self.group, mine, expected=checks or None)
+            except GroupActive as error:
+                raise errors.GroupActive(str(error)) from error
+            except OffsetConflict as error:
+                raise OffsetMoved(str(error)) from error
+            except ClientError as error:
+                raise as_coordination_error(error) from error
+
+    async def groups(self) -> list[str]:
+        """Returns the names of all groups that have, or had, members, sorted."""
+        try:
+            return sorted(await self._groups.names())
+        except NotFound as error:
+            raise CoordinationRefused(OLD_SERVICE) from error
+        except ClientError as error:
+            raise as_coordination_error(error) from error
+
+    async def services(self) -> set[str]:
+        """Returns the id of the service's store, for which alone it records anything."""
+        return {await self._identify()}
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
+        """Removes the group with its offsets, or the offsets of some queues; what is not there is passed over.
+
+        Raises:
+            GroupActive: It has members.
+            CoordinationLost: It is gone, in part, or not at all; forget it again.
+        """
+        info = await self._show()
+        named = [] if info is None else [self._queue(each) for each in info.queues]
+        try:
+            if queues is None and info is not None:
+                await self._groups.forget(self.group)
+            for queue in named if queues is None else queues:
+                try:
+                    await self._client.delete_group(queue.name, self.group)
+                except (GroupNotFound, QueueNotFound):
+                    continue
+        except GroupActive as error:
+            raise errors.GroupActive(str(error)) from error
+        except ClientError as error:
+            raise as_coordination_error(error) from error
+
+
+def name_of(member: MemberInfo) -> str:
+    """Returns the name under which a member is shown: of its instance, or its number."""
+    return member.instance or f"#{member.number}"
