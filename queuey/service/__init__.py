@@ -22,6 +22,7 @@ from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING as EXPIRY_TIMING
 from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
+from queuey.service.groups import GroupUseCases
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.moves import MoveUseCases
@@ -93,6 +94,7 @@ class Service:
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
         self.offsets = OffsetUseCases(store)
+        self.groups = GroupUseCases(store, self.core)
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
@@ -135,8 +137,7 @@ class Service:
         """
         self.stopping.set()
         tasks = [task for task in (self.moves.end(), self.schedules.end(), self.expiry.end()) if task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+        await asyncio.wait([*tasks, asyncio.ensure_future(self.groups.end())], timeout=seconds)
 
     def leave(self, seconds: float) -> None:
         """Answers open questions of other workers, for at most ``seconds``, and asks and answers no more."""
@@ -151,6 +152,7 @@ class Service:
             **self.moves.statistics(),
             **self.schedules.statistics(),
             **self.names.statistics(),
+            **self.groups.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
             "streams_open": float(len(self.streams.all)),
             "loop_longest_turn_seconds": self.core.longest_turn,
