@@ -93,8 +93,9 @@ class Service:
         self.queues = Queues(store, self.limits, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
-        self.offsets = OffsetUseCases(store)
+        self.offsets = OffsetUseCases(store, self.core)
         self.groups = GroupUseCases(store, self.core)
+        self.offsets.require_inactive = self.groups.require_inactive
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)

@@ -13,6 +13,7 @@ from queuey import ids
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
 from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
+    Conflict,
     GroupActive,
     GroupNotFound,
     InvalidRequest,
@@ -68,9 +69,7 @@ class GroupUseCases:
         require_group_name(group)
         served = self._served.get((application, group))
         if served is None:
-            served = LocalGroup(
-                self._store, self._core, application, group, self._rights, self._served, self._counts
-            )
+            served = LocalGroup(self._store, self._core, application, group, self._rights, self._served, self._counts)
             self._served[application, group] = served
         served.use()
         return served
@@ -87,7 +86,9 @@ class GroupUseCases:
         self._count_join(application)
         clock = self._store.claim_now()
         local = self._local(application, group)
-        if not (await local.cache.refresh(self._core.boottime())).head.version:
+        if (refusal := self._store.groups_refusal()) is not None:
+            raise Conflict(refusal)
+        if not (await local.cache.refresh()).head.version:
             names = await self._core.in_thread(partial(self._store.group_names, application, limit=MAX_GROUPS))
             if len(names) >= MAX_GROUPS:
                 raise TooManyGroups(f"The application has {MAX_GROUPS} groups. Delete one: queuey group delete GROUP")
@@ -236,6 +237,11 @@ class GroupUseCases:
             state = await self._inactive_state(application, group)
             if not state.head.version:
                 raise _not_found(group)
+            # The epochs of a group of this name that is made again are above those of this one.
+            ahead = state.head.epoch - round(self._store.clock_difference * 1000) - self._store.claim_now()
+            if ahead >= 0:
+                await asyncio.sleep((ahead + 1) / 1000)
+                continue
             remove = partial(self._store.remove_group, application, group, state.head.version)
             if await self._core.in_thread(remove):
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -30,9 +31,10 @@ Words = Mapping[int, tuple[int, int]]
 
 
 class Known(NamedTuple):
-    """Rows of a queue, and the boot time after which they were read."""
+    """Rows of a queue, the tick after which they were read, and the boot time of that."""
 
-    since: float
+    since: int
+    when: float
     rows: Rows
 
 
@@ -78,20 +80,20 @@ class HandOvers:
         self.left: set[int] = set()
         self.counts = counts
 
-    def known(self, name: str, since: float) -> Rows | None:
-        """Returns the rows of a queue if they were read after a boot time."""
+    def known(self, name: str, since: int) -> Rows | None:
+        """Returns the rows of a queue if they were read after a tick of the state."""
         known = self.rows.get(name)
         return known.rows if known is not None and known.since >= since else None
 
-    async def settle_all(self, names: Iterable[str], since: float, words: Mapping[str, Words] | None = None) -> None:
+    async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
         """:meth:`settle` for several queues."""
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
             some = waiting[first : first + AT_ONCE]
             await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in some))
 
-    async def settle(self, name: str, since: float, words: Words) -> None:
-        """Hands over what is free, or given back, in a queue; its rows are then known as of a boot time or later.
+    async def settle(self, name: str, since: int, words: Words) -> None:
+        """Hands over what is free, or given back, in a queue; its rows are then known as of a tick or later.
 
         Give-backs that come while another hand-over of the queue is under way share the next one.
 
@@ -108,24 +110,25 @@ class HandOvers:
             waiting = self._words.get(name, {})
             if self.known(name, since) is not None and not waiting:
                 return
-            began = self._core.boottime()
-            self.rows[name] = Known(began, await self._hand_over(name))
+            began, now = self._cache.tick(), self._core.boottime()
+            self.rows[name] = Known(began, now, await self._hand_over(name))
             if not self._words.get(name, True):
                 del self._words[name]
 
     async def _hand_over(self, name: str) -> Rows:
         """Returns the rows afterwards; none if the queue is gone."""
+        is_fresh = False
         for _ in range(ATTEMPTS):
             began = self._core.boottime()
-            queue = await self._queue(name)
+            queue = await self._queue(name, fresh=is_fresh)
             if queue is None:
                 self._words.pop(name, None)
                 return {}
             read = partial(self._store.owned_offsets, queue, self._group, self._unknown(name))
             found = await self._core.in_thread(read)
-            state = await self._cache.refresh(began - STATE_AGE)
+            state = await self._cache.refresh(STATE_AGE)
             if any(row.epoch > state.head.epoch for row in found.rows.values()):
-                state = await self._cache.refresh(began)
+                state = await self._cache.refresh()
             words = dict(self._words.get(name, {}))
             leaving = {n: (row.owner, row.epoch) for n, row in found.rows.items() if row.owner in self.left}
             decided = hand_over(state, queue.uid, found.rows, words | leaving)
@@ -136,7 +139,7 @@ class HandOvers:
                     partial(self._store.hand_over, queue, self._group, found.version, decided.owners)
                 )
             except QueueChanged:
-                return {}
+                is_fresh, done = True, False
             except Conflict:  # The queue has 1,000 groups already.
                 return found.rows
             if done:
@@ -149,19 +152,16 @@ class HandOvers:
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
-    async def _queue(self, name: str) -> Queue | None:
+    async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
         """Returns the row of a queue, None if it is gone or is not the planned one any more."""
         planned = self._cache.targets.queues.get(name)
-        for fresh in (False, True):
-            try:
-                queue = await self._core.in_thread(partial(self._store.queue, self._application, name, fresh=fresh))
-            except NotFound:
-                continue
+        with suppress(NotFound):
+            queue = await self._core.in_thread(partial(self._store.queue, self._application, name, fresh=fresh))
             if planned is None or queue.uid == planned.uid:
                 return queue
-        return None
+        return None if fresh else await self._queue(name, fresh=True)
 
     def forget(self) -> None:
         """Drops rows that were read some time ago."""
         old = self._core.boottime() - KEPT
-        self.rows = {name: known for name, known in self.rows.items() if known.since >= old}
+        self.rows = {name: known for name, known in self.rows.items() if known.when >= old}

@@ -69,17 +69,18 @@ class _Beat:
         content: What it names.
         waiter: It is woken by news; None: it does not wait.
         clock: At its arrival (ms).
-        arrived: Boot time of its arrival.
+        arrived, when: Tick and boot time of its arrival.
         told: What the last answer asked the member to give back.
     """
 
-    __slots__ = ("arrived", "clock", "content", "told", "waiter")
+    __slots__ = ("arrived", "clock", "content", "told", "waiter", "when")
 
-    def __init__(self, content: Heartbeat, waiter: Waiter | None, clock: int, arrived: float) -> None:
+    def __init__(self, content: Heartbeat, waiter: Waiter | None, clock: int, arrived: int, when: float) -> None:
         self.content = content
         self.waiter = waiter
         self.clock = clock
         self.arrived = arrived
+        self.when = when
         self.told: frozenset[tuple[str, int, int]] = frozenset()
 
     @property
@@ -129,11 +130,14 @@ class LocalGroup:
         self._changing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._used = self._core.boottime()
+        self._woken = asyncio.Event()
+        self._next_turn = math.inf
+        """Boot time of the next turn; infinite while one is under way."""
         self._sessions = GroupSessions(0, 0, {})
         self._sessions_read = self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
         self._found: dict[int, tuple[object, ...]] | None = None
-        self._asked: dict[tuple[int, str], float] = {}
+        self._asked: dict[tuple[int, int], float] = {}
         self._turn_at = ""
 
     @property
@@ -143,9 +147,11 @@ class LocalGroup:
 
     def use(self) -> None:
         """Keeps the group in memory for some time, and has its news followed while it has members here."""
-        self._used = self._core.boottime()
+        now = self._used = self._core.boottime()
         if self._watching is None:
             self._watching = self._core.spawn(self._watch())
+        elif now >= self._next_turn:  # The machine slept.
+            self._woken.set()
 
     # Members
 
@@ -156,9 +162,8 @@ class LocalGroup:
             MemberGone: It is none, or has joined with another credential.
             GroupElsewhere: The group is served in another data centre.
         """
-        now = self._core.boottime()
-        for since in (now - STATE_AGE, now):
-            state = await self.cache.refresh(since)
+        for max_age in (STATE_AGE, 0.0):
+            state = await self.cache.refresh(max_age)
             number, _, secret = text.partition("-")
             member = state.members.get(int(number)) if number.isdecimal() and len(number) < 20 else None  # noqa: PLR2004
             if (
@@ -204,13 +209,13 @@ class LocalGroup:
         self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
     ) -> HeartbeatAnswer | None:
         """See :meth:`queuey.service.groups.GroupUseCases.heartbeat`."""
-        clock, now = self._store.claim_now(), self._core.boottime()
+        clock, now, arrived = self._store.claim_now(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.get(number)
         is_new = beat is None or waiter is None or beat.waiter is not waiter
         if beat is None or is_new:
-            beat = _Beat(content, waiter, clock, now)
+            beat = _Beat(content, waiter, clock, arrived, now)
             beat.told = self._beats[number].told if number in self._beats else frozenset()
             self._beats[number] = beat
         try:
@@ -227,7 +232,7 @@ class LocalGroup:
             if waiter is not None and not last and not (told.take or told.lost or told.given_back - beat.told):
                 return None
             third = member.session / 3000
-            self.require_here(await self.cache.refresh(-math.inf, serial=self._core.boottime() - third))
+            self.require_here(await self.cache.refresh(STATE_AGE, serial_age=third))
             await self._core.in_thread(self._store.confirm_clock)
         except MemberGone:
             self._beats.pop(number, None)
@@ -314,7 +319,7 @@ class LocalGroup:
         try:
             await self.change(lambda draft: draft.leave(number, returns=returns))
             with suppress(QueueyError):
-                await self.owners.settle_all(names, self._core.boottime())
+                await self.owners.settle_all(names, self.cache.tick())
         finally:
             self.owners.left.discard(number)
 
@@ -365,11 +370,11 @@ class LocalGroup:
         for _ in range(ATTEMPTS):
             began = self._core.boottime()
             sessions = await self.read_sessions()
-            state = await self.cache.refresh(began - STATE_AGE)
+            state = await self.cache.refresh(STATE_AGE)
             draft = self._draft(state, sessions)
             ended = draft.end_sessions()
             results = [_result(act, draft) for act in acts]
-            if any(isinstance(each, QueueyError) for each in results) and await self.cache.refresh(began) is not state:
+            if any(isinstance(each, QueueyError) for each in results) and await self.cache.refresh() is not state:
                 continue
             is_planned = draft.is_plan_due()
             if is_planned:
@@ -406,7 +411,7 @@ class LocalGroup:
         """Reads the sessions of the group, after a sound clock."""
         began = self._core.boottime()
         sessions = await self._core.in_thread(partial(self._store.group_sessions, *self._key))
-        if began > self._sessions_read:
+        if began >= self._sessions_read:
             self._sessions, self._sessions_read = sessions, began
         return sessions
 
@@ -425,6 +430,8 @@ class LocalGroup:
     async def _watch(self) -> None:
         """Follows the group while it has members here, and forgets it some time after the last request."""
         while self._beats or self._acts or self._core.boottime() - self._used < KEPT:
+            self._next_turn = math.inf
+            self._woken.clear()
             try:
                 pause = await self._turn() if self._beats else POLL
             except StoreClosed:
@@ -435,13 +442,16 @@ class LocalGroup:
             except Exception:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
                 pause = POLL
-            await asyncio.sleep(max(pause, len(self._served) / MAX_POLLS))
+            pause = max(pause, len(self._served) / MAX_POLLS)
+            self._next_turn = self._core.boottime() + pause
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), pause)
         del self._served[self._key]
 
     async def _turn(self) -> float:
         """Does what is due; returns the seconds until the next turn."""
         now = self._core.boottime()
-        state = await self.cache.refresh(now)
+        state = await self.cache.refresh()
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
         if now - self._sessions_read >= min(shortest, SEARCH):
@@ -460,7 +470,7 @@ class LocalGroup:
         """Forgets members whose session has passed since their last heartbeat here."""
         for number, beat in list(self._beats.items()):
             member = state.members.get(number)
-            if not beat.waits and (member is None or now - beat.arrived > member.session / 1000):
+            if not beat.waits and (member is None or now - beat.when > member.session / 1000):
                 del self._beats[number]
 
     async def _check_sessions(self, state: GroupState) -> None:
@@ -484,7 +494,7 @@ class LocalGroup:
         changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
         numbers = [member.number for member in state.members.values() if member.subscription in changed]
         if numbers:
-            self._add(_Act(lambda draft: [draft.remove(number) for number in numbers], None))
+            self._add(_Act(lambda draft: _remove(draft, numbers), None))
 
     async def _search(self, state: GroupState) -> None:
         """Has a plan made if queues have come, gone or changed."""
@@ -492,7 +502,7 @@ class LocalGroup:
         self._sessions = replace(self._sessions, searched=self._sessions.clock)
         queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
         found = _described(queues)
-        if self._found not in {None, found} or differs(state, queues):
+        if (self._found is not None and found != self._found) or differs(state, queues):
             self._need_plan()
         self._found = found
 
@@ -518,7 +528,7 @@ class LocalGroup:
             some = [name for name in names if name > self._turn_at] + [n for n in names if n <= self._turn_at]
             some = some[: max(1, MAX_QUEUES // len(self._served))]
             self._turn_at = some[-1]
-            await self.owners.settle_all(some, self._core.boottime())
+            await self.owners.settle_all(some, self.cache.tick())
             for number, missing in waiting.items():
                 await self._tell_or_ask(number, {name: missing[name] for name in some if name in missing})
         return bool(names) or any(beat.waits and beat.told for beat in self._beats.values())
@@ -565,6 +575,11 @@ def digest_of(secret: str) -> bytes:
 
 def _nothing(_draft: GroupDraft) -> None:
     """Has the state changed by what is due anyway."""
+
+
+def _remove(draft: GroupDraft, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        draft.remove(number)
 
 
 def _described(queues: Iterable[Queue]) -> dict[int, tuple[object, ...]]:

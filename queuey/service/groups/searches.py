@@ -31,14 +31,15 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
     """
     used = {member.subscription for member in state.members.values()}
     wishes = [each for slot, each in state.subscriptions.items() if slot in used]
+    matchers = [each.matcher() for each in wishes]
     found: dict[str, Queue] = {}
     for prefix in _prefixes([pattern for each in wishes for pattern in each.patterns]):
         for queue in _listed(store, application, prefix):
-            if any(each.wants(queue.name) for each in wishes):
+            if any(is_wanted(queue.name) for is_wanted in matchers):
                 found[queue.name] = queue
             if len(found) > MAX_PARTITIONS:
                 break
-    planned = [each.name for each in state.plan.values() if any(one.wants(each.name) for one in wishes)]
+    planned = [each.name for each in state.plan.values() if any(is_wanted(each.name) for is_wanted in matchers)]
     for name in {*planned, *(name for each in wishes for name in each.names)} - found.keys():
         with suppress(QueueNotFound):
             found[name] = store.queue(application, name, fresh=fresh)
@@ -51,7 +52,8 @@ def differs(state: GroupState, queues: Sequence[Queue]) -> bool:
     if any(uid not in there for uid, planned in state.plan.items() if planned.targets):
         return True
     callers = {slot: each.credential.caller for slot, each in state.subscriptions.items()}
-    present = [member for member in state.members.values() if member.state == "present"]
+    matchers = {slot: each.matcher() for slot, each in state.subscriptions.items()}
+    wishes = {member.subscription for member in state.members.values() if member.state == "present"}
     for queue in queues:
         planned = state.plan.get(queue.uid)
         targets = {} if planned is None else planned.targets
@@ -59,10 +61,10 @@ def differs(state: GroupState, queues: Sequence[Queue]) -> bool:
         readers = {slot for slot, caller in callers.items() if owners and may_own(queue, caller)}
         if any(number in state.members and state.members[number].subscription not in readers for number in owners):
             return True
-        if len(targets) < queue.partitions:
-            wishes = {member.subscription for member in present}
-            if any(state.subscriptions[slot].wants(queue.name) and may_own(queue, callers[slot]) for slot in wishes):
-                return True
+        if len(targets) < queue.partitions and any(
+            matchers[slot](queue.name) and may_own(queue, callers[slot]) for slot in wishes
+        ):
+            return True
     return False
 
 

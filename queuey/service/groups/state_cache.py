@@ -25,10 +25,9 @@ class StateCache:
         changed: Called when the state is another one.
 
     Attributes:
-        state: As it was at ``checked`` or later; of version 0 if there is no such group.
+        state: Of version 0 if there is no such group.
         targets: Its targets.
-        checked: Boot time at which it was read, or its head was compared.
-        adopted: Boot time at which it came to be the present one.
+        adopted: Tick at which it came to be the present one.
         is_own: It was written by this process.
     """
 
@@ -42,26 +41,34 @@ class StateCache:
         """Boot time of the last serial read."""
         self.state = self._empty = GroupState(head=Head(centre=store.centre))
         self.targets = Targets(self.state)
-        self.checked = self.adopted = -math.inf
+        self._checked = -math.inf
+        """Boot time at which it was read, or its head compared."""
+        self._ticks = self._began = self.adopted = 0
         self.is_own = False
 
-    async def refresh(self, since: float, *, serial: float = -math.inf) -> GroupState:
-        """Returns the state at a boot time or later.
+    def tick(self) -> int:
+        """Returns a number above all former ones: it tells what began before what, however fast clocks go."""
+        self._ticks += 1
+        return self._ticks
+
+    async def refresh(self, max_age: float = 0.0, *, serial_age: float = math.inf) -> GroupState:
+        """Returns the state as it was at most some seconds ago.
 
         Args:
-            since: The boot time.
-            serial: Boot time since which the head must have been read serially, if the store has data centres.
+            max_age: Max seconds since it was read, or its head compared; 0: that begins now.
+            serial_age: Max seconds since the head was read serially, if the store has data centres.
         """
-        if not self._store.centre:
-            serial = -math.inf
-        while self.checked < since or self._serial < serial:
+        now = self._core.boottime()
+        is_serial = bool(self._store.centre) and now - self._serial > serial_age
+        if is_serial or not max_age or now - self._checked > max_age:
+            asked = self.tick()
             async with self._reading:
-                if self.checked < since or self._serial < serial:
-                    await self._read(is_serial=self._serial < serial)
+                while self._began < asked or (is_serial and self._serial < now):
+                    await self._read(is_serial=is_serial)
         return self.state
 
     async def _read(self, *, is_serial: bool) -> None:
-        before, began = self.state, self._core.boottime()
+        before, began, now = self.state, self.tick(), self._core.boottime()
         head = await self._core.in_thread(partial(self._store.group_head, *self._key, serial=is_serial))
         state = before
         if head is None:
@@ -70,18 +77,19 @@ class StateCache:
             stored = await self._core.in_thread(partial(self._store.group_state, *self._key))
             state = self._empty if stored is None else read_state(stored)
         if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
-            self.adopt(state, began)
+            self._began = began
+            self.adopt(state, now)
         if is_serial:
-            self._serial = began
+            self._serial = now
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
         """Takes a state that was the present one at a boot time or later."""
-        self.checked = checked
+        self._checked = checked
         if state is not self.state:
             self.state, self.targets, self.is_own = state, Targets(state), is_own
-            self.adopted = self._core.boottime()
+            self.adopted = self.tick()
             self._changed()
 
     def doubt(self) -> None:
         """Has the state read before it is used again: another process has changed it, or a change is in doubt."""
-        self.checked = -math.inf
+        self._checked = -math.inf
