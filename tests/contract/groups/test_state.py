@@ -127,5 +127,7 @@ def test_asked(store: Store, other: Store) -> None:
 
 def test_clock_is_confirmed(store: Store) -> None:
     """With a sound clock an answer may be given, and members may join."""
-    store.confirm_clock()
+    sample = store.sample_clock()
+    assert 0 <= store.claim_now() - sample.now < 60_000
+    store.confirm_clock(sample)
     assert store.groups_refusal() is None
