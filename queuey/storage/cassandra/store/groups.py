@@ -31,7 +31,7 @@ _SET_HEAD = Statement(
     f"UPDATE groups SET {' = ?, '.join(_FIELDS)} = ?, version = ? {_OF_GROUP} IF version = ?", idempotent=False
 )
 _SET_ROW = Statement(f"UPDATE groups SET body = ? {_OF_GROUP} AND kind = ? AND key = ?", idempotent=False)
-_REMOVE_HEAD = Statement(
+REMOVE_HEAD = Statement(
     f"DELETE {', '.join(_FIELDS)}, version FROM groups {_OF_GROUP} IF version = ?", idempotent=False
 )
 _REMOVE_ROWS = Statement(f"DELETE FROM groups {_OF_GROUP} AND kind >= 0", idempotent=False)
@@ -101,7 +101,7 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
         began = self._clock.now()
         async with self._transactions.turn(("group", *group)):
             result = await self._transactions.run(
-                _REMOVE_HEAD,
+                REMOVE_HEAD,
                 (*group, version or -1),
                 further=[(_REMOVE_ROWS, group)],
                 read_back=Request(_HEAD, group, self._options.catalogue_serial),
