@@ -75,7 +75,7 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
         with closing(lines[0]) as east, closing(lines[1]) as west:
             make_queue(webs.addresses[0], webs.account, queue_name="jobs", partitions=2, consistency="very_strong")
             former = Member(east)
-            until(lambda: former.beat() and len(former.owned) == 2, every=0.3)
+            until(lambda: former.beat().status == 200 and len(former.owned) == 2, every=0.3)
             assert former.commit(FIRST_ID).status == 200
             for refused in (ask(west, "POST", f"{GROUP}/members", {"queues": ["jobs"]}), former.beat(west)):
                 assert (refused.status, refused.content["code"]) == (409, "GroupElsewhere")
@@ -90,7 +90,7 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
             variables = environment(QUEUEY_CASSANDRA_LOCAL_DC=west_name)
             until(lambda: subprocess.run(command, env=variables, check=False).returncode == 0, every=1.0)
             present = Member(west)
-            until(lambda: present.beat() and len(present.owned) == 2, every=0.3)
+            until(lambda: present.beat().status == 200 and len(present.owned) == 2, every=0.3)
             assert {(taken["offset"], taken["from"]) for taken in present.taken.values()} == {
                 (FIRST_ID, "lost"),
                 (None, "lost"),
