@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.coordination import CommittedOffset, Coordinator
+from qdo.coordination import AnyCoordinator, CommittedOffset
 from qdo.errors import GroupActive, InvalidArgument
 from qdo.partitions import Partition, Queue, some
 from queuey.client import AsyncClient, Message, QueueNotFound, order_of
@@ -58,7 +58,7 @@ def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, C
     ]
 
 
-async def refuse_active(coordinator: Coordinator) -> None:
+async def refuse_active(coordinator: AnyCoordinator) -> None:
     """Raises GroupActive if the group has members."""
     if members := await coordinator.members():
         raise GroupActive(
@@ -67,7 +67,7 @@ async def refuse_active(coordinator: Coordinator) -> None:
         )
 
 
-async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[Move]:
+async def carry_out(coordinator: AnyCoordinator, planned: Iterable[Move]) -> list[Move]:
     """Moves the offsets that change and are still as planned; returns those moves.
 
     Raises:
@@ -85,7 +85,7 @@ async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[M
     return changing
 
 
-async def warn_of_other_stores(coordinator: Coordinator, service: str) -> None:
+async def warn_of_other_stores(coordinator: AnyCoordinator, service: str) -> None:
     """Logs a warning if the group recorded offsets for other stores only."""
     services = await coordinator.services()
     if services and service not in services:
@@ -212,7 +212,7 @@ def _fate(move: Move, *, back: bool) -> Fate:
 
 async def migrate_offsets(
     client: AsyncClient,
-    coordinator: Coordinator,
+    coordinator: AnyCoordinator,
     service: str,
     *,
     back: bool = False,

@@ -11,7 +11,7 @@ from qdo.cli.settings import WorkSettings
 from qdo.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from qdo.coordination import Coordinator
+    from qdo.coordination import AnyCoordinator
     from queuey.client import AsyncClient
 
 
@@ -19,7 +19,7 @@ class OpenedGroup(NamedTuple):
     """A group and the service that it works for; ``service`` is the id of the store."""
 
     client: AsyncClient
-    coordinator: Coordinator
+    coordinator: AnyCoordinator
     service: str
 
 
@@ -40,7 +40,7 @@ def group_of(settings: WorkSettings) -> str:
     return settings.group
 
 
-def make_coordinator(settings: WorkSettings, group: str | None = None) -> Coordinator:
+def make_coordinator(settings: WorkSettings, group: str | None = None) -> AnyCoordinator:
     """Returns a coordinator of this group, or of the one in the settings; not open yet."""
     from qdo.coordination.opening import open_coordinator
 
@@ -49,7 +49,7 @@ def make_coordinator(settings: WorkSettings, group: str | None = None) -> Coordi
 
 
 @asynccontextmanager
-async def open_group(settings: WorkSettings, group: str | None = None) -> AsyncIterator[Coordinator]:
+async def open_group(settings: WorkSettings, group: str | None = None) -> AsyncIterator[AnyCoordinator]:
     coordinator = make_coordinator(settings, group)
     try:
         await coordinator.open()

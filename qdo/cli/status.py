@@ -27,7 +27,7 @@ from queuey.terminal.texts import plural
 from queuey.titles import age_of_lag, estimated, instant, titled
 
 if TYPE_CHECKING:
-    from qdo.coordination import CommittedOffset, Coordinator, Member
+    from qdo.coordination import AnyCoordinator, CommittedOffset, Member
     from queuey.client import AsyncClient
 
 _CLEAR = "\x1b[2J\x1b[H"
@@ -121,7 +121,7 @@ async def status(
             await asyncio.sleep(watch)
 
 
-async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
+async def look(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
     members = await coordinator.members()
     target = await coordinator.target() or TargetAssignment()
     # A member that has left gets nothing any more; the next member that joins will write that.

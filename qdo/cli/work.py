@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.coordination import Coordinator
+    from qdo.coordination import AnyCoordinator
     from qdo.worker.claim_source import Claims
     from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
@@ -140,7 +140,7 @@ def _imported(handler: str | None, context: str | None) -> object:
         enable_logs()
 
 
-def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None) -> AsyncConsumer | Claims:
+def _source(settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None) -> AsyncConsumer | Claims:
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims
 

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.fetch_buffer import Batch
 from qdo.consumer.partition_listener import logged
-from qdo.coordination import Coordinator
+from qdo.coordination import AnyCoordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings
@@ -55,8 +55,9 @@ class Consumer:
     def __init__(  # noqa: PLR0913 - all but two are options
         self,
         client: AsyncClient,
-        coordinator: Coordinator | None = None,
+        coordinator: AnyCoordinator | None = None,
         *,
+        group: str | None = None,
         queues: Iterable[str] = (),
         patterns: Iterable[str] = (),
         member: str | None = None,
@@ -68,6 +69,7 @@ class Consumer:
         self._inner = AsyncConsumer(
             client,
             coordinator,
+            group=group,
             queues=queues,
             patterns=patterns,
             member=member,

@@ -22,7 +22,7 @@ from qdo.consumer.positions import LatestStart, point_of
 from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
+from qdo.coordination import AnyCoordinator, CommittedOffset, Coordinator, HandlingNote, ServiceCoordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
@@ -68,7 +68,9 @@ class AsyncConsumer:
 
     Args:
         client: A client of the application that owns the queues.
-        coordinator: Of the group; None: there is none, and nothing can be committed.
+        coordinator: Of a group of ZooKeeper.
+        group: Name of a group of the service, which divides the partitions among its members. With neither of both
+            nothing can be committed.
         queues: Names of queues, which need not exist yet.
         patterns: For names, in the manner of shells. A pattern takes queues for dead letters (``*.dead``) only if it
             ends with ``.dead`` itself.
@@ -94,8 +96,9 @@ class AsyncConsumer:
     def __init__(  # noqa: PLR0913 - all but two are options
         self,
         client: AsyncClient,
-        coordinator: Coordinator | None = None,
+        coordinator: AnyCoordinator | None = None,
         *,
+        group: str | None = None,
         queues: Iterable[str] = (),
         patterns: Iterable[str] = (),
         member: str | None = None,
@@ -105,8 +108,9 @@ class AsyncConsumer:
         on_lost: Callback | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings()
+        coordinator = chosen_coordinator(client, coordinator, group, self.settings)
         if coordinator is None and (self.settings.mirror or self.settings.commit_every is not None):
-            raise InvalidArgument("mirror and commit_every need a group: give the consumer a coordinator")
+            raise InvalidArgument("mirror and commit_every need a group: give the consumer group=")
         wants = subscribe(queues, patterns, application=client.application)
         self.client = client
         self._coordinator = coordinator
@@ -118,7 +122,7 @@ class AsyncConsumer:
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
         self._mirror = None
-        if coordinator is not None and self.settings.mirror:
+        if isinstance(coordinator, Coordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
         self._buffer = FetchBuffer()
         self._refusals = Refusals(wants)
@@ -313,7 +317,7 @@ class AsyncConsumer:
             SessionLost: This member no longer owns the partitions.
         """
         if self._coordinator is None:
-            raise InvalidArgument("without a group nothing can be committed: give the consumer a coordinator")
+            raise InvalidArgument("without a group nothing can be committed: give the consumer group=")
         if offsets is None:
             offsets = {row.partition: row.position for row in self._rows() if row.position is not None}
         await self._group.table.commit(offsets, self._mirror, back=back)
@@ -421,14 +425,14 @@ class AsyncConsumer:
         self._listener.moved(row)
 
     @property
-    def coordinator(self) -> Coordinator:
+    def coordinator(self) -> AnyCoordinator:
         """Of the group.
 
         Raises:
             InvalidArgument: There is none.
         """
         if self._coordinator is None:
-            raise InvalidArgument("this consumer has no group: give it a coordinator")
+            raise InvalidArgument("this consumer has no group: give it group=")
         return self._coordinator
 
     @property
@@ -592,3 +596,18 @@ class AsyncConsumer:
     def _fail(self, error: Exception) -> None:
         self._failure = error
         self._signal.set()
+
+
+def chosen_coordinator(
+    client: AsyncClient, coordinator: AnyCoordinator | None, group: str | None, settings: ConsumerSettings
+) -> AnyCoordinator | None:
+    """Returns the coordinator of a group: the one given, or one of the service's group of a name.
+
+    Raises:
+        InvalidArgument: Both are given, or no group of the service can have this name.
+    """
+    if group is None:
+        return coordinator
+    if coordinator is not None:
+        raise InvalidArgument("give a coordinator or group=, not both")
+    return ServiceCoordinator(client, group, revoke_timeout=settings.revoke_timeout, grace=settings.grace)

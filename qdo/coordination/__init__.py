@@ -43,9 +43,15 @@ from qdo.coordination.records import (
     TargetAssignment,
     Versioned,
 )
+from qdo.coordination.service import ServiceCoordinator, ServiceSession
 from qdo.coordination.session import Session
 
+AnyCoordinator = Coordinator | ServiceCoordinator
+AnySession = Session | ServiceSession
+
 __all__ = [
+    "AnyCoordinator",
+    "AnySession",
     "CommittedOffset",
     "Coordinator",
     "Event",
@@ -53,6 +59,8 @@ __all__ = [
     "Listen",
     "Member",
     "OwnedOffset",
+    "ServiceCoordinator",
+    "ServiceSession",
     "Session",
     "Sight",
     "TargetAssignment",

@@ -182,6 +182,9 @@ class Session:
             await self.link.apply([(Create(self._paths.leader, self._member.id.encode(), ephemeral=True),)])
             self._watching.hear([self._paths.leader])
 
+    def begin_to_leave(self) -> None:
+        """It is about to give back everything and to leave. Nobody need know before it retires."""
+
     async def retire(self) -> None:
         """Announces that this member is leaving and leads no more. It keeps its partitions until it goes.
 

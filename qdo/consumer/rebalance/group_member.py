@@ -36,7 +36,7 @@ from qdo.consumer.rebalance.partition_table import (
     SessionEvents,
     SessionOptions,
 )
-from qdo.coordination import CommittedOffset, Coordinator, Event, Member, OwnedOffset, Session, Sight
+from qdo.coordination import AnyCoordinator, AnySession, CommittedOffset, Event, Member, OwnedOffset, Session, Sight
 from qdo.errors import (
     CoordinationError,
     CoordinationIncompatible,
@@ -95,7 +95,7 @@ class GroupSession:
 
     def __init__(
         self,
-        session: Session,
+        session: AnySession,
         events: SessionEvents,
         owner: Owner,
         options: SessionOptions,
@@ -142,6 +142,7 @@ class GroupSession:
             seconds: For each partition, instead of the time for a revocation.
         """
         within = self._options.revoke_timeout if seconds is None else seconds
+        self._session.begin_to_leave()
         self.table.give_up_all(within)
         retiring = asyncio.create_task(self._retire())
         if self._claiming is not None:
@@ -192,14 +193,17 @@ class GroupSession:
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._claim(todo.claim)
+        session = self._session
+        if not isinstance(session, Session):
+            return None  # The service assigns, and finds queues.
         if self._reported != (sight := self._queues.sight):
-            await self._session.set_sight(sight)
+            await session.set_sight(sight)
             self._reported = sight
         leader = None
         try:
-            if await self._session.lead():
-                return await self._lead()
-            leader = await self._session.leader()
+            if await session.lead():
+                return await self._lead(session)
+            leader = await session.leader()
         except CoordinationIncompatible as error:
             # Each member keeps what it has. A member that can read everything may lead when the leader's session ends.
             log.warning("partitions stay with their owners until all members run the same version of Qdo: %s", error)
@@ -208,10 +212,10 @@ class GroupSession:
         self._queues.follow(None if leader is None else leader.sight, held)
         return None
 
-    async def _lead(self) -> float | None:
+    async def _lead(self, session: Session) -> float | None:
         """Sets the target if it is not right; returns as :meth:`_check_once` does."""
-        target = await self._session.target()
-        members = await self._session.members()
+        target = await session.target()
+        members = await session.members()
         if members != self._members:
             self._members, self._reports = members, reported(members.values()).keys()
         held = set[Queue]() if target.target is None else {each.queue for each in target.target.owners}
@@ -237,7 +241,7 @@ class GroupSession:
         self._planned = orders.planned
         if orders.target is not None:
             try:
-                await self._session.set_target(orders.target, target.version)
+                await session.set_target(orders.target, target.version)
             except InvalidArgument as error:
                 log.error("all partitions stay with their owners, because they cannot be shared out: %s", error)  # noqa: TRY400
                 return orders.wait
@@ -308,7 +312,7 @@ class GroupMember:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: AnyCoordinator,
         member: str,
         owner: Owner,
         *,
@@ -450,6 +454,7 @@ class GroupMember:
         member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
         # Only at the first time: two that run under one name would put each other out for ever.
         replace = self._static and self._group_session is None
+        joining: asyncio.Task[AnySession]
         joining = asyncio.create_task(self._coordinator.join(member, events, replace=replace))
         try:
             session = await asyncio.shield(joining)
@@ -501,7 +506,7 @@ class GroupMember:
         self._move("left")
 
 
-async def _leave_when_joined(joining: asyncio.Task[Session]) -> None:
+async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
     try:
         session = await joining
     except (CoordinationError, MemberExists):
@@ -526,7 +531,7 @@ class ManualAssignment(Ownership):
 
     held: Mapping[Partition, OwnedPartition] = {}
 
-    def __init__(self, coordinator: Coordinator | None, owner: Owner, revoke_timeout: float) -> None:
+    def __init__(self, coordinator: AnyCoordinator | None, owner: Owner, revoke_timeout: float) -> None:
         self.table = self
         self._coordinator = coordinator
         self._owner = owner

@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
-from qdo.coordination import Event, HandlingNote, OwnedOffset, Session
+from qdo.coordination import AnySession, Event, HandlingNote, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, NotOwner, SessionLost
 from qdo.partitions import Partition, some
 from qdo.tasks import CANCEL_GRACE, cancel, happens, start
@@ -233,7 +233,7 @@ class Ownership:
 class PartitionTable(Ownership):
     """The rows of one session; see the module."""
 
-    def __init__(self, session: Session, owner: Owner, options: SessionOptions, events: SessionEvents) -> None:
+    def __init__(self, session: AnySession, owner: Owner, options: SessionOptions, events: SessionEvents) -> None:
         self._session = session
         self._owner = owner
         self._options = options

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from qdo import errors
 from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
-from qdo.coordination.service.session import BEFORE_ALL, ServiceSession, as_coordination_error, boottime
+from qdo.coordination.service.session import ServiceSession, as_coordination_error, boottime
 from qdo.errors import (
     CoordinationRefused,
     InvalidArgument,
@@ -18,6 +18,7 @@ from qdo.errors import (
 from qdo.partitions import Partition, Queue, Subscription
 from queuey.api.groups import GroupInfo, MemberInfo
 from queuey.client import (
+    EARLIEST,
     ApplicationNotFound,
     AsyncClient,
     ClientError,
@@ -244,7 +245,7 @@ class ServiceCoordinator:
         """
         known = expected or {}
         for queue in dict.fromkeys(each.queue for each in sorted(offsets)):
-            mine = {each.number: to or BEFORE_ALL for each, to in offsets.items() if each.queue == queue}
+            mine = {each.number: to or EARLIEST for each, to in offsets.items() if each.queue == queue}
             checks = {each.number: at for each, at in known.items() if each.queue == queue and each in offsets}
             try:
                 await self._client.commit(queue.name, self.group, mine, expected=checks or None)

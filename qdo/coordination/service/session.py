@@ -30,6 +30,7 @@ from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, PartitionCommit, Taken
 from queuey.client import (
+    EARLIEST,
     AsyncGroupMember,
     ClientError,
     MemberGone,
@@ -44,8 +45,6 @@ from queuey.client import (
 
 log = logging.getLogger(__name__)
 
-BEFORE_ALL = "00000000000010008080808080808080"
-"""The offset before all messages: of a partition that has a note, and nothing was processed yet."""
 Wanted = tuple[OwnedOffset, str | None]
 """A partition, with the note to record, and the id."""
 PATIENCE = 2.0
@@ -354,10 +353,10 @@ def _recorded(taken: Taken) -> CommittedOffset:
 
 
 def _change(held: OwnedOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
-    """Returns a commit; one that goes back compares what is recorded."""
+    """Returns a commit; one that goes back compares what is recorded. A note needs an offset beside it."""
     note = held.offset.note
     text = None if note is None else base64.b64encode(msgspec.json.encode(note)).decode()
-    target = identifier or BEFORE_ALL
+    target = identifier or EARLIEST
     expected: str | UnsetType | None = UNSET
     if recorded is not None and order_of(target) < order_of(recorded):
         expected = recorded
