@@ -136,9 +136,7 @@ class SqliteProgress(Offsets, Ledger, Records):
 
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         with self._db.readers.reading() as connection:
-            recorded = _versioned(_rows(connection, queue, group))
-        rows = {n: row if n in notes else replace(row, note=None) for n, row in recorded.rows.items()}
-        return OwnedOffsets(recorded.version, rows)
+            return offset_changes.with_notes(_versioned(_rows(connection, queue, group)), notes)
 
     def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         def work(transaction: Transaction) -> bool:
