@@ -192,10 +192,9 @@ async def _target(client: AsyncClient, queue: str) -> Target:
 
 @asynccontextmanager
 async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
-    if not settings.coordination.startswith("zookeeper:"):
+    if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
         raise InvalidArgument(
-            f"Curator's queues are in ZooKeeper, and the coordination is {settings.coordination!r}. "
-            "Name the servers: --coordination zookeeper://host1,host2:2181"
+            "Curator's queues are in ZooKeeper. Name the servers: --coordination zookeeper://host1,host2:2181"
         )
     from qdo.coordination.opening import need_zookeeper
 

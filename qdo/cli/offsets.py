@@ -72,9 +72,9 @@ class MovedOffset(msgspec.Struct, frozen=True):
 
 
 @app.command("show")
-@with_settings(*GROUP, *QUEUES)
+@with_settings(*SERVICE, *GROUP, *QUEUES)
 async def show(settings: WorkSettings, partition: Numbers = None) -> None:
-    """Show what is recorded; with --json one partition a line. Needs no service."""
+    """Show what is recorded; with --json one partition a line."""
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
     found = [
@@ -134,7 +134,7 @@ async def seek(
 
 
 @app.command("forget")
-@with_settings(*GROUP, *QUEUES)
+@with_settings(*SERVICE, *GROUP, *QUEUES)
 async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
     some = bool(settings.queue or settings.pattern or partition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from qdo.cli.settings import WorkSettings
@@ -40,27 +40,44 @@ def group_of(settings: WorkSettings) -> str:
     return settings.group
 
 
-def make_coordinator(settings: WorkSettings, group: str | None = None) -> AnyCoordinator:
-    """Returns a coordinator of this group, or of the one in the settings; not open yet."""
+def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: str | None = None) -> AnyCoordinator:
+    """Returns a coordinator of this group, or of the one in the settings; not open yet.
+
+    Args:
+        settings: Without a coordination service the group is one of the service itself.
+        client: A client of the service; None: only where there is a coordination service.
+        group: The group's name.
+
+    Raises:
+        InvalidArgument: There is no such coordination service, or no group can have this name there.
+    """
+    from qdo.coordination import ServiceCoordinator
     from qdo.coordination.opening import open_coordinator
 
-    name = group or group_of(settings)
-    return open_coordinator(settings.coordination, name, session_timeout=settings.session_timeout)
+    name, timeout = group or group_of(settings), settings.session_timeout
+    if client is None or settings.coordination is not None:
+        return open_coordinator(settings.coordination or "", name, session_timeout=timeout)
+    times = settings.consumer.revoke_timeout, settings.consumer.grace
+    return ServiceCoordinator(client, name, session_timeout=timeout, revoke_timeout=times[0], grace=times[1])
 
 
 @asynccontextmanager
-async def open_group(settings: WorkSettings, group: str | None = None) -> AsyncIterator[AnyCoordinator]:
-    coordinator = make_coordinator(settings, group)
-    try:
+async def open_group(
+    settings: WorkSettings, group: str | None = None, client: AsyncClient | None = None
+) -> AsyncIterator[AnyCoordinator]:
+    """Opens a group; a client is opened for it if it needs one and none is given."""
+    async with AsyncExitStack() as stack:
+        if settings.coordination is None and client is None:
+            client = await stack.enter_async_context(open_client(settings))
+        coordinator = make_coordinator(settings, client, group)
+        stack.push_async_callback(coordinator.close)
         await coordinator.open()
         yield coordinator
-    finally:
-        await coordinator.close()
 
 
 @asynccontextmanager
 async def open_both(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
     from qdo.consumer.rebalance.queue_discovery import identify
 
-    async with open_client(settings) as client, open_group(settings) as coordinator:
+    async with open_client(settings) as client, open_group(settings, client=client) as coordinator:
         yield OpenedGroup(client, coordinator, await identify(client))

@@ -75,7 +75,7 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
         pattern: All queues whose names match, also future ones: `crash-*`, `job-?`; several may be given.
         wait_for_queue: Without `pattern`: how long to wait for a queue to exist before ending with code 1; 0: for ever.
         group: Name of the group; its members divide the partitions among themselves.
-        coordination: The coordination service: `local:` (this machine and user), `local:///path`, or
+        coordination (the service): The coordination service of the group, if it is not the service itself:
             `zookeeper://host1,host2`.
         session_timeout (depends on the coordination): Time without a sign of life after which a member's partitions
             go to others.
@@ -102,7 +102,7 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     pattern: tuple[str, ...] = ()
     wait_for_queue: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     group: Annotated[str, Meta(min_length=1)] | None = None
-    coordination: Annotated[str, Meta(min_length=1)] = "local:"
+    coordination: Annotated[str, Meta(min_length=1)] | None = None
     session_timeout: Annotated[float, Meta(ge=0.1, le=300)] | None = None
     name: Annotated[str, Meta(min_length=1)] | None = None
     context: str | None = None

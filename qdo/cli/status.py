@@ -100,7 +100,7 @@ async def status(
 ) -> None:
     """Show a group: its members, who owns what, offsets and lag; with --json one document.
 
-    Needs the service only for the lag. Ends with 1 if there is no such group.
+    With ZooKeeper it needs the service only for the lag. Ends with 1 if there is no such group.
     """
     if metrics and (output.as_json() or watch is not None):
         raise typer.BadParameter(
@@ -266,9 +266,9 @@ class GroupCounts(msgspec.Struct, frozen=True):
     partitions: Annotated[int, titled("partitions with an offset")]
 
 
-@with_settings(*MEETING)
+@with_settings(*SERVICE, *MEETING)
 async def groups(settings: WorkSettings) -> None:
-    """List the groups that the coordination service knows; with --json one a line. Needs no service."""
+    """List the groups that the service knows, or ZooKeeper; with --json one a line."""
     # Which groups there are does not depend on the group that asks.
     async with open_group(settings, settings.group or "qdo") as any_group:
         names = await any_group.groups()

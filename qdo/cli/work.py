@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -76,27 +76,27 @@ async def _serve(settings: WorkSettings) -> int:
     from qdo.worker.failure import ExitCode
 
     settings = _with_queues_of_jobs(settings)
-    coordinator = None if settings.claim else make_coordinator(settings)
-    hangs_after = max(settings.worker.stalled_after, coordinator.session_timeout if coordinator is not None else 0.0)
-    try:
-        async with open_client(settings) as client:
-            with _served_metrics(settings.metrics) as registry:
-                worker = _worker(settings, _source(settings, client, coordinator), registry)
-                watching = asyncio.create_task(_stop_without_queue(worker, client, settings))
-                try:
-                    end_at_once_if_told()
-                    async with ended_if_blocked(hangs_after):
-                        code = await worker.serve(signals=True)
-                    return ExitCode.FAILED if watching.done() and watching.result() else code
-                except HandlerError as error:
-                    # It could be found and called, so this may pass: a supervisor should try again.
-                    output.note(f"qdo: {error}")
-                    return ExitCode.FAILED
-                finally:
-                    watching.cancel()
-    finally:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(open_client(settings))
+        coordinator = None if settings.claim else make_coordinator(settings, client)
         if coordinator is not None:
-            await coordinator.close()
+            stack.push_async_callback(coordinator.close)
+        session = 0.0 if coordinator is None else coordinator.session_timeout
+        hangs_after = max(settings.worker.stalled_after, session)
+        with _served_metrics(settings.metrics) as registry:
+            worker = _worker(settings, _source(settings, client, coordinator), registry)
+            watching = asyncio.create_task(_stop_without_queue(worker, client, settings))
+            try:
+                end_at_once_if_told()
+                async with ended_if_blocked(hangs_after):
+                    code = await worker.serve(signals=True)
+                return ExitCode.FAILED if watching.done() and watching.result() else code
+            except HandlerError as error:
+                # It could be found and called, so this may pass: a supervisor should try again.
+                output.note(f"qdo: {error}")
+                return ExitCode.FAILED
+            finally:
+                watching.cancel()
 
 
 async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
