@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 import typer
 
-from qdo.cli.opening import OpenedGroup, group_of, open_both, open_group
+from qdo.cli.opening import OpenedGroup, group_of, open_both, open_client, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.selection import chosen, deleted, existing, hidden, id_of, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
+from qdo.consumer.rebalance.queue_discovery import identify
+from qdo.errors import InvalidArgument
 from qdo.moves import Move, carry_out, migrate_offsets, moves, refuse_active
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
@@ -193,6 +196,31 @@ async def migrate(
     for reason in done.unreadable:
         output.note(f"qdo: passed over, no status: {reason}")
     _print_moves(done.moves, dry_run=dry_run, fates=done.fates)
+
+
+@app.command("import")
+@with_settings(*SERVICE, "group")
+async def import_offsets(
+    settings: WorkSettings,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="The file of local coordination.", show_default="the user's")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--as", help="Name of the service's group.", show_default="the same")
+    ] = None,
+) -> None:
+    """Begin a group of the service with the offsets that a group of this machine has in a file of Qdo 0.1.
+
+    Workers do that by themselves when they join, unless the group is to have another name. May be repeated.
+    """
+    from qdo.coordination.service.former_file import default_path, read_group, take_over
+
+    path, former = file or default_path(), group_of(settings)
+    if read_group(path, former) is None:
+        raise InvalidArgument(f"{path} has no group {former!r}")
+    async with open_client(settings) as client:
+        count = await take_over(client, await identify(client), path, former, name or former, again=True)
+    output.note(f"{count} offsets were recorded.")
 
 
 async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qdo.cli.settings import WorkSettings
 from qdo.errors import InvalidArgument
+from queuey.terminal import output
 
 if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator
@@ -52,13 +53,24 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
         InvalidArgument: There is no such coordination service, or no group can have this name there.
     """
     from qdo.coordination import ServiceCoordinator
-    from qdo.coordination.opening import open_coordinator
+    from qdo.coordination.opening import LOCAL_IS_OVER, open_coordinator
+    from qdo.coordination.service.former_file import MIN_SESSION, path_of
 
-    name, timeout = group or group_of(settings), settings.session_timeout
-    if client is None or settings.coordination is not None:
-        return open_coordinator(settings.coordination or "", name, session_timeout=timeout)
-    times = settings.consumer.revoke_timeout, settings.consumer.grace
-    return ServiceCoordinator(client, name, session_timeout=timeout, revoke_timeout=times[0], grace=times[1])
+    name, timeout, url = group or group_of(settings), settings.session_timeout, settings.coordination
+    is_local = url is not None and url.startswith("local:")
+    if client is None or (url is not None and not is_local):
+        return open_coordinator(url or "", name, session_timeout=timeout)
+    if is_local:
+        output.note(f"qdo: {LOCAL_IS_OVER}.")
+        timeout = None if timeout is None else max(timeout, MIN_SESSION)
+    return ServiceCoordinator(
+        client,
+        name,
+        session_timeout=timeout,
+        revoke_timeout=settings.consumer.revoke_timeout,
+        grace=settings.consumer.grace,
+        former=path_of(url or "local:"),
+    )
 
 
 @asynccontextmanager
@@ -67,7 +79,7 @@ async def open_group(
 ) -> AsyncIterator[AnyCoordinator]:
     """Opens a group; a client is opened for it if it needs one and none is given."""
     async with AsyncExitStack() as stack:
-        if settings.coordination is None and client is None:
+        if client is None and not (settings.coordination or "").startswith("zookeeper:"):
             client = await stack.enter_async_context(open_client(settings))
         coordinator = make_coordinator(settings, client, group)
         stack.push_async_callback(coordinator.close)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +24,7 @@ from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
 from qdo.coordination import AnyCoordinator, CommittedOffset, Coordinator, HandlingNote, ServiceCoordinator
+from qdo.coordination.service.former_file import LocalGroup, default_path
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
@@ -599,15 +601,18 @@ class AsyncConsumer:
 
 
 def chosen_coordinator(
-    client: AsyncClient, coordinator: AnyCoordinator | None, group: str | None, settings: ConsumerSettings
+    client: AsyncClient, coordinator: AnyCoordinator | LocalGroup | None, group: str | None, settings: ConsumerSettings
 ) -> AnyCoordinator | None:
     """Returns the coordinator of a group: the one given, or one of the service's group of a name.
 
     Raises:
         InvalidArgument: Both are given, or no group of the service can have this name.
     """
-    if group is None:
-        return coordinator
-    if coordinator is not None:
+    make = partial(ServiceCoordinator, client, revoke_timeout=settings.revoke_timeout, grace=settings.grace)
+    if group is not None and coordinator is not None:
         raise InvalidArgument("give a coordinator or group=, not both")
-    return ServiceCoordinator(client, group, revoke_timeout=settings.revoke_timeout, grace=settings.grace)
+    if group is not None:
+        return make(group, former=default_path())
+    if isinstance(coordinator, LocalGroup):
+        return make(coordinator.group, session_timeout=coordinator.session_timeout, former=coordinator.path)
+    return coordinator

@@ -1,42 +1,45 @@
 """From a URL to a coordinator: the one place that knows which coordination services there are.
 
-A service's package is imported when it is asked for, so that neither needs what the other is made of.
+ZooKeeper's package is imported when it is asked for, because it needs its driver.
 """
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from qdo.coordination.coordinator import Coordinator
-from qdo.coordination.paths import GroupPaths
 from qdo.coordination.records import valid_name
+from qdo.coordination.service.former_file import LocalGroup, path_of
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
 
-SCHEMES = ("local", "zookeeper")
+LOCAL_IS_OVER = (
+    "local: is deprecated: the service divides partitions itself. Give consumers and workers group=, and qdo no "
+    "--coordination"
+)
 
 
-def open_coordinator(url: str, group: str, *, session_timeout: float | None = None, **options: Any) -> Coordinator:  # noqa: ANN401 - each service checks its own
-    """Returns a coordinator for a group; ``await coordinator.open()`` connects it.
+def open_coordinator(
+    url: str,
+    group: str,
+    *,
+    session_timeout: float | None = None,
+    **options: Any,  # noqa: ANN401 - the service checks its own
+) -> Coordinator:
+    """Returns a coordinator for a group in ZooKeeper; ``await coordinator.open()`` connects it.
+
+    ``local:`` is deprecated: what it returns is accepted by consumers and workers, which join a group of the service.
 
     Example:
-        >>> import asyncio
-        >>> from qdo import open_coordinator
-        >>> async def main():
-        ...     coordinator = open_coordinator("local:", "billing")
-        ...     await coordinator.open()
-        ...     try:
-        ...         return await coordinator.members()
-        ...     finally:
-        ...         await coordinator.close()
-        >>> asyncio.run(main())
-        {}
+        >>> from qdo import Coordinator, open_coordinator
+        >>> isinstance(open_coordinator("zookeeper://localhost:2181", "billing"), Coordinator)
+        True
 
     Args:
-        url: ``local:`` (the processes of this user on this machine), ``local:///path/to/file`` (those that use the
-            file), or ``zookeeper://host:port,host:port/chroot?option=value``.
+        url: ``zookeeper://host:port,host:port/chroot?option=value``.
         group: Its name, any text.
         session_timeout: Seconds after which a member that was not heard of counts as gone; None: what suits the
             service.
@@ -47,16 +50,12 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
     """
     valid_name("group", group)
     scheme, colon, _ = url.partition(":")
-    if not colon or scheme not in SCHEMES:
-        known = " or ".join(f"{each}:" for each in SCHEMES)
-        raise InvalidArgument(f"a coordination service begins with {known}, not {url!r}")
-    if scheme == "local":
-        from qdo.coordination import local  # noqa: PLC0415 - only needed if it is used
-
-        place, paths = local.parse_url(url, session_timeout=session_timeout, **options), GroupPaths("", group)
-        return Coordinator(
-            group, partial(local.LocalLink, place, paths.top, paths.may_be_watched), place.session_timeout
-        )
+    if colon and scheme == "local":
+        warnings.warn(LOCAL_IS_OVER, DeprecationWarning, stacklevel=2)
+        local: Any = LocalGroup(group, path_of(url), session_timeout)
+        return cast("Coordinator", local)
+    if not colon or scheme != "zookeeper":
+        raise InvalidArgument(f"a coordination service begins with zookeeper:, not {url!r}")
     need_zookeeper()
     from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 
 from qdo import errors
 from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
-from qdo.coordination.service.session import ServiceSession, as_coordination_error, boottime
+from qdo.coordination.service import former_file
+from qdo.coordination.service.session import ServiceSession, as_coordination_error
 from qdo.errors import (
     CoordinationRefused,
     InvalidArgument,
@@ -15,6 +17,7 @@ from qdo.errors import (
     OffsetMoved,
     StoreChanged,
 )
+from qdo.keepalive.vitals import now
 from qdo.partitions import Partition, Queue, Subscription
 from queuey.api.groups import GroupInfo, MemberInfo
 from queuey.client import (
@@ -48,6 +51,8 @@ class ServiceCoordinator:
         session_timeout: Seconds without a heartbeat after which a member's partitions go to others, from 3 to 300.
         revoke_timeout: Seconds in which members give partitions back.
         grace: Seconds for which static members that are away keep their partitions.
+        former: A file in which groups of one machine met before; see :mod:`qdo.coordination.service.former_file`.
+        clock: Seconds, on a clock that goes on while the machine sleeps.
 
     Attributes:
         outlast: Always 0: while something holds the interpreter of this program, nothing sends heartbeats.
@@ -66,7 +71,8 @@ class ServiceCoordinator:
         session_timeout: float | None = None,
         revoke_timeout: float = 30.0,
         grace: float = 0.0,
-        clock: Callable[[], float] = boottime,
+        former: Path | None = None,
+        clock: Callable[[], float] = now,
     ) -> None:
         if _GROUP.fullmatch(group) is None:
             raise InvalidArgument(
@@ -79,6 +85,7 @@ class ServiceCoordinator:
         self._groups = client.consumer_groups
         self._times = revoke_timeout, grace
         self._clock = clock
+        self._former = former
         self._service = ""
         self._sessions: set[ServiceSession] = set()
 
@@ -115,7 +122,8 @@ class ServiceCoordinator:
             InvalidArgument: Something is not acceptable to the service.
             CoordinationLost
         """
-        await self._identify()
+        store = await self._identify()
+        await self._take_over(store)
         sent, wants = self._clock(), member.wants
         revoke, grace = self._times
         try:
@@ -141,6 +149,22 @@ class ServiceCoordinator:
         session = ServiceSession(joined, member, listen, sent, self._clock)
         self._sessions = {each for each in self._sessions if each.state != "lost"} | {session}
         return session
+
+    async def _take_over(self, store: str) -> None:
+        """Begins with the offsets of a former file, if it has any, once."""
+        former, self._former = self._former, None
+        if former is None:
+            return
+        try:
+            await former_file.take_over(self._client, store, former, self.group, self.group)
+        except GroupActive:
+            return  # A member has begun with them.
+        except ClientError as error:
+            self._former = former
+            raise as_coordination_error(error) from error
+        except BaseException:
+            self._former = former
+            raise
 
     async def close(self) -> None:
         """Leaves with all sessions. Idempotent, never raises."""

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from qdo.coordination.changes import attempts
 from qdo.coordination.records import CommittedOffset, Event, HandlingNote, Listen, Member, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+from qdo.keepalive.vitals import now
 from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, PartitionCommit, Taken
@@ -50,13 +51,7 @@ Wanted = tuple[OwnedOffset, str | None]
 PATIENCE = 2.0
 """Seconds, beyond those that the service may wait, after which a heartbeat is sent again."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
-_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
-
-
-def boottime() -> float:
-    """Returns seconds on a clock that goes on while the machine sleeps."""
-    return time.clock_gettime(_BOOTTIME)
 
 
 class ServiceSession:
@@ -67,7 +62,7 @@ class ServiceSession:
         member: The same, as the group's others do.
         listen: Called with events.
         sent: When the join was sent, by ``clock``.
-        clock: Seconds; see :func:`boottime`.
+        clock: Seconds; see :func:`qdo.keepalive.vitals.now`.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class ServiceSession:
         member: Member,
         listen: Listen,
         sent: float,
-        clock: Callable[[], float] = boottime,
+        clock: Callable[[], float] = now,
     ) -> None:
         self._joined = joined
         self._member = member

@@ -1,0 +1,214 @@
+"""The file in which groups of one machine met until 0.2: a group of the service begins with the offsets in it.
+
+Nothing else of a file is used. The service's group takes the offsets of a group over once, before its first member
+joins, while no member of the file is alive; the file then says so, and keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import apsw
+
+from qdo.coordination.paths import GroupPaths, decode, partition_of
+from qdo.coordination.records import decode_offset
+from qdo.errors import CoordinationIncompatible, CoordinationLost, GroupActive, InvalidArgument
+from qdo.keepalive.vitals import now
+from qdo.partitions import Partition, Queue
+from queuey.client import AsyncClient, Message, QueueNotFound, Receipt
+
+log = logging.getLogger(__name__)
+
+MIN_SESSION = 3.0
+"""Min seconds of a session of the service's groups; the file's were shorter."""
+_APPLICATION_ID, _FORMAT = 0x51646F43, 4
+_PATIENCE = 5.0
+"""Seconds to wait for a file that is locked."""
+_LOOK_EVERY = 0.05
+_IMPORTED = "CREATE TABLE IF NOT EXISTS imported (name TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
+_NODES = (
+    "SELECT parents.path, nodes.name, nodes.data FROM nodes JOIN parents ON parents.id = nodes.parent "
+    "WHERE parents.path >= ? || '/' AND parents.path < ? || '0'"  # 0 follows the slash.
+)
+_LIVING = (
+    "SELECT nodes.name FROM nodes JOIN parents ON parents.id = nodes.parent "
+    "JOIN sessions ON sessions.id = nodes.session WHERE parents.path = ? AND sessions.expires > ?"
+)
+
+
+def default_path() -> Path:
+    """Returns the file that the processes of this user shared if nothing else was said."""
+    import platformdirs  # noqa: PLC0415 - only needed if no file is named
+
+    return Path(platformdirs.user_state_dir("qdo", appauthor=False)) / "coordination.sqlite3"
+
+
+def path_of(url: str) -> Path:
+    """Returns the file that ``local:`` or ``local:///path`` names.
+
+    Raises:
+        InvalidArgument: It is something else.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme != "local" or parts.netloc or (path and not path.startswith("/")):
+        raise InvalidArgument(f"coordination is {url!r}: give local: or local:///path/to/file")
+    return Path(path) if path else default_path()
+
+
+class LocalGroup:
+    """A group that was opened by ``local:``: the consumer or worker that gets it joins the service's group instead.
+
+    Args:
+        group: Its name.
+        path: The file, whose offsets the group begins with.
+        session_timeout: Of its members, in seconds; None: the default.
+    """
+
+    def __init__(self, group: str, path: Path, session_timeout: float | None) -> None:
+        self.group = group
+        self.path = path
+        self.session_timeout = None if session_timeout is None else max(session_timeout, MIN_SESSION)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it raises
+        raise InvalidArgument(
+            f"a group of the service has no {name!r} here: local coordination has ended. Give the consumer group="
+            f"{self.group!r}, and ask client.consumer_groups about it"
+        )
+
+
+class FormerGroup(NamedTuple):
+    """A group in a file.
+
+    Attributes:
+        offsets: The recorded ids.
+        living: Names of members whose sessions are not over.
+        is_imported: A group of the service has taken the offsets over.
+    """
+
+    offsets: dict[Partition, str]
+    living: list[str]
+    is_imported: bool
+
+
+def read_group(path: Path, group: str) -> FormerGroup | None:
+    """Returns a group of a file; None: there is no such file, or no such group in it.
+
+    Raises:
+        CoordinationIncompatible: The file is not one of Qdo's, or is damaged.
+        CoordinationLost: It cannot be read.
+    """
+    with _opened(path) as connection:
+        if connection is None:
+            return None
+        paths = GroupPaths("", group)
+        offsets: dict[Partition, str] = {}
+        for place, name, data in _rows(connection, _NODES, paths.offsets, paths.offsets):
+            parts = (*place.split("/")[-3:], name)
+            if place.count("/") == paths.offsets.count("/") + 3 and (found := decode_offset(data).id) is not None:
+                offsets[partition_of(parts)] = found
+        living = [decode(name) for (name,) in _rows(connection, _LIVING, paths.members, now())]
+        imported = _rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _rows(
+            connection, "SELECT 1 FROM imported WHERE name = ?", group
+        )
+        return FormerGroup(offsets, sorted(living), bool(imported)) if offsets or living else None
+
+
+async def take_over(
+    client: AsyncClient, store: str, path: Path, former: str, group: str, *, again: bool = False
+) -> int:
+    """Records the offsets of a group of a file as those of a group of the service; returns how many.
+
+    Only one process does this at a time; a group that was imported before is left alone.
+
+    Args:
+        client: A client of the application whose queues they are of.
+        store: The id of the service's store.
+        path: The file.
+        former: The group's name there.
+        group: The group's name in the service.
+        again: Also if it was imported before.
+
+    Raises:
+        GroupActive: The group has living members in the file, or in the service.
+        CoordinationIncompatible, CoordinationLost: As of :func:`read_group`.
+        ClientError: The service refuses.
+    """
+    if read_group(path, former) is None:
+        return 0
+    async with _alone(path):
+        found = read_group(path, former)
+        if found is None or (found.is_imported and not again):
+            return 0
+        if found.living:
+            raise GroupActive(
+                f"group {former!r} has members that meet in {path}: {', '.join(found.living)}. "
+                "Stop them, then start those of the service's group"
+            )
+        queues: dict[Queue, dict[int, str | Message | Receipt]] = {}
+        for partition, identifier in found.offsets.items():
+            if partition.queue[:2] == (store, client.application):
+                queues.setdefault(partition.queue, {})[partition.number] = identifier
+        for queue, offsets in queues.items():
+            with suppress(QueueNotFound):
+                await client.commit(queue.name, group, offsets)
+        with _opened(path) as connection:
+            assert connection is not None  # noqa: S101 - it was there a moment ago
+            connection.execute(_IMPORTED)
+            connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?)", (former, time.time()))
+    count = sum(map(len, queues.values()))
+    log.info("group %s takes over %d offsets of %s", group, count, path)
+    return count
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[apsw.Connection | None]:
+    if not path.exists():
+        yield None
+        return
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(int(_PATIENCE * 1000))
+            if not _rows(connection, "SELECT 1 FROM sqlite_schema LIMIT 1"):
+                yield None
+                return
+            marks = connection.pragma("application_id"), connection.pragma("user_version")
+            if marks != (_APPLICATION_ID, _FORMAT):
+                raise CoordinationIncompatible(f"{path} is not a coordination file of Qdo 0.1")
+            yield connection
+        finally:
+            connection.close()
+    except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
+        raise CoordinationIncompatible(f"the coordination file {path} cannot be used: {error}") from error
+    except apsw.Error as error:
+        raise CoordinationLost(f"the coordination file {path} cannot be used: {error}") from error
+
+
+def _rows(connection: apsw.Connection, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
+    return connection.execute(statement, values).fetchall()
+
+
+@asynccontextmanager
+async def _alone(path: Path) -> AsyncIterator[None]:
+    """Runs a block while no other process does, by a lock of the directory."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_LOOK_EVERY)
+        yield
+    finally:
+        os.close(directory)
