@@ -24,7 +24,7 @@ from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
 from qdo.coordination import AnyCoordinator, CommittedOffset, Coordinator, HandlingNote, ServiceCoordinator
-from qdo.coordination.service.former_file import LocalGroup, default_path
+from qdo.coordination.service.former_file import LocalCoordination, default_path
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
@@ -601,7 +601,7 @@ class AsyncConsumer:
 
 
 def chosen_coordinator(
-    client: AsyncClient, coordinator: AnyCoordinator | LocalGroup | None, group: str | None, settings: ConsumerSettings
+    client: AsyncClient, coordinator: AnyCoordinator | LocalCoordination | None, group: str | None, settings: ConsumerSettings
 ) -> AnyCoordinator | None:
     """Returns the coordinator of a group: the one given, or one of the service's group of a name.
 
@@ -613,6 +613,6 @@ def chosen_coordinator(
         raise InvalidArgument("give a coordinator or group=, not both")
     if group is not None:
         return make(group, former=default_path())
-    if isinstance(coordinator, LocalGroup):
+    if isinstance(coordinator, LocalCoordination):
         return make(coordinator.group, session_timeout=coordinator.session_timeout, former=coordinator.path)
     return coordinator

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from qdo.coordination.coordinator import Coordinator
 from qdo.coordination.records import valid_name
-from qdo.coordination.service.former_file import LocalGroup, path_of
+from qdo.coordination.service.former_file import LocalCoordination, path_of
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
 
@@ -52,7 +52,7 @@ def open_coordinator(
     scheme, colon, _ = url.partition(":")
     if colon and scheme == "local":
         warnings.warn(LOCAL_IS_OVER, DeprecationWarning, stacklevel=2)
-        local: Any = LocalGroup(group, path_of(url), session_timeout)
+        local: Any = LocalCoordination(group, path_of(url), session_timeout)
         return cast("Coordinator", local)
     if not colon or scheme != "zookeeper":
         raise InvalidArgument(f"a coordination service begins with zookeeper:, not {url!r}")

@@ -65,7 +65,7 @@ def path_of(url: str) -> Path:
     return Path(path) if path else default_path()
 
 
-class LocalGroup:
+class LocalCoordination:
     """A group that was opened by ``local:``: the consumer or worker that gets it joins the service's group instead.
 
     Args:

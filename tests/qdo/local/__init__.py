@@ -1,1 +1,0 @@
-"""What only local coordination has: its file, its wakeup sockets, its thread."""
