@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.access import Caller, allowed
+from queuey.access import allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
@@ -23,7 +23,7 @@ from queuey.service.offsets import require_group_name
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.admission.rates import Bound, Rate
-from queuey.web.authorization import Authorization
+from queuey.web.authorization import Authorization, consumes
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
@@ -91,18 +91,22 @@ class GroupViews(Views):
         try:
             await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
         except NotAllowed as error:
-            if error.anonymous:
-                raise
-            refused = error  # A principal of one of the queues may see the group.
+            refused = error
         caller = await self._authorization.identify(request)
-        visible = partial(_may_measure, caller)
+        is_consumer = False
+
+        def visible(queue: Queue) -> bool:
+            nonlocal is_consumer
+            is_consumer = is_consumer or consumes(queue, caller)
+            return allowed(queue, caller, "measure")
+
         try:
             found = await self._service.groups.show(
                 match["app"], match["group"], visible, start=query.start, lag=query.lag
             )
         except GroupNotFound as error:
             raise refused or error from None
-        if refused is not None and not found.queues:
+        if refused is not None and not is_consumer:
             raise refused
         return json_response(found)
 
@@ -151,10 +155,6 @@ async def _waits(poll: LongPoll) -> bool:
         await poll.resume()
         poll.client.check()
     return False
-
-
-def _may_measure(caller: Caller, queue: Queue) -> bool:
-    return allowed(queue, caller, "measure")
 
 
 def _texts(field: str, given: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
