@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from queuey.api.groups import GroupInfo, GroupNames
 from queuey.api.messages import ReadMark, UnreadQueue, UnreadQueues
 from queuey.api.progress import GroupList, GroupOffset, LagRead, Offsets, RecordedOffsets
 from queuey.client.calls.call import (
@@ -85,12 +86,28 @@ def delete_group(queue: str, group: str) -> Call[None]:
     return Call("DELETE", _path(queue, group), nothing)
 
 
+def consumer_groups(start: str) -> Call[GroupNames]:
+    return Call("GET", "_groups", reads(GroupNames), params=(("start", start),), repeatable=True)
+
+
+def consumer_group(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
+    params = (("start", start), ("lag", str(int(lag))))
+    return Call("GET", f"_groups/{_segment(group)}", reads(GroupInfo), params=params, repeatable=True)
+
+
+def delete_consumer_group(group: str) -> Call[None]:
+    return Call("DELETE", f"_groups/{_segment(group)}", nothing)
+
+
 def _path(queue: str, group: str) -> str:
-    segment = queue_segment(queue)
+    return f"{queue_segment(queue)}/offsets/{_segment(group)}"
+
+
+def _segment(group: str) -> str:
     if _GROUP.fullmatch(string("group", group)) is None or group in {".", ".."}:
         rule = 'a name has 1 to 100 of A-Z a-z 0-9 . _ : @ -, and is not "." or ".."'
         raise InvalidArgument(f"no consumer group can be named {group!r}: {rule}")
-    return f"{segment}/offsets/{quote(group, safe='')}"
+    return quote(group, safe="")
 
 
 def _id(progress: Progress) -> str:

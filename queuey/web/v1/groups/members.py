@@ -91,6 +91,8 @@ class GroupViews(Views):
         try:
             await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
         except NotAllowed as error:
+            if error.anonymous:
+                raise
             refused = error
         caller = await self._authorization.identify(request)
         is_consumer = False
