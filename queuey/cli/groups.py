@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import UNSET
 
 from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
@@ -68,7 +67,7 @@ def _described(found: GroupInfo, *, is_first: bool) -> Iterator[output.Block]:
             p.came,
             p.target,
             p.offset,
-            None if p.lag is UNSET else p.lag,
+            p.lag,
         )
         for name, partitions in found.queues.items()
         for number, p in sorted(partitions.items())

@@ -110,7 +110,7 @@ def test_groups_with_curl(tmp_path: Path) -> None:
             continue
         answered, shown = json.loads(printed[number].splitlines()[-1]), json.loads(block.text)
         assert is_like(answered, shown), f"{page}:{block.line} {answered}"
-        for taken in ([*answered["take"].values()] if "take" in answered else []):
+        for taken in [*answered["take"].values()] if "take" in answered else []:
             assert [each["from"] for each in taken.values()] == [
                 each["from"] for each in shown["take"]["parcels"].values()
             ]
