@@ -13,6 +13,7 @@ from queuey.cli.service_options import connected
 from queuey.terminal import output
 from queuey.terminal.commands import group
 from queuey.terminal.output import Yes
+from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
     from queuey.api.groups import GroupInfo
@@ -26,12 +27,9 @@ Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_d
 @app.command("list")
 @connected
 def list_groups(client: Client) -> None:
-    """List the groups of the application by name; with --json a page a line."""
-    start: str | None = ""
-    while start is not None:
-        page = client.consumer_groups(start=start)
-        output.show(page, page.groups)
-        start = page.next
+    """List the groups of the application by name."""
+    names = client.consumer_groups.names()
+    output.show({"groups": names}, names)
 
 
 @app.command("show")
@@ -41,23 +39,20 @@ def show(
     group: Group,
     lag: Annotated[bool, typer.Option("--lag", help="Count the messages behind each offset.")] = False,
 ) -> None:
-    """Show the members of a group, and who owns which partition; with --json 100 queues a line, 16 with --lag."""
-    start: str | None = ""
-    while start is not None:
-        found = client.consumer_group(group, start=start, lag=lag)
-        output.show(found, _described(found, is_first=not start))
-        start = found.next
+    """Show the members of a group, and who owns which partition."""
+    found = client.consumer_groups.show(group, lag=lag)
+    output.show(found, _described(found))
 
 
-def _described(found: GroupInfo, *, is_first: bool) -> Iterator[output.Block]:
-    if is_first:
-        rows = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in found.members]
-        yield f"{found.group}: {len(rows)} members" + (f" in data centre {found.centre}" if found.centre else "")
-        yield output.Table(["member", "instance", "state", "since", "session"], rows)
-        if found.unassigned:
-            yield output.ToStderr(f"{found.unassigned} partitions have no member that may read them.")
-        if found.hidden_queues:
-            yield output.ToStderr(f"{found.hidden_queues} queues are not shown: the key may not see them.")
+def _described(found: GroupInfo) -> Iterator[output.Block]:
+    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in found.members]
+    where = f" in data centre {found.centre}" if found.centre else ""
+    yield f"{found.group}: {plural(len(members), 'member', 'members')}{where}"
+    yield output.Table(["member", "instance", "state", "since", "session"], members)
+    if found.unassigned:
+        yield output.ToStderr(f"{found.unassigned} partitions have no member that may read them.")
+    if found.hidden_queues:
+        yield output.ToStderr(f"{found.hidden_queues} queues are not shown: the key may not see them.")
     owned = [
         (
             name,
@@ -80,7 +75,7 @@ def _described(found: GroupInfo, *, is_first: bool) -> Iterator[output.Block]:
 def delete(client: Client, group: Group, yes: Yes = False) -> None:
     """Forget a group that has no members; its offsets stay (queuey offsets delete)."""
     output.confirm(f"Forget group {group}?", yes=yes)
-    client.delete_consumer_group(group)
+    client.consumer_groups.forget(group)
     output.show({"group": group, "deleted": True}, f"Group {group} is forgotten. Its offsets stay.")
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.api.groups import GroupInfo, GroupNames
 from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
+from queuey.client._async.groups import AsyncConsumerGroups
 from queuey.client._async.job_queue import AsyncJobQueue
 from queuey.client._async.job_results import AsyncJobResults
 from queuey.client._async.reading import AsyncReading
@@ -501,25 +501,10 @@ class AsyncClient(AsyncReading):
         """Deletes a group's offsets."""
         await self._sender.run(progress_calls.delete_group(queue, group))
 
-    async def consumer_groups(self, *, start: str = "") -> GroupNames:
-        """Lists a page of the groups whose members the service knows; ``next`` begins the next page."""
-        return await self._sender.run(progress_calls.consumer_groups(start))
-
-    async def consumer_group(self, group: str, *, start: str = "", lag: bool = False) -> GroupInfo:
-        """Returns the members of a group and a page of its queues, with ``lag`` also the messages behind each offset.
-
-        Raises:
-            GroupNotFound: The group has had no members.
-        """
-        return await self._sender.run(progress_calls.consumer_group(group, start, lag=lag))
-
-    async def delete_consumer_group(self, group: str) -> None:
-        """Deletes what the service knows of a group without members; its offsets stay.
-
-        Raises:
-            Conflict: The group has members.
-        """
-        await self._sender.run(progress_calls.delete_consumer_group(group))
+    @property
+    def consumer_groups(self) -> AsyncConsumerGroups:
+        """The consumer groups of the application whose partitions the service divides among members."""
+        return AsyncConsumerGroups(self._sender)
 
     async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.api.groups import GroupInfo, GroupNames
 from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
+from queuey.client._sync.groups import ConsumerGroups
 from queuey.client._sync.job_queue import JobQueue
 from queuey.client._sync.job_results import JobResults
 from queuey.client._sync.reading import Reading
@@ -491,25 +491,10 @@ class Client(Reading):
         """Deletes a group's offsets."""
         self._sender.run(progress_calls.delete_group(queue, group))
 
-    def consumer_groups(self, *, start: str = "") -> GroupNames:
-        """Lists a page of the groups whose members the service knows; ``next`` begins the next page."""
-        return self._sender.run(progress_calls.consumer_groups(start))
-
-    def consumer_group(self, group: str, *, start: str = "", lag: bool = False) -> GroupInfo:
-        """Returns the members of a group and a page of its queues, with ``lag`` also the messages behind each offset.
-
-        Raises:
-            GroupNotFound: The group has had no members.
-        """
-        return self._sender.run(progress_calls.consumer_group(group, start, lag=lag))
-
-    def delete_consumer_group(self, group: str) -> None:
-        """Deletes what the service knows of a group without members; its offsets stay.
-
-        Raises:
-            Conflict: The group has members.
-        """
-        self._sender.run(progress_calls.delete_consumer_group(group))
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """The consumer groups of the application whose partitions the service divides among members."""
+        return ConsumerGroups(self._sender)
 
     def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from queuey.api.groups import GroupInfo, GroupNames
 from queuey.api.messages import ReadMark, UnreadQueue, UnreadQueues
 from queuey.api.progress import GroupList, GroupOffset, LagRead, Offsets, RecordedOffsets
 from queuey.client.calls.call import (
@@ -49,11 +48,11 @@ def commit(
             before = given[number]
             partitions[str(number)]["expected"] = None if before is None else _id(before)
     content = encode({"partitions": partitions})
-    return Call("PUT", _path(queue, group), _set, headers=JSON, content=content)
+    return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content)
 
 
 def offsets(queue: str, group: str) -> Call[Offsets]:
-    return Call("GET", _path(queue, group), reads(Offsets), repeatable=True)
+    return Call("GET", offsets_path(queue, group), reads(Offsets), repeatable=True)
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
@@ -83,27 +82,15 @@ def groups(queue: str) -> Call[tuple[str, ...]]:
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
-    return Call("DELETE", _path(queue, group), nothing)
+    return Call("DELETE", offsets_path(queue, group), nothing)
 
 
-def consumer_groups(start: str) -> Call[GroupNames]:
-    return Call("GET", "_groups", reads(GroupNames), params=(("start", start),), repeatable=True)
+def offsets_path(queue: str, group: str) -> str:
+    return f"{queue_segment(queue)}/offsets/{group_segment(group)}"
 
 
-def consumer_group(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
-    params = (("start", start), ("lag", str(int(lag))))
-    return Call("GET", f"_groups/{_segment(group)}", reads(GroupInfo), params=params, repeatable=True)
-
-
-def delete_consumer_group(group: str) -> Call[None]:
-    return Call("DELETE", f"_groups/{_segment(group)}", nothing)
-
-
-def _path(queue: str, group: str) -> str:
-    return f"{queue_segment(queue)}/offsets/{_segment(group)}"
-
-
-def _segment(group: str) -> str:
+def group_segment(group: str) -> str:
+    """Returns a group's name as a path segment. Raises InvalidArgument if no group can have that name."""
     if _GROUP.fullmatch(string("group", group)) is None or group in {".", ".."}:
         rule = 'a name has 1 to 100 of A-Z a-z 0-9 . _ : @ -, and is not "." or ".."'
         raise InvalidArgument(f"no consumer group can be named {group!r}: {rule}")
@@ -114,7 +101,7 @@ def _id(progress: Progress) -> str:
     return id_text(progress if isinstance(progress, str) else progress.id)
 
 
-def _set(answer: HttpAnswer) -> dict[int, str | None]:
+def recorded(answer: HttpAnswer) -> dict[int, str | None]:
     return {number: state.offset for number, state in decode(answer, RecordedOffsets).partitions.items()}
 
 
