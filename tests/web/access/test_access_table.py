@@ -193,7 +193,7 @@ class Scene:
     def _consume(self, queue: str) -> None:
         """Joins a new group for the queue, and gets its partition."""
         self._group = f"group{next(NUMBERS)}"
-        consumer = self.callers["app:" if self._principals else "owner"]
+        consumer = self.callers["`app:`" if self._principals else "owner"]
         path = f"/v1/{quote(self.names.owner, safe='')}/_groups/{self._group}/members"
         joined = consumer.send_json("POST", path, {"queues": [queue]}).json["member"]
         assert consumer.send_json("POST", f"{path}/{joined}", {"wait": 1}).json["take"].keys() == {queue}

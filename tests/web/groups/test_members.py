@@ -259,21 +259,21 @@ def test_a_revoked_key_loses_its_partitions(store: Store) -> None:
 
 def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
     """One beyond them is answered at once, and its tenant's reads still wait; nothing stays taken."""
-    owner.create("q", partitions=8)
+    owner.create("q")
     members = [Member(owner) for _ in range(4)]
-    for member in members * 2:
-        member.beat(wait=1)
 
     async def work(gateway: Gateway) -> None:
         path = "/v1/queuey/_groups/g/members"
-        bodies = [(each, b'{"wait": 20, "owned": %b}' % str(each.owned).replace("'", '"').encode()) for each in members]
-        tasks = [asyncio.ensure_future(Request("POST", f"{path}/{m.id}", body).to(gateway)) for m, body in bodies]
-        await until(lambda: len(gateway._polls._waiting) > 0 and sum(task.done() for task in tasks) == 2)
-        assert gateway._polls.heartbeats.total - gateway._polls.heartbeats.free == 2
+        beats = [Request("POST", f"{path}/{member.id}", b'{"wait": 20}') for member in members]
+        tasks = [asyncio.ensure_future(beat.to(gateway)) for beat in beats]
+        # One got the partition, and one no place.
+        await until(lambda: sum(task.done() for task in tasks) == 2)
+        assert gateway._polls.heartbeats.held("app:queuey") == 2
         read = asyncio.ensure_future(Request("GET", query="wait=20").to(gateway))
         await until(lambda: gateway._polls.places.held("app:queuey") == 3)
         app.service.stopping.set()
         assert {reply.status for reply in await asyncio.gather(*tasks, read)} == {200}
-        assert "heartbeats" not in held(gateway)
+        assert held(gateway) == {}
+        await app.service.groups.end()
 
     running(app, waiters=4)(work)
