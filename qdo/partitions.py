@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from qdo.errors import InvalidArgument
-from queuey.client.deadletters import SUFFIX
+from queuey.client.deadletters import matches_patterns
 
 
 def some(things: Iterable[Any], most: int) -> str:
@@ -113,13 +112,9 @@ class Subscription(msgspec.Struct, frozen=True):
     def wants(self, name: str) -> bool:
         """Returns True if a queue of this name is wanted.
 
-        A pattern matches queues for dead letters only if it ends as they do: a worker would handle its failures again
-        and again.
+        See :func:`queuey.client.deadletters.matches_patterns`.
         """
-        dead = name.endswith(SUFFIX)
-        return name in self.names or any(
-            fnmatchcase(name, pattern) for pattern in self.patterns if pattern.endswith(SUFFIX) or not dead
-        )
+        return name in self.names or matches_patterns(name, self.patterns)
 
     def takes(self, queue: Queue) -> bool:
         """Returns True if a queue is wanted and of this application and service."""

@@ -29,9 +29,10 @@ from __future__ import annotations
 import json as json_text
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from typing import Annotated, Literal
 from urllib.parse import quote, unquote
 
@@ -265,6 +266,24 @@ def queues_for(queue: str, dead_letter: str = "") -> set[str]:
 def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
     """Returns whether a queue is one of dead letters."""
     return queue == dead_queue or queue.endswith(SUFFIX)
+
+
+def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
+    """Returns whether members that subscribe to queues by shell patterns want the queue of a name.
+
+    A pattern matches queues for dead letters only if it ends as they do: a worker would handle its failures again and
+    again.
+    """
+    every, dead = _matchers(patterns)
+    return (dead if name.endswith(SUFFIX) else every)(name) is not None
+
+
+@lru_cache(256)
+def _matchers(patterns: tuple[str, ...]) -> tuple[Callable[[str], object], Callable[[str], object]]:
+    """Returns a match for all patterns, and one for those that match queues for dead letters."""
+    dead = [pattern for pattern in patterns if pattern.endswith(SUFFIX)]
+    every, some = ("|".join(map(translate, each)) or "(?!)" for each in (patterns, dead))
+    return re.compile(every).match, re.compile(some).match
 
 
 def origin_of(meta: Meta | None) -> list[str | None]:

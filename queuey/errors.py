@@ -19,6 +19,7 @@
     │   ├── GroupNotFound
     │   ├── KeyNotFound
     │   ├── MessageNotFound
+    │   ├── MemberGone            a member of a consumer group that is not there, or not any more
     │   ├── MoveNotFound
     │   └── ScheduleNotFound
     ├── Conflict
@@ -32,12 +33,19 @@
     │   ├── MoveUnderWay          messages of the queue are being moved already
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   ├── TimeZoneUnknown       the machine does not know the time zone of a schedule
+    │   ├── NotOwner              a member commits for partitions that it does not own; carries them
+    │   ├── PartitionsOwned       somebody else commits for partitions that members own
+    │   ├── GroupActive           the consumer group has members
+    │   ├── GroupElsewhere        the consumer group is served in another data centre
+    │   ├── InstanceTaken         another credential has the name of an instance
     │   └── ClaimLost             messages were delivered again, or replaced; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already
     │   ├── TooManyWaiters        too many long polls
     │   ├── TooManyMoves          too many moves between queues are under way
     │   ├── TooManySchedules      the application has as many schedules as it may have
+    │   ├── TooManyGroups         the application has as many consumer groups as it may have
+    │   ├── TooManyMembers        a consumer group has as many members, or joins, as it may have
     │   └── TooManyClaims         a partition has as many claims as it may have
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
@@ -439,8 +447,6 @@ class PartitionsOwned(Conflict):
     Args:
         version: Of the recorded offsets.
     """
-
-    code = "GroupActive"
 
     def __init__(self, version: int) -> None:
         super().__init__("Members of the group own partitions of the queue.")

@@ -18,12 +18,17 @@ class ConflictingOffset(Struct, frozen=True):
 
 
 class Details(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of a write that failed, of each of several, or of each partition or receipt."""
+    """The outcome of a write that failed, of each of several, or of each partition or receipt.
+
+    Attributes:
+        not_owned: Partitions that the member does not own under its epoch; nothing was recorded for them.
+    """
 
     outcome: Outcome | None = None
     outcomes: list[Outcome] | None = None
     partitions: dict[int, ConflictingOffset] | None = None
     results: list[Settlement] | None = None
+    not_owned: list[int] | None = None
 
 
 class ErrorBody(Details, frozen=True, kw_only=True, omit_defaults=True):

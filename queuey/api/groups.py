@@ -6,9 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from queuey.api.values import Count, Id
+from queuey.api.values import Count, Id, line
 
 Name = Annotated[str, Meta(max_length=1000)]
+MAX_EPOCH = (1 << 53) - 1
+MAX_NOTE = 1024
+"""Max bytes of a note."""
+Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 
 
 class NewMember(Struct, frozen=True):
@@ -25,7 +29,7 @@ class NewMember(Struct, frozen=True):
 
     queues: Annotated[list[Name], Meta(max_length=1000)] = field(default_factory=list)
     patterns: Annotated[list[Name], Meta(max_length=20)] = field(default_factory=list)
-    instance: Annotated[str, Meta(max_length=100)] = ""
+    instance: Annotated[str, line(100)] = ""
     session: Annotated[float, Meta(ge=3, le=300)] = 10
     revoke: Annotated[float, Meta(ge=0, le=3600)] = 30
     grace: Annotated[float, Meta(ge=0, le=86_400)] = 0
@@ -47,7 +51,7 @@ class Joined(Struct, frozen=True, tag_field="status", tag="ok"):
     wait: float
 
 
-Partitions = dict[str, dict[int, int]]
+Partitions = dict[str, dict[int, Epoch]]
 """By queue and partition the epoch of the ownership."""
 
 
@@ -122,9 +126,44 @@ class PartitionCommit(Struct, frozen=True):
     """
 
     offset: str
-    epoch: int | None = None
+    epoch: Epoch | None = None
     expected: str | UnsetType | None = UNSET
     note: str | UnsetType | None = UNSET
+
+
+class MemberCommits(Struct, frozen=True):
+    """A member's commits, by partition.
+
+    Attributes:
+        member: Its id.
+        epoch: That of commits that name none.
+    """
+
+    member: str
+    commits: dict[str, PartitionCommit]
+    epoch: Epoch | None = None
+
+
+class GroupQuery(Struct, frozen=True, kw_only=True):
+    """The page of a group that is asked for."""
+
+    start: Annotated[str, Meta(description="Queue to start at, inclusive")] = ""
+    lag: Annotated[bool, Meta(description="1: with the lag behind each offset; a page has 16 queues, not 100")] = False
+
+
+class GroupListQuery(Struct, frozen=True, kw_only=True):
+    """The page of the list of groups that is asked for."""
+
+    start: Annotated[str, Meta(description="Group to start at, inclusive")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100, description="Groups")] = 100
+
+
+class LeaveQuery(Struct, frozen=True, kw_only=True):
+    """The way in which a member leaves."""
+
+    returns: Annotated[bool, Meta(description="1: its instance comes back within its grace")] = field(
+        default=False, name="return"
+    )
 
 
 class MemberInfo(Struct, frozen=True):

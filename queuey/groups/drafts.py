@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 
-from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest, Member
+from msgspec.structs import replace
+
+from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
+from queuey.groups.planning import planned
+from queuey.groups.rows import changed_rows, subscription_size
+from queuey.groups.state import (
+    MAX_MEMBERS,
+    MAX_SUBSCRIPTION,
+    MAX_SUBSCRIPTIONS,
+    MAX_SUBSCRIPTIONS_SIZE,
+    Credential,
+    GroupChange,
+    GroupState,
+    JoinRequest,
+    Member,
+    PlannedQueue,
+    Subscription,
+    Target,
+)
 from queuey.messages import Queue
 
-REST_AFTER, REST, MAX_REST = 10_000, 200, 3_200
-"""Plans rest if there was one less than so many ms ago; ms for the first and at most."""
+REST_AFTER, REST, MAX_BUSY = 10_000, 200, 4
+"""Plans rest if there was one less than so many ms ago; ms, doubled with each further plan, at most so many times."""
+HOUR, MAX_JOINS = 3_600_000, 5_000
+"""Max joins of a group within so many ms."""
 
 Rights = Callable[[Credential], Credential | None]
 """Returns a credential with its rights as they are now; None: it has ended."""
@@ -22,70 +43,202 @@ class GroupDraft:
         now: By a sound clock.
         slack: S, in ms: clocks differ by at most this.
         seen: The highest time at which each member was seen, by number, read after ``now`` was sampled.
+
+    Attributes:
+        unassigned: After a plan, the partitions without a target of queues that members ask for: nobody may read them,
+            or the plan has as many as it may have.
     """
 
     def __init__(self, state: GroupState, now: int, slack: int, seen: Mapping[int, int]) -> None:
-        raise NotImplementedError
+        self._before = state
+        self._now, self._slack, self._seen = now, slack, seen
+        self._head = state.head
+        self._members = dict(state.members)
+        self._subscriptions = dict(state.subscriptions)
+        self._plan: Mapping[int, PlannedQueue] = state.plan
+        self.unassigned = 0
 
     def end_sessions(self) -> list[Member]:
         """Removes members whose session is over, and absent ones whose grace is over; returns them.
 
         Those with an instance and a grace become absent instead.
         """
-        raise NotImplementedError
+        ended = [member for member in self._members.values() if self._now > self._end(member) + self._slack]
+        for member in ended:
+            self.leave(member.number, returns=True)
+        return ended
 
     def join(self, request: JoinRequest, digest: bytes) -> Member:
         """Adds a member in the state *new*, which has no targets yet.
 
         Raises:
             InstanceTaken: Its instance belongs to another credential.
-            TooManyMembers: The group has as many as it may have, after sessions that are over were ended.
-            TooManyJoins: More than 5,000 within the hour.
+            TooManyMembers: The group has as many as it may have, after sessions that are over were ended, or has had
+                5,000 joins within the hour.
             InvalidRequest: The subscriptions of all members would be too long.
         """
-        raise NotImplementedError
+        self.end_sessions()
+        same = [other for other in self._members.values() if request.instance and other.instance == request.instance]
+        if any(self._subscriptions[other.subscription].credential.id != request.credential.id for other in same):
+            raise InstanceTaken(request.instance)
+        if len(self._members) >= MAX_MEMBERS:
+            raise TooManyMembers(f"The group has {MAX_MEMBERS:,} members, as many as it may have.")
+        head = self._head
+        if not head.born:
+            # Above each epoch of a group of this name that was removed.
+            head = replace(head, born=self._now + 2 * self._slack)
+        if self._now - head.hour >= HOUR:
+            head = replace(head, hour=self._now, hour_member=head.last_member)
+        if head.last_member - head.hour_member >= MAX_JOINS:
+            raise TooManyMembers(f"The group has had {MAX_JOINS:,} joins within the hour, as many as it may have.")
+        slots = {other.slot for other in self._members.values()}
+        member = Member(
+            slot=next(slot for slot in count() if slot not in slots),
+            number=head.last_member + 1,
+            digest=digest,
+            subscription=self._subscribe(Subscription(request.names, request.patterns, request.credential)),
+            instance=request.instance,
+            session=request.session,
+            revoke=request.revoke,
+            grace=request.grace,
+            joined=self._now,
+        )
+        self._members[member.number] = member
+        self._head = replace(head, last_member=member.number)
+        return member
 
     def be_present(self, number: int) -> None:
         """Makes a new member present: by targets of the same instance and credential, or by a plan that is due.
 
         A member that is leaving stays so. Unknown numbers are ignored.
         """
-        raise NotImplementedError
+        member = self._members.get(number)
+        if member is None or member.state != "new":
+            return
+        former = [
+            other
+            for other in self._members.values()
+            if member.instance and other.instance == member.instance and other.state != "new"
+        ]
+        for other in former:
+            del self._members[other.number]
+        self._members[number] = replace(member, state="present")
+        keeping = {other.number for other in former if self._inherits(member, other)}
+        if keeping:
+            self._pass_on(keeping, member)
+        if not any(other.number in keeping and other.subscription == member.subscription for other in former):
+            self.ask_for_plan()
 
     def leave(self, number: int, *, returns: bool = False) -> None:
         """Removes a member; with ``returns`` one with an instance and a grace becomes absent and keeps its targets."""
-        raise NotImplementedError
+        member = self._members.get(number)
+        if member is None:
+            return
+        if returns and member.instance and member.grace and member.state == "present":
+            self._members[number] = replace(member, state="absent", absent=self._now)
+            return
+        del self._members[number]
+        if member.state != "new":
+            self.ask_for_plan()
 
     def drain(self, number: int) -> None:
-        """Makes a member leaving: it loses its targets with the plan that is due now."""
-        raise NotImplementedError
+        """Makes a member leaving: it loses its targets with the next plan, which is due."""
+        member = self._members.get(number)
+        if member is not None and member.state in {"new", "present"}:
+            self._members[number] = replace(member, state="leaving")
+            self.ask_for_plan()
 
     def remove(self, number: int) -> None:
         """Removes a member whose credential or rights have ended or changed."""
-        raise NotImplementedError
+        self.leave(number)
 
     def ask_for_plan(self) -> None:
         """Makes a plan due, after the rest: queues, their partitions or principals have changed."""
-        raise NotImplementedError
+        if self._head.due is None:
+            # Epochs of a young group are ahead of the clock.
+            last = min(self._head.epoch, self._now)
+            rest = REST << self._head.busy if self._is_busy() else 0
+            self._head = replace(self._head, due=max(last + rest, self._now))
 
     def is_plan_due(self) -> bool:
         """Returns whether a plan is to be made with what is gathered, now."""
-        raise NotImplementedError
+        return self._head.due is not None and self._head.due <= self._now
 
     def plan(self, queues: Sequence[Queue], rights: Rights) -> None:
         """Plans anew: targets, epoch, due and busy.
 
         Args:
-            queues: All queues that names or patterns of a present member match, as they are now.
+            queues: All queues that a subscription of the group matches, as they are now; a missing one is gone.
             rights: Of credentials; a member whose rights differ from its subscription's is removed (O6).
         """
-        raise NotImplementedError
+        self.end_sessions()
+        for slot, subscription in self._subscriptions.items():
+            if rights(subscription.credential) != subscription.credential:
+                for member in [member for member in self._members.values() if member.subscription == slot]:
+                    self.remove(member.number)
+        busy = min(self._head.busy + 1, MAX_BUSY) if self._is_busy() else 0
+        self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
+        self._plan, self.unassigned = planned(self.state, queues)
 
     def change(self) -> GroupChange | None:
         """Returns what is to be written; None: nothing has changed."""
-        raise NotImplementedError
+        after = self.state
+        return None if after == self._before else GroupChange(after.head, changed_rows(self._before, after))
 
     @property
     def state(self) -> GroupState:
         """The state as it will be, the version of its head aside."""
-        raise NotImplementedError
+        used = {member.subscription for member in self._members.values()}
+        subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
+        return GroupState(self._head, dict(self._members), subscriptions, dict(self._plan))
+
+    def _end(self, member: Member) -> int:
+        """Returns when the session, or the grace, of a member is over."""
+        if member.state == "absent":
+            return member.absent + member.grace
+        moved = self._head.moved and self._head.moved + member.session // 3
+        return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
+
+    def _subscribe(self, subscription: Subscription) -> int:
+        """Returns the slot of a subscription, which members share whose wishes and rights are equal."""
+        used = self.state.subscriptions
+        for slot, other in used.items():
+            if other == subscription:
+                return slot
+        size = subscription_size(subscription)
+        if size > MAX_SUBSCRIPTION:
+            limit = f"{MAX_SUBSCRIPTIONS} and {MAX_SUBSCRIPTIONS_SIZE:,} bytes at most"
+            raise InvalidRequest({"queues": f"the group has {len(used)} subscriptions of different members; {limit}"})
+        free = next(slot for slot in count() if slot not in used)
+        self._subscriptions[free] = subscription
+        return free
+
+    def _inherits(self, member: Member, former: Member) -> bool:
+        """Returns whether a member may have the targets of a former one, which had the same rights."""
+        before, after = (self._subscriptions[each.subscription] for each in (former, member))
+        return former.state != "leaving" and before.credential == after.credential
+
+    def _pass_on(self, former: set[int], member: Member) -> None:
+        """Gives the targets of former members to one, of queues that it asks for."""
+        epoch = self._next_epoch()
+        self._head = replace(self._head, epoch=epoch)
+        is_wanted = self._subscriptions[member.subscription].matcher()
+        passed = Target(member.number, epoch)
+        self._plan = {
+            uid: replace(
+                queue,
+                targets={
+                    partition: passed if target.member in former else target
+                    for partition, target in queue.targets.items()
+                    if target.member not in former or is_wanted(queue.name)
+                },
+            )
+            for uid, queue in self._plan.items()
+        }
+
+    def _is_busy(self) -> bool:
+        """Returns whether there was a plan a short while ago."""
+        return self._now - self._head.epoch < REST_AFTER
+
+    def _next_epoch(self) -> int:
+        return max(self._head.epoch + 1, self._now, self._head.born)

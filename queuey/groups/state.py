@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from queuey.access import Caller
+from queuey.deadletters import matches_patterns
 
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
 MAX_SUBSCRIPTIONS = 64
@@ -90,6 +92,11 @@ class Subscription(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     patterns: tuple[str, ...]
     credential: Credential
+
+    def matcher(self) -> Callable[[str], bool]:
+        """Returns what decides whether it asks for the queue of a name."""
+        names = frozenset(self.names)
+        return lambda name: name in names or matches_patterns(name, self.patterns)
 
 
 MemberState = Literal["new", "present", "leaving", "absent"]

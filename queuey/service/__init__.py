@@ -22,6 +22,7 @@ from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING as EXPIRY_TIMING
 from queuey.service.expiry import ExpiryRecords
 from queuey.service.explaining import Explaining
+from queuey.service.groups import GroupUseCases
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.moves import MoveUseCases
@@ -92,7 +93,9 @@ class Service:
         self.queues = Queues(store, self.limits, self.core)
         self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.streams = OpenStreams(self.reader)
-        self.offsets = OffsetUseCases(store)
+        self.offsets = OffsetUseCases(store, self.core)
+        self.groups = GroupUseCases(store, self.core)
+        self.offsets.require_inactive = self.groups.require_inactive
         self.unread = UnreadUseCases(store, self.core, self.streams.notify)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)

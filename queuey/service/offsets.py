@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from queuey import ids
 from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
-from queuey.errors import GroupNotFound, InvalidRequest
+from queuey.errors import GroupNotFound, InvalidRequest, PartitionsOwned, StoreBusy
 from queuey.ids import Position
 from queuey.messages import OffsetChange, Queue
+from queuey.service.core import Core
 from queuey.service.messages import partition_error
-from queuey.service.queue_access import QueueAccess
+from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.storage import Store
 from queuey.storage.offset_changes import READERS
 
+T = TypeVar("T")
 _GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
 
 
@@ -38,8 +42,28 @@ def _refuse_reader(group: str) -> None:
 
 
 class OffsetUseCases:
-    def __init__(self, store: Store) -> None:
+    """Offsets as anybody records them; members of a group commit by ``GroupUseCases.commit``.
+
+    Attributes:
+        require_inactive: Set by the service: raises ``GroupActive`` if a group of an application has members.
+    """
+
+    require_inactive: Callable[[str, str], Coroutine[Any, Any, None]]
+
+    def __init__(self, store: Store, core: Core) -> None:
         self._store = store
+        self._core = core
+
+    def _change(self, access: QueueAccess, group: str, change: Callable[..., T]) -> T:
+        """Makes a change for which partitions lose their owners if the group has no members any more."""
+        version: int | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                return access.use(partial(change, disown=version))
+            except PartitionsOwned as error:
+                version = error.version
+                self._core.run(self.require_inactive(access.queue.application, group))
+        raise StoreBusy(f"Members of group {group!r} came and went while this request ran. Try again.")
 
     def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
         """Records offsets, each partition by its own compare-and-set.
@@ -48,15 +72,16 @@ class OffsetUseCases:
             InvalidRequest: The name of the group or a partition is not valid.
             Conflict: The group is a new one, and the queue has as many as it may have.
             OffsetConflict: Some comparisons failed; the offsets of the other partitions are recorded.
+            GroupActive: The group has members: only they commit.
         """
         require_group_name(group)
 
-        def record(queue: Queue) -> dict[int, RecordedOffset]:
+        def record(queue: Queue, disown: int | None) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
-            recorded = self._store.set_offsets(queue, group, changes)
+            recorded = self._store.set_offsets(queue, group, changes, disown=disown)
             return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
 
-        return RecordedOffsets(group=group, partitions=access.use(record) if changes else {})
+        return RecordedOffsets(group=group, partitions=self._change(access, group, record) if changes else {})
 
     def progress(self, access: QueueAccess, group: str) -> Offsets:
         """Returns the offset and the lag of each partition of the queue. Without an offset all messages lie ahead.
@@ -108,6 +133,7 @@ class OffsetUseCases:
 
         Raises:
             GroupNotFound: Nothing is recorded for it.
+            GroupActive: It has members.
         """
         _refuse_reader(group)
-        access.use(lambda queue: self._store.delete_group(queue, group))
+        self._change(access, group, partial(self._store.delete_group, group=group))

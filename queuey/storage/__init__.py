@@ -1,9 +1,9 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is eleven small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+A :class:`Store` is twelve small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
 :class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
-:class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always named by
-``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
+:class:`ConsumerGroups`, :class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always
+named by ``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
 
 Rules for every implementation:
 
@@ -28,6 +28,7 @@ from queuey.storage.contracts.bulk import Bulk
 from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.covers import Covers
+from queuey.storage.contracts.groups import ConsumerGroups
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
@@ -45,6 +46,7 @@ __all__ = [
     "Applications",
     "Bulk",
     "Catalogue",
+    "ConsumerGroups",
     "Ledger",
     "Messages",
     "Offsets",
@@ -57,7 +59,20 @@ IDENTITY = "identity of the store"
 """Name of the ledger's work that holds it."""
 
 
-class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, Records, ClaimLogs, Covers):
+class Store(
+    Catalogue,
+    Messages,
+    KeyedPosts,
+    Names,
+    Bulk,
+    Applications,
+    Offsets,
+    ConsumerGroups,
+    Ledger,
+    Records,
+    ClaimLogs,
+    Covers,
+):
     """One backend, open."""
 
     name: str

@@ -22,6 +22,7 @@ from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.credentials import ApplicationKeys, CredentialReader
+from queuey.web.credentials.members import PresentRights
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.parts import App
@@ -100,7 +101,9 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     config = Configurator(introspection=False)
     config.add_directive("add_resource", _add_resource, action_wrap=False)
     service = Service(store, limits, metrics=metrics, stopping=stopping, core=core)
-    authenticate = Authenticator([ApplicationKeys(store), *readers], clock=clock)
+    keys = ApplicationKeys(store)
+    service.groups.rights = PresentRights(keys)
+    authenticate = Authenticator([keys, *readers], clock=clock)
     app = App(
         service=service,
         authenticate=authenticate,

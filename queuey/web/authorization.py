@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Container, Sequence
@@ -15,10 +16,12 @@ from queuey.access import ANYBODY, Caller, allowed, concerns, lacking, matches
 from queuey.api.queues import Action
 from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
+from queuey.groups.state import Credential
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
 from queuey.web.admission.scheduling import ANONYMOUS
-from queuey.web.credentials import CredentialReader, Identity
+from queuey.web.credentials import ApplicationKeys, CredentialReader, Identity, digest_of
+from queuey.web.credentials.members import credential_of
 from queuey.web.requests import Request
 
 MAX_CACHED = 4096
@@ -35,6 +38,10 @@ MAX_PARTS = 128
 """Max parts of a header, unknown schemes and blank ones included: they are split on the event loop."""
 _SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Users' schemes, whose capitals do not count (RFC 9110, 11.1). Those of ``Application`` do, as in the original."""
+
+
+CONSUMING: tuple[Action, ...] = ("read", "claim")
+"""What a member of a consumer group does with a queue."""
 
 
 class Authenticator:
@@ -104,6 +111,10 @@ class Authenticator:
         """Returns the caller as it was last known, however long ago; it gives no permission."""
         known = self._find(header)
         return None if known is None else known[0]
+
+    def keys(self, header: str) -> list[bytes]:
+        """Returns the digests of the application keys in a header."""
+        return [digest_of(key) for scheme, key in self._credentials(header) if scheme == ApplicationKeys.scheme]
 
     def forget(self, header: str) -> None:
         """Drops a cached caller: one of its credentials has ended."""
@@ -229,6 +240,23 @@ class Authorization:
             raise request.refused
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         return await request.in_pool(lambda: self.caller(request)) if caller is None else caller
+
+    async def member(self, request: Request) -> Credential:
+        """Returns the credential of a member of a consumer group.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: The request has none.
+        """
+        caller = await self.identify(request)
+        self.require_credential(request, caller)
+        return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), caller)
+
+    def former_member(self, request: Request) -> Credential | None:
+        """Returns the credential of a member, without rights, if it was valid a moment ago; else None."""
+        if self.seen(request) is None:
+            return None
+        return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), ANYBODY)
 
     @staticmethod
     def require_credential(request: Request, caller: Caller) -> None:
@@ -391,6 +419,38 @@ class Authorization:
 
         return check
 
+    def require_consumer(self, request: Request, application: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+        """Checks that the caller may consume queues as a member of a group.
+
+        Args:
+            request: The request.
+            application: The owner of the queues.
+            names: Names of queues; the caller may consume each of them.
+            wanted: Shell patterns; the caller's own patterns have a name in common with one of them, as far as the
+                beginnings say.
+
+        Raises:
+            ApplicationNotFound: The application does not exist.
+            QueueNotFound: A queue does not exist, and the caller's rights do not cover its name.
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: The caller lacks ``read`` or ``claim``.
+        """
+        self._service.queues.require_application(application)
+        caller = self.caller(request)
+        self.require_credential(request, caller)
+        for name in names:
+            try:
+                for action in CONSUMING:
+                    self.enter(request, {"app": application, "queue": name}, action)
+            except QueueNotFound:
+                row = Queue(application=application, name=name, uid=0, qid=0)
+                if not all(allowed(row, caller, action) for action in CONSUMING):
+                    raise
+        for action in CONSUMING:
+            begins = [pattern.partition("*")[0] for pattern in caller.patterns(application, action)]
+            if wanted and not any(_may_meet(pattern, begin) for pattern in wanted for begin in begins):
+                raise _refusal(request, caller, lacking(caller, application, action))
+
     def readable(self, request: Request, application: str, most: int) -> list[str]:
         """Returns names of queues that the caller's rights open to it for reading, whether they exist or not.
 
@@ -455,6 +515,12 @@ class Authorization:
         caller = self.caller(request)
         if not any(grant.application is None for grant in caller.grants):
             raise _refusal(request, caller, "Only operators' keys list applications.")
+
+
+def _may_meet(wanted: str, begin: str) -> bool:
+    """Returns whether a shell pattern may match a name with a beginning, as far as its own beginning says."""
+    own = re.split(r"[*?\[]", wanted, maxsplit=1)[0]
+    return own.startswith(begin) or begin.startswith(own)
 
 
 def _refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:

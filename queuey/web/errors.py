@@ -128,6 +128,8 @@ def _extra(error: Exception, request: Request) -> dict[str, Any]:
                 for number, offset in error.current.items()
             }
         }
+    if isinstance(error, errors.NotOwner):
+        return {"not_owned": error.partitions}
     if isinstance(error, errors.ClaimLost):
         return {"results": error.results}
     return {}
@@ -156,10 +158,16 @@ def _problem(
     return Response(status, encode(content), PROBLEM, *headers)
 
 
+def _without_secrets(path: str) -> str:
+    """Returns a path without the id of a member of a group."""
+    begin, members, _ = path.partition("/members/")
+    return begin + members
+
+
 def _note_crash(error: Exception, request: Request) -> str:
     """Logs a defect under an id; the client gets only that id."""
     crash = secrets.token_hex(8)
-    logger.error("crash %s: %s %r", crash, request.method, request.path, exc_info=error)
+    logger.error("crash %s: %s %r", crash, request.method, _without_secrets(request.path), exc_info=error)
     return crash
 
 

@@ -206,6 +206,7 @@ def held(gateway: Gateway) -> dict[str, object]:
     quotas: dict[str, SharedQuota] = {
         "memory": gateway._memory,
         "places": polls.places,
+        "heartbeats": polls.heartbeats,
         "tries": polls.trying,
         "threads": threads._hand,
         "computing": threads._computing,

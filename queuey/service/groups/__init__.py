@@ -29,7 +29,8 @@ class GroupUseCases:
     rights: Rights
 
     def __init__(self, store: Store, core: Core) -> None:
-        raise NotImplementedError
+        self._store = store
+        self._core = core
 
     async def join(self, application: str, group: str, request: JoinRequest) -> Joined:
         """Joins.

@@ -44,6 +44,7 @@ from queuey.storage.cassandra.store import claim_logs, names
 from queuey.storage.cassandra.store.bulk import CassandraBulk
 from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs
 from queuey.storage.cassandra.store.covers import CassandraCovers
+from queuey.storage.cassandra.store.groups import CassandraGroups
 from queuey.storage.cassandra.store.ledger import CassandraLedger
 from queuey.storage.cassandra.store.names import CassandraKeyedPosts, CassandraNames
 from queuey.storage.cassandra.store.offsets import CassandraOffsets
@@ -91,6 +92,7 @@ class CassandraStore(
     CassandraKeyedPosts,
     CassandraNames,
     CassandraOffsets,
+    CassandraGroups,
     CassandraLedger,
     CassandraRecords,
     CassandraClaimLogs,

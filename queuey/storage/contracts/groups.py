@@ -7,12 +7,32 @@ Times are milliseconds since 1970 by the clock of claims
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from queuey.messages import SeenMember
+from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
     from queuey.groups.state import GroupChange, Head, StoredGroup
     from queuey.messages import GroupSessions, OwnedOffset, OwnedOffsets, Queue
+
+
+def session_ttl(session: int) -> int:
+    """Returns the ms for which a session of so many ms is kept after it was renewed."""
+    return 2 * session + 3_600_000
+
+
+def seen_members(rows: Iterable[tuple[int, int, int]]) -> dict[int, SeenMember]:
+    """Returns sessions by their rows: number of the member, uid of a queue or 0, and when it was seen or asked (ms)."""
+    seen: dict[int, int] = {}
+    asked: dict[int, set[int]] = {}
+    for member, uid, when in rows:
+        if uid:
+            asked.setdefault(member, set()).add(uid)
+        else:
+            seen[member] = when
+    return {member: SeenMember(seen.get(member, 0), frozenset(asked.get(member, ()))) for member in {*seen, *asked}}
 
 
 class ConsumerGroups(ABC):
@@ -23,6 +43,18 @@ class ConsumerGroups(ABC):
 
     centre = ""
     """The data centre of this process; blank: the store has none."""
+
+    @never_waits
+    @abstractmethod
+    def groups_refusal(self) -> str | None:
+        """Returns why groups cannot have members on this store as it is configured; None: they can.
+
+        Times at which members were seen have to be at every process that decides by them, and a group's changes in one
+        order over all data centres. Never blocks.
+
+        Raises:
+            StoreUnavailable: The backend was not reached yet, so its data centres are not known.
+        """
 
     @abstractmethod
     def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:

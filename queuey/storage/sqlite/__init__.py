@@ -23,6 +23,7 @@ from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.groups import SqliteGroups
 from queuey.storage.sqlite.names import SqliteNames
 from queuey.storage.sqlite.progress import SqliteProgress
 from queuey.storage.sqlite.write.sweep import Sweep
@@ -32,7 +33,7 @@ __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
 @bounded
-class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, SqliteClaimLogs, Store):
+class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, SqliteGroups, SqliteClaimLogs, Store):
     name = "sqlite"
 
     def __init__(self, directory: Path, options: SqliteOptions) -> None:

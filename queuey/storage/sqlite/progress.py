@@ -6,34 +6,45 @@ An entry and a record are a row each, compared and set in one write transaction.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
 
+from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, RecordChanged
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
-from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
+from queuey.messages import (
+    MemberCommit,
+    Offset,
+    OffsetChange,
+    OwnedOffset,
+    OwnedOffsets,
+    Queue,
+    Record,
+    RecordDue,
+)
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
-from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide
+from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, stored_position, was_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _OFFSETS = (
-    "SELECT partition, ticks, low, updated_at FROM offsets WHERE uid = ? AND consumer_group = ? ORDER BY partition"
+    "SELECT partition, ticks, low, updated_at, owner, epoch, came, note FROM offsets "
+    "WHERE uid = ? AND consumer_group = ? ORDER BY partition"
 )
 _GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
 _READERS = (
     "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
 )
 _SET_OFFSET = (
-    "INSERT INTO offsets (uid, consumer_group, partition, ticks, low, updated_at) VALUES (?, ?, ?, ?, ?, ?) ON "
-    "CONFLICT (uid, consumer_group, partition) "
-    "DO UPDATE SET ticks = excluded.ticks, low = excluded.low, updated_at = excluded.updated_at"
+    "INSERT OR REPLACE INTO offsets (uid, consumer_group, partition, ticks, low, updated_at, owner, epoch, came, note) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 LEDGER_TICKS = LEDGER_TTL * TICKS_PER_SECOND
 """Number of ticks after its last change at which the sweep removes an entry; one that is kept for a shorter time has a
@@ -64,18 +75,26 @@ class SqliteProgress(Offsets, Ledger, Records):
 
     # Offsets
 
-    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
-        offset_changes.check(queue, changes)
+    def set_offsets(
+        self,
+        queue: Queue,
+        group: str,
+        changes: Sequence[OffsetChange],
+        *,
+        commit: MemberCommit | None = None,
+        disown: int | None = None,
+    ) -> list[Offset]:
+        offset_changes.check(queue, changes, commit)
 
         def work(transaction: Transaction) -> Decision:
             transaction.verify(queue)
             connection = transaction.connection
-            present = {offset.partition: offset for offset in _offsets(connection, queue, group)}
-            decision = decide(present, changes, ids.ticks_to_seconds(transaction.now))
-            if decision.applied and not present:
+            rows = _rows(connection, queue, group)
+            lost = _disowned(rows, disown) if commit is None else set()
+            decision = decide(rows, changes, ids.ticks_to_seconds(transaction.now), commit, lost)
+            if decision.written and not rows:
                 _check_group_count(connection, queue, group)
-            for offset in decision.changed():
-                connection.execute(_SET_OFFSET, (queue.uid, group, offset.partition, *offset.position, offset.updated))
+            _write_rows(connection, queue, group, decision.changed())
             return decision
 
         # Comparisons that fail are no error inside the transaction: the call's other offsets are to be kept.
@@ -84,14 +103,14 @@ class SqliteProgress(Offsets, Ledger, Records):
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            found = _offsets(connection, queue, group)
-        if not found:
+            rows = _rows(connection, queue, group)
+        if not rows:
             raise GroupNotFound(group)
-        return found
+        return offset_changes.recorded_offsets(rows)
 
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.reading() as connection:
-            found = [_offsets(connection, queue, group) for queue in queues]
+            found = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
         return [{offset.partition: offset.position for offset in offsets} for offsets in found]
 
     def groups(self, queue: Queue) -> list[str]:
@@ -99,15 +118,42 @@ class SqliteProgress(Offsets, Ledger, Records):
             self._db.verify(connection, queue)
             return _groups(connection, queue)
 
-    def delete_group(self, queue: Queue, group: str) -> None:
+    def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            if not transaction.connection.execute(
-                "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? RETURNING partition", (queue.uid, group)
-            ).fetchall():
+            rows = _rows(transaction.connection, queue, group)
+            if not rows:
                 raise GroupNotFound(group)
+            _disowned(rows, disown)
+            transaction.connection.execute(
+                "DELETE FROM offsets WHERE uid = ? AND consumer_group = ?", (queue.uid, group)
+            )
 
         self._db.writer.perform(work)
+
+    # Owners of partitions
+
+    def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+        with self._db.readers.reading() as connection:
+            recorded = _versioned(_rows(connection, queue, group))
+        rows = {n: row if n in notes else replace(row, note=None) for n, row in recorded.rows.items()}
+        return OwnedOffsets(recorded.version, rows)
+
+    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+        def work(transaction: Transaction) -> bool:
+            transaction.verify(queue)
+            connection = transaction.connection
+            recorded = _versioned(_rows(connection, queue, group))
+            if recorded.version != version:
+                return False
+            if not recorded.rows:
+                _check_group_count(connection, queue, group)
+            rows = ((recorded.rows.get(new.partition) or OwnedOffset(new.partition), new) for new in owners)
+            changed = [replace(row, owner=new.owner, epoch=new.epoch, came=new.came) for row, new in rows]
+            _write_rows(connection, queue, group, changed)
+            return True
+
+        return self._db.writer.perform(work)
 
     # Ledger
 
@@ -183,9 +229,33 @@ class SqliteProgress(Offsets, Ledger, Records):
         return [RecordDue(*row) for row in rows]
 
 
-def _offsets(connection: Connection, queue: Queue, group: str) -> list[Offset]:
+def _rows(connection: Connection, queue: Queue, group: str) -> dict[int, OwnedOffset]:
     found: Any = connection.execute(_OFFSETS, (queue.uid, group)).fetchall()
-    return [Offset(partition, (ticks, low), updated) for partition, ticks, low, updated in found]
+    return {
+        partition: OwnedOffset(partition, stored_position((ticks, low), epoch), updated, owner, epoch, came, note)
+        for partition, ticks, low, updated, owner, epoch, came, note in found
+    }
+
+
+def _versioned(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
+    """Returns rows with their version, a digest of them.
+
+    What was decided by rows is right for equal rows. Rows that had an owner never become equal to former ones, because
+    epochs only rise, unless all are forgotten: then the group has no members, whom a late hand-over could favour.
+    """
+    digest = blake2b(encode(list(rows.values())), digest_size=8).digest()
+    return OwnedOffsets(int.from_bytes(digest, signed=True) if rows else None, rows)
+
+
+def _disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
+    """Returns the partitions that lose their owners; see :func:`queuey.storage.offset_changes.disowned`."""
+    return offset_changes.disowned(_versioned(rows), disown) if was_owned(rows) else set()
+
+
+def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:
+    for row in rows:
+        values = row.updated, row.owner, row.epoch, row.came, row.note
+        connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *(row.position or ids.FIRST), *values))
 
 
 def _groups(connection: Connection, queue: Queue) -> list[str]:

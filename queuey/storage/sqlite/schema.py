@@ -20,17 +20,60 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 APPLICATION_ID = 0x51554559
 """Code of our files among SQLite databases: ``QUEY``."""
 FORMAT = 2
+_GROUPS = """
+CREATE TABLE group_heads (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,  -- a random number, another one for each state
+    epoch INTEGER NOT NULL,    -- of the plan
+    born INTEGER NOT NULL,     -- first epoch
+    due INTEGER,               -- when the next plan is due
+    busy INTEGER NOT NULL,
+    last_member INTEGER NOT NULL,
+    hour INTEGER NOT NULL,     -- begin of the hour in which joins are counted
+    hour_member INTEGER NOT NULL,
+    centre TEXT NOT NULL,
+    moved INTEGER NOT NULL,
+    searched INTEGER NOT NULL DEFAULT 0,  -- when queues were last searched
+    PRIMARY KEY (application, name)
+) WITHOUT ROWID;
+CREATE TABLE group_rows (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    kind INTEGER NOT NULL,     -- 0: subscription, 1: member, 2: chunk of the plan
+    key INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (application, name, kind, key)
+);
+CREATE TABLE group_sessions (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    member INTEGER NOT NULL,
+    uid INTEGER NOT NULL,      -- of a queue that the member is asked about; 0: the row is of its session
+    seen INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (application, name, member, uid)
+) WITHOUT ROWID;
+CREATE INDEX group_sessions_by_end ON group_sessions (expires);
+"""
+"""Consumer groups whose partitions the service divides. Times are milliseconds since 1970."""
 UPGRADES = {
     1: """
         ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';
         ALTER TABLE queues ADD COLUMN result_ttl INTEGER NOT NULL DEFAULT 0;
         ALTER TABLE queues ADD COLUMN on_expiry TEXT NOT NULL DEFAULT 'drop';
         ALTER TABLE messages ADD COLUMN stored_until INTEGER;
+        ALTER TABLE offsets ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE offsets ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE offsets ADD COLUMN came TEXT NOT NULL DEFAULT 'new';
+        ALTER TABLE offsets ADD COLUMN note BLOB;
     """
+    + _GROUPS
 }
 """What makes each earlier format the next one."""
 
-TABLES = """
+TABLES = (
+    """
 CREATE TABLE clock (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
     last_ticks INTEGER NOT NULL,         -- ticks of the highest id made, or a later instant that a reader has passed
@@ -114,6 +157,10 @@ CREATE TABLE offsets (
     ticks INTEGER NOT NULL,
     low INTEGER NOT NULL,
     updated_at REAL NOT NULL,
+    owner INTEGER NOT NULL DEFAULT 0,  -- number of a member of the group, 0: none
+    epoch INTEGER NOT NULL DEFAULT 0,  -- under which the last owner became that, 0: there was none
+    came TEXT NOT NULL DEFAULT 'new',  -- how the owner came to it, or how it was left
+    note BLOB,
     PRIMARY KEY (uid, consumer_group, partition)
 ) WITHOUT ROWID;
 
@@ -183,6 +230,8 @@ CREATE TABLE covers (
     PRIMARY KEY (queue_partition, digest)
 ) WITHOUT ROWID;
 """
+    + _GROUPS
+)
 
 
 def prepare(connection: Connection, path: Path) -> None:

@@ -164,6 +164,7 @@ class LongPoll(Waiter):
         places: Number of places that it has.
         turn: That of its tries: another one begins when it ends the wait with True.
         user: The user for whom it is counted as a stream, or None.
+        is_heartbeat: It is one of a member of a group; those have at most half of their tenant's places.
     """
 
     __slots__ = (
@@ -172,6 +173,7 @@ class LongPoll(Waiter):
         "_until",
         "client",
         "header",
+        "is_heartbeat",
         "news",
         "places",
         "tenant",
@@ -194,6 +196,7 @@ class LongPoll(Waiter):
         self.places = 0
         self.news = False
         self.user: frozenset[str] | None = None
+        self.is_heartbeat = False
 
     async def __aenter__(self) -> Self:
         """Waits until the first try may begin.
@@ -343,6 +346,8 @@ class LongPolls:
     ) -> None:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
+        self.heartbeats = SharedQuota(self.places.total // 2, alpha=2)
+        """Of the places; so nobody has more of them than half of a share."""
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
         self.needs = self.trying, 1
         """What a try needs."""
@@ -423,8 +428,12 @@ class LongPolls:
         """Gives a poll more places; returns whether it has ``count`` of them."""
         if poll.places >= count:
             return True
+        if poll.is_heartbeat and not self.heartbeats.fits(poll.tenant, count - poll.places):
+            return False
         if not self.places.take(poll.tenant, count - poll.places):
             return False
+        if poll.is_heartbeat:
+            self.heartbeats.change(poll.tenant, count - poll.places)
         if not poll.places:
             same = self._waiting.get(poll.header)
             if same is None:
@@ -440,6 +449,8 @@ class LongPolls:
         self.tries.leave(poll.turn)
         if poll.places:
             self.places.change(poll.tenant, -poll.places)
+            if poll.is_heartbeat:
+                self.heartbeats.change(poll.tenant, -poll.places)
             poll.places = 0
             same = self._waiting[poll.header]
             same.polls.discard(poll)

@@ -11,7 +11,7 @@ from queuey.messages import OPERATORS
 from queuey.web.parts import App
 from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.ranges import RangeViews
-from queuey.web.v1.spec import APP, IDS, NAMED, OPERATIONS, QUEUE, SCHEDULE, VIEWS, document
+from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, VIEWS, document
 from queuey.web.v1.streams import StreamViews
 from queuey.web.v1.views import by_path
 
@@ -30,6 +30,9 @@ NAMES = {
     QUEUE + "/explain/{id}": "explain",
     QUEUE + "/jobs/{ids}": "jobs_by_id",
     SCHEDULE + "/run": "run_schedule",
+    APP + "/_groups": "consumer_groups",
+    CONSUMERS: "consumer_group",
+    MEMBER: "member",
     "/client/queuey.js": "client",
     "/client/queuey.d.ts": "client_types",
 }

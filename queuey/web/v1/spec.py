@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey import __version__
-from queuey.api import claims, jobs, messages, progress, queues, schedules, values
+from queuey.api import claims, groups, jobs, messages, progress, queues, schedules, values
 from queuey.api.queues import Action
 from queuey.messages import OPERATORS
 from queuey.service import Limits
@@ -18,9 +18,10 @@ from queuey.web.openapi import JSON, Api, Example, ResponseSpec
 from queuey.web.v1 import parameters
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.files import FileViews, HelloView
+from queuey.web.v1.groups.members import GroupViews
+from queuey.web.v1.groups.offsets import OffsetViews
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.names import NameViews
-from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.parameters import (
     ANY_BODY,
     ANY_TEXT,
@@ -48,6 +49,8 @@ from queuey.web.v1.views import Operation
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
 SCHEDULE = APP + "/_schedules/{schedule}"
+CONSUMERS = APP + "/_groups/{group}"
+MEMBER = CONSUMERS + "/members/{id}"
 IDS, NAMED, GROUP, MOVE, JOB = (
     QUEUE + "/{ids}",
     QUEUE + "/named/{name}",
@@ -243,12 +246,51 @@ OPERATIONS = (
         "Record offsets",
         progress.RecordedOffsets,
         OffsetViews.record,
-        "claim",
-        about="409: an offset is not the expected one (`partitions` shows which), or the queue has 1,000 groups.",
-        body=progress.NewOffsets,
+        about="409: an offset is not the expected one (`partitions` shows which), or the queue has 1,000 groups. While "
+        "the group has members only they commit, with `commits`: 409, the member does not own the partitions "
+        "`not_owned`; all others were recorded. 404 `MemberGone`: join again.",
+        body={JSON: (progress.NewOffsets, groups.MemberCommits)},
         also=(409,),
     ),
-    _operation(f"DELETE {GROUP}", "Delete group", values.Done, OffsetViews.forget, "claim"),
+    _operation(f"DELETE {GROUP}", "Delete group", values.Done, OffsetViews.forget, "claim", also=(409,)),
+    _operation(
+        f"POST {CONSUMERS}/members",
+        "Join group",
+        _new(groups.Joined, 201),
+        GroupViews.join,
+        about="Needs `read` and `claim`. 409: another credential has the instance name, or the group is served in "
+        "another data centre.",
+        body=groups.NewMember,
+        also=(409,),
+    ),
+    _operation(
+        f"POST {MEMBER}",
+        "Send heartbeat, of a member",
+        groups.HeartbeatAnswer,
+        GroupViews.heartbeat,
+        about="Names what the member owns and what it gives back. The answer comes at once if there is anything to do, "
+        "otherwise after `wait` seconds. 404 `MemberGone`: join again.",
+        body=groups.Heartbeat,
+        also=(409,),
+        reads=True,
+    ),
+    _operation(f"DELETE {MEMBER}", "Leave group", values.Done, GroupViews.leave, query=groups.LeaveQuery, also=(409,)),
+    _operation(
+        f"GET {APP}/_groups",
+        "List consumer groups, of the application",
+        groups.GroupNames,
+        GroupViews.list,
+        query=groups.GroupListQuery,
+    ),
+    _operation(f"GET {CONSUMERS}", "Show consumer group", groups.GroupInfo, GroupViews.show, query=groups.GroupQuery),
+    _operation(
+        f"DELETE {CONSUMERS}",
+        "Delete consumer group",
+        values.Done,
+        GroupViews.delete,
+        about="Its offsets stay. 409: it has members.",
+        also=(409,),
+    ),
     _operation(
         f"PUT {QUEUE}/read",
         "Mark messages as read",
@@ -441,7 +483,17 @@ OPERATIONS = (
     _client("queuey.js", "Get browser client", "text/javascript"),
     _client("queuey.d.ts", "Get browser client types", "application/typescript"),
 )
-VIEWS = (ClaimViews, MessageViews, MoveViews, NameViews, OffsetViews, QueueViews, ScheduleViews, UnreadViews)
+VIEWS = (
+    ClaimViews,
+    GroupViews,
+    MessageViews,
+    MoveViews,
+    NameViews,
+    OffsetViews,
+    QueueViews,
+    ScheduleViews,
+    UnreadViews,
+)
 """The classes of views that need a service and its authorization alone."""
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
 """Of every operation one, in an order in which they can be sent."""

@@ -10,8 +10,9 @@ import pytest
 
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
+from queuey.groups.state import GroupChange, Head
 from queuey.ids import Position
-from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
+from queuey.messages import LogEntry, Message, Named, OffsetChange, OwnedOffset, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (
@@ -62,6 +63,17 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "offsets": lambda store, queue: store.offsets(queue, "group"),
     "offsets_of_queues": lambda store, queue: store.offsets_of_queues([queue], "group"),
     "groups": lambda store, queue: store.groups(queue),
+    "group_head": lambda store, queue: store.group_head(APP, "group"),
+    "group_state": lambda store, queue: store.group_state(APP, "group"),
+    "change_group": lambda store, queue: store.change_group(APP, "group", 0, GroupChange(Head(epoch=1), ())),
+    "remove_group": lambda store, queue: store.remove_group(APP, "group", 1),
+    "group_names": lambda store, queue: store.group_names(APP),
+    "renew_session": lambda store, queue: store.renew_session(APP, "group", 1, 3000),
+    "group_sessions": lambda store, queue: store.group_sessions(APP, "group"),
+    "ask_member": lambda store, queue: store.ask_member(APP, "group", 1, queue.uid, 3000),
+    "note_search": lambda store, queue: store.note_search(APP, "group", 1),
+    "owned_offsets": lambda store, queue: store.owned_offsets(queue, "group"),
+    "hand_over": lambda store, queue: store.hand_over(queue, "group", None, [OwnedOffset(1, owner=1, epoch=1)]),
     "scan": lambda store, queue: list(store.scan(queue, whole())),
     "load": lambda store, queue: store.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")]),
     "horizon": lambda store, queue: store.horizon(queue),
@@ -103,6 +115,8 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "acknowledgement",
         "claim_time",
         "claims_refusal",
+        "confirm_clock",
+        "groups_refusal",
         "guarantee",
         "hear_news",
         "read_delay",

@@ -36,9 +36,11 @@ WRITES = {
     *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
     *("load_unread", "enter", "identity", "begin_append_entry", "write_snapshot", "append_once"),
     *("write_named", "settle_named", "write_covers", "forget_covers", "set_record", "remove_record"),
+    *("change_group", "remove_group", "renew_session", "ask_member", "note_search", "hand_over"),
 }
-IDLE = {"add_key", "settle_named", "forget_covers", "remove_record"}
-"""Writes that find nothing to change here: the key is there, the name, the covers and the record are not."""
+IDLE = {"add_key", "settle_named", "forget_covers", "remove_record", "remove_group", "note_search", "hand_over"}
+"""Writes that find nothing to change here: the key and offsets are there, the name, the covers and the group are not.
+"""
 MEMORY = {"queue", "has_application", "begin_append", "begin_append_once"}
 """Calls that may answer, or begin, without the file."""
 QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdo.assignment import AssignmentPlan, assign, plan, reported
-from qdo.assignment.balancing import balance
-from qdo.assignment.fewest_moves import undo_needless_moves
-from qdo.assignment.partition_pools import gather
 from qdo.coordination import Member, Sight, TargetAssignment
 from qdo.partitions import Partition, Queue, Subscription
+from queuey.groups.assignment.balancing import balance
+from queuey.groups.assignment.fewest_moves import undo_needless_moves
+from queuey.groups.assignment.partition_pools import gather
 
 Members = dict[str, dict[Queue, int]]
 Owners = Mapping[Partition, str]
@@ -170,7 +170,7 @@ def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
     members, before = case
     names = sorted(members)
     for effort in (0, 3, 10, 30):
-        shares = gather(names, members, before, ())
+        shares = gather(names, members, before.items(), ())
         balance(shares)
         even = sorted(shares.loads)
         undo_needless_moves(shares, effort)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange
+from queuey.messages import OffsetChange, OwnedOffset
 from queuey.storage.offset_changes import decide
 
 PLACES = st.sampled_from([(ids.EPOCH_TICKS + n, 0) for n in range(3)])
@@ -19,17 +19,17 @@ CHANGES = st.lists(
 @given(st.dictionaries(st.integers(1, 3), PLACES), CHANGES)
 def test_decided_one_after_another(recorded: dict[int, Position], changes: list[OffsetChange]) -> None:
     """A call decides as if each of its changes were a call of its own; what is not changed stays, with its age."""
-    present = {number: Offset(number, position, 1.0) for number, position in recorded.items()}
+    present = {number: OwnedOffset(number, position, 1.0) for number, position in recorded.items()}
     together = decide(present, changes, 2.0)
-    offsets, applied, kept = present, [], []
+    rows, applied, kept = present, [], []
     for change in changes:
-        decision = decide(offsets, [change], 2.0)
-        offsets = decision.offsets
+        decision = decide(rows, [change], 2.0)
+        rows = decision.rows
         applied += decision.applied
         kept += decision.kept
-    assert together == (offsets, applied, kept)
-    assert {number: offset.updated for number, offset in offsets.items()} == {
-        number: 2.0 if number in applied else 1.0 for number in offsets
+    assert together == (rows, applied, kept, [], {*applied})
+    assert {number: row.updated for number, row in rows.items()} == {
+        number: 2.0 if number in applied else 1.0 for number in rows
     }
 
 
@@ -38,5 +38,5 @@ def test_forward(order: list[Position]) -> None:
     """Changes that only go forward end at the highest position, in whatever order they come."""
     changes = [OffsetChange(1, position, forward=True) for position in order]
     decision = decide({}, changes, 1.0)
-    assert decision.offsets[1].position == max(order)
+    assert decision.rows[1].position == max(order)
     assert len(decision.applied) + len(decision.kept) == len(order)

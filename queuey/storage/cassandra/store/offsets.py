@@ -6,13 +6,12 @@ ones in one conditional batch on the partition's ``version``; if another call wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, StoreBusy
 from queuey.ids import Position
-from queuey.messages import Offset, OffsetChange, Queue
+from queuey.messages import MemberCommit, Offset, OffsetChange, Origin, OwnedOffset, OwnedOffsets, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
@@ -24,9 +23,12 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import ConnectedStore
-from queuey.storage.offset_changes import MOST_READERS, READERS, decide
+from queuey.storage.offset_changes import MOST_READERS, READERS, decide, disowned, stored_position
 
-_ALL = Statement("SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?")
+_ALL = Statement(
+    "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
+    "WHERE uid = ? AND consumer_group = ?"
+)
 _ANY = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
 _COMPARE = Statement(
     "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?", idempotent=False
@@ -35,6 +37,13 @@ _SET = Statement(
     "UPDATE offsets SET last_id = ?, updated_at = ? WHERE uid = ? AND consumer_group = ? AND partition = ?",
     idempotent=False,
 )
+_SET_ALL = Statement(
+    "UPDATE offsets SET last_id = ?, updated_at = ?, owner = ?, epoch = ?, came = ?, note = ? "
+    "WHERE uid = ? AND consumer_group = ? AND partition = ?",
+    idempotent=False,
+)
+_ORIGINS: tuple[Origin, ...] = "new", "given back", "lost"
+"""Values of ``came``."""
 _FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
 _FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
 _ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
@@ -45,39 +54,33 @@ _READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND
 _MOST_NOTED = 100_000
 
 
-class OffsetsRow(NamedTuple):
-    """The recorded offsets of a group.
-
-    Attributes:
-        version: The one that the next change must find; None before the first.
-        offsets: By partition.
-    """
-
-    version: int | None
-    offsets: dict[int, Offset]
-
-
 class CassandraOffsets(ConnectedStore, Offsets):
     @blocking()
-    async def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
-        offset_changes.check(queue, changes)
+    async def set_offsets(
+        self,
+        queue: Queue,
+        group: str,
+        changes: Sequence[OffsetChange],
+        *,
+        commit: MemberCommit | None = None,
+        disown: int | None = None,
+    ) -> list[Offset]:
+        offset_changes.check(queue, changes, commit)
         await self._rows.current(queue)
         uid = queue.uid
         until = self._clock.boottime() + self._options.catalogue_deadline
         compares = any(change.compare for change in changes)
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._recorded_offsets(uid, group)
-                decision = decide(recorded.offsets, changes, ids.ticks_to_seconds(self._clock.now()))
-                if not decision.applied:
+                recorded = await self._recorded(uid, group)
+                lost = disowned(recorded, disown) if commit is None else set()
+                decision = decide(recorded.rows, changes, ids.ticks_to_seconds(self._clock.now()), commit, lost)
+                if not decision.written:
                     return decision.result(changes)
-                if not recorded.offsets:
+                if not recorded.rows:
                     await self._check_group_count(queue, group)
                 await self._note_group(uid, group)
-                sets = [
-                    (_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition))
-                    for offset in decision.changed()
-                ]
+                sets = [_written(uid, group, recorded.rows.get(row.partition), row) for row in decision.changed()]
                 result = await self._change_offsets(uid, group, recorded.version, sets)
                 if result.is_done:
                     return decision.result(changes)
@@ -88,16 +91,16 @@ class CassandraOffsets(ConnectedStore, Offsets):
     @blocking()
     async def offsets(self, queue: Queue, group: str) -> list[Offset]:
         await self._rows.current(queue)
-        recorded = (await self._recorded_offsets(queue.uid, group)).offsets
-        if not recorded:
+        rows = (await self._recorded(queue.uid, group)).rows
+        if not rows:
             raise GroupNotFound(group)
-        return [recorded[partition] for partition in sorted(recorded)]
+        return offset_changes.recorded_offsets(rows)
 
     @blocking()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
-        rows = map(_decoded, await self._driver.ask_all(reads))
-        return [{part: offset.position for part, offset in sorted(row.offsets.items())} for row in rows]
+        found = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
 
     @blocking()
     async def groups(self, queue: Queue) -> list[str]:
@@ -105,20 +108,20 @@ class CassandraOffsets(ConnectedStore, Offsets):
         return await self._groups_with_offsets(queue.uid)
 
     @blocking()
-    async def delete_group(self, queue: Queue, group: str) -> None:
+    async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         await self._rows.current(queue)
-        if not await self._forget_group(queue.uid, group):
+        if not await self._forget_group(queue.uid, group, lambda recorded: disowned(recorded, disown)):
             raise GroupNotFound(group)
 
     async def forget_offsets(self, uid: int) -> None:
         """Removes all offsets of a queue that is gone. Idempotent."""
         rows = await self._driver.ask(Request(_ALL_GROUPS, (uid,), self._options.catalogue_read))
         for (name,) in rows:
-            await self._forget_group(uid, name)
+            await self._forget_group(uid, name, lambda _: set())
         if rows:
             await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
 
-    async def _recorded_offsets(self, uid: int, group: str) -> OffsetsRow:
+    async def _recorded(self, uid: int, group: str) -> OwnedOffsets:
         return _decoded(await self._driver.ask(Request(_ALL, (uid, group), self._options.catalogue_read)))
 
     async def _check_group_count(self, queue: Queue, group: str) -> None:
@@ -150,15 +153,16 @@ class CassandraOffsets(ConnectedStore, Offsets):
         rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
         return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
 
-    async def _forget_group(self, uid: int, group: str) -> bool:
+    async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
         until = self._clock.boottime() + self._options.catalogue_deadline
         doubted = False
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._recorded_offsets(uid, group)
-                if not recorded.offsets:
+                recorded = await self._recorded(uid, group)
+                if not recorded.rows:
                     return doubted  # If a removal was in doubt before, it was made.
-                removals = [(_FORGET, (uid, group, partition)) for partition in recorded.offsets]
+                check(recorded)
+                removals = [(_FORGET, (uid, group, partition)) for partition in recorded.rows]
                 result = await self._change_offsets(uid, group, recorded.version, removals)
                 if result.is_done:
                     return True
@@ -174,8 +178,27 @@ class CassandraOffsets(ConnectedStore, Offsets):
             raise StoreBusy("others keep changing the offsets of this group")
 
 
-def _decoded(rows: Rows) -> OffsetsRow:
-    offsets = {
-        part: Offset(part, ids.parse_position(at.hex), updated) for _, part, at, updated in rows if part is not None
+def _decoded(rows: Rows) -> OwnedOffsets:
+    found = {
+        part: OwnedOffset(
+            part,
+            stored_position(ids.parse_position(at.hex), epoch or 0),
+            updated,
+            owner or 0,
+            epoch or 0,
+            _ORIGINS[came or 0],
+            note,
+        )
+        for _, part, at, updated, owner, epoch, came, note in rows
+        if part is not None
     }
-    return OffsetsRow(rows[0][0] if rows else None, offsets)
+    return OwnedOffsets(rows[0][0] if rows else None, found)
+
+
+def _written(uid: int, group: str, before: OwnedOffset | None, row: OwnedOffset) -> Call:
+    """Returns what writes a row; of one that no member ever owned, as in version 0.1.0."""
+    key = uid, group, row.partition
+    position = uuid_of(row.position or ids.FIRST), row.updated
+    if before is None or (before.owner, before.note) == (row.owner, row.note):
+        return _SET, (*position, *key)
+    return _SET_ALL, (*position, row.owner, row.epoch, _ORIGINS.index(row.came), row.note, *key)

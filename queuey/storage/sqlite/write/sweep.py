@@ -58,6 +58,10 @@ _FORGET_WINDOW = (
 )
 """Removes a window unless it has changed since it was read: its new messages may still be there."""
 _FORGET_ENTRIES = "DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)"
+_OLD_SESSIONS = (
+    "SELECT application, name, member, uid, expires FROM group_sessions WHERE expires <= ? ORDER BY expires LIMIT 500"
+)
+_FORGET_SESSIONS = "DELETE FROM group_sessions WHERE (application, name, member, uid, expires) = (?, ?, ?, ?, ?)"
 _SHORT, _LONG = 0.004, 0.012
 """Min and max seconds of a step."""
 _MOST_ROWS = 20_000
@@ -162,6 +166,8 @@ class Sweep:
         while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
             yield self._change(_FORGET_ENTRIES, old)
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
+        while over := self._rows(_OLD_SESSIONS, (self._db.clock() - ids.EPOCH_TICKS) // 10_000):
+            yield self._change(_FORGET_SESSIONS, over)
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
         """Removes idempotency keys or names that a query finds, until it finds none."""

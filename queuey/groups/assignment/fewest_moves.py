@@ -11,7 +11,9 @@ With one pool there is nothing to save: pouring it keeps what can be kept.
 
 from __future__ import annotations
 
-from qdo.assignment.partition_pools import PoolShares
+from typing import Any
+
+from queuey.groups.assignment.partition_pools import PoolShares
 
 EFFORT = 1_000_000
 """Max steps of the search, about half a second of work. Only large groups in which nearly every member subscribes to
@@ -19,7 +21,7 @@ something else get there: they are as even as can be, but some partitions may mo
 """
 
 
-def undo_needless_moves(shares: PoolShares, effort: int = EFFORT) -> None:
+def undo_needless_moves(shares: PoolShares[Any], effort: int = EFFORT) -> None:
     search = _Search(shares, effort)
     while rings := search.rings():
         for ring in rings:
@@ -33,7 +35,7 @@ class _Search:
     with one less and members with that load.
     """
 
-    def __init__(self, shares: PoolShares, effort: int) -> None:
+    def __init__(self, shares: PoolShares[Any], effort: int) -> None:
         self._shares = shares
         self._effort = effort
         self._pools_at = len(shares.loads)

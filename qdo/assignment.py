@@ -1,12 +1,4 @@
-"""Assigns partitions to members. Pure: a function of the members, their queues, and the previous assignment.
-
-An assignment is
-
-* balanced: no partition, nor a chain of them (one moves from the first member to the second, another from the second
-  to the third), can move so that a difference of two or more between two members' numbers shrinks. When all subscribe
-  to the same queues, these numbers differ by one at most;
-* sticky: of all assignments that are as even, it is one that moves the fewest partitions;
-* the same wherever it is computed, whatever order members and partitions come in.
+"""Assigns partitions to the members of a group. Pure; :mod:`queuey.groups.assignment` says what an assignment is.
 
 Members say which queues they want and may see, and the leader looks up which there are.
 """
@@ -16,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
-from qdo.assignment.balancing import balance
-from qdo.assignment.fewest_moves import undo_needless_moves
-from qdo.assignment.partition_pools import choose_partitions, gather
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue, Subscription
+from queuey.groups import assignment as assignments
 
 __all__ = ["AssignmentPlan", "assign", "plan", "reported"]
 
@@ -52,12 +42,11 @@ def assign(
         previous: The previous assignment; its members and partitions need not exist any more.
         reserved: Absent owners that keep their partitions, which are left out of the result and of the balance.
     """
-    names = sorted(members)
-    shares = gather(names, members, previous, reserved)
-    balance(shares)
-    if len(shares.pools) > 1:
-        undo_needless_moves(shares)
-    return dict(pair for pool in shares.pools for pair in choose_partitions(pool, names))
+    owners = assignments.assign(members, previous.items(), reserved=reserved)
+    return {
+        partition if isinstance(partition, Partition) else Partition._make(partition): member
+        for partition, member in owners.items()
+    }
 
 
 def plan(

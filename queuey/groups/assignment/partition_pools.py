@@ -7,16 +7,24 @@ partitions of each pool are dealt, from how many a member is to have to which on
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, Self, TypeVar
 
-from qdo.partitions import Partition, Queue
 
+class _Sortable(Hashable, Protocol):
+    def __lt__(self, other: Self, /) -> bool: ...
+
+
+M = TypeVar("M", bound=_Sortable)
+"""A member."""
+Q = TypeVar("Q", bound=_Sortable)
+"""A queue."""
 _NOBODY, _RESERVED = -1, -2
 
 
 @dataclass(slots=True)
-class Pool:
+class Pool(Generic[Q]):
     """Partitions that the same members may have. Members are numbers: places in the sorted list of their ids.
 
     Attributes:
@@ -28,8 +36,8 @@ class Pool:
     """
 
     members: list[int]
-    kept: dict[int, list[Partition]] = field(default_factory=dict)
-    free: list[Partition] = field(default_factory=list)
+    kept: dict[int, list[tuple[Q, int]]] = field(default_factory=dict)
+    free: list[tuple[Q, int]] = field(default_factory=list)
     before: dict[int, int] = field(default_factory=dict)
     now: dict[int, int] = field(default_factory=dict)
 
@@ -41,7 +49,7 @@ class Pool:
 
 
 @dataclass(slots=True)
-class PoolShares:
+class PoolShares(Generic[Q]):
     """The pools of a group and how many partitions each member has of them all together.
 
     Attributes:
@@ -50,7 +58,7 @@ class PoolShares:
         pools_of: For each member the numbers of the pools that it may have partitions of.
     """
 
-    pools: list[Pool]
+    pools: list[Pool[Q]]
     loads: list[int]
     pools_of: list[list[int]]
 
@@ -63,16 +71,16 @@ class PoolShares:
 
 
 def gather(
-    names: list[str],
-    members: Mapping[str, Mapping[Queue, int]],
-    previous: Mapping[Partition, str],
-    reserved: Container[str],
-) -> PoolShares:
+    names: list[M],
+    members: Mapping[M, Mapping[Q, int]],
+    previous: Iterable[tuple[tuple[Q, int], M]],
+    reserved: Container[M],
+) -> PoolShares[Q]:
     """Sorts partitions into pools, each as it was owned before. Those of ``reserved`` owners are left out."""
     counts, followers = _subscriptions(names, members)
     queues = sorted(counts)
     owners = _owners(names, counts, previous, reserved)
-    pools: dict[tuple[int, ...], Pool] = {}
+    pools: dict[tuple[int, ...], Pool[Q]] = {}
     for queue in queues:
         pool = pools.get(followers[queue].key)
         if pool is None:
@@ -103,16 +111,14 @@ class _Followers:
     members: list[int] = field(default_factory=list)
 
 
-def _subscriptions(
-    names: list[str], members: Mapping[str, Mapping[Queue, int]]
-) -> tuple[dict[Queue, int], dict[Queue, _Followers]]:
+def _subscriptions(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tuple[dict[Q, int], dict[Q, _Followers]]:
     """Returns how many partitions each queue has, and its subscribers.
 
     Members that subscribe alike are examined once, those that share one mapping without comparing it.
     """
-    alike: dict[frozenset[Queue], list[int]] = {}
+    alike: dict[frozenset[Q], list[int]] = {}
     known: dict[int, list[int]] = {}
-    counts: dict[Queue, int] = {}
+    counts: dict[Q, int] = {}
     for number, name in enumerate(names):
         subscription = members[name]
         if (peers := known.get(id(subscription))) is None:
@@ -121,14 +127,14 @@ def _subscriptions(
                 if counts.get(queue, -1) < count:
                     counts[queue] = count
         peers.append(number)
-    sets_of: dict[Queue, list[int]] = {}
+    sets_of: dict[Q, list[int]] = {}
     for number, subscribed in enumerate(alike):
         for queue in subscribed:
             sets_of.setdefault(queue, []).append(number)
     return counts, _followers(sets_of, list(alike.values()))
 
 
-def _followers(sets_of: dict[Queue, list[int]], alike: list[list[int]]) -> dict[Queue, _Followers]:
+def _followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
     made: dict[tuple[int, ...], _Followers] = {}
     result = {}
     for queue, numbers in sets_of.items():
@@ -140,36 +146,37 @@ def _followers(sets_of: dict[Queue, list[int]], alike: list[list[int]]) -> dict[
 
 
 def _owners(
-    names: list[str], counts: Mapping[Queue, int], previous: Mapping[Partition, str], reserved: Container[str]
-) -> dict[Queue, list[tuple[int, Partition | None]]]:
+    names: list[M], counts: Mapping[Q, int], previous: Iterable[tuple[tuple[Q, int], M]], reserved: Container[M]
+) -> dict[Q, list[tuple[int, tuple[Q, int] | None]]]:
     """Returns for each queue and partition its former owner, with the partition object, to save making it again."""
     numbers = {name: number for number, name in enumerate(names)}
-    owners: dict[Queue, list[tuple[int, Partition | None]]]
+    owners: dict[Q, list[tuple[int, tuple[Q, int] | None]]]
     owners = {queue: [(_NOBODY, None)] * count for queue, count in counts.items()}
-    for partition, name in previous.items():
-        of_queue = owners.get(partition.queue)
-        if of_queue is None or partition.number > len(of_queue):
+    for partition, name in previous:
+        queue, number = partition
+        of_queue = owners.get(queue)
+        if of_queue is None or number > len(of_queue):
             continue
         owner = numbers.get(name, _NOBODY)
         if owner == _NOBODY and name in reserved:
             owner = _RESERVED
-        of_queue[partition.number - 1] = (owner, partition)
+        of_queue[number - 1] = (owner, partition)
     return owners
 
 
-def _put(pool: Pool, queue: Queue, owners: list[tuple[int, Partition | None]]) -> None:
+def _put(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]) -> None:
     allowed = set(pool.members)
     for number, (owner, known) in enumerate(owners, 1):
         if owner == _RESERVED:
             continue
-        partition = known or Partition(queue, number)
+        partition = known or (queue, number)
         if owner in allowed:
             pool.kept.setdefault(owner, []).append(partition)
         else:
             pool.free.append(partition)
 
 
-def choose_partitions(pool: Pool, names: list[str]) -> Iterator[tuple[Partition, str]]:
+def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, int], M]]:
     """Chooses the member for each partition of a pool.
 
     Each member keeps partitions that it had, up to its number. The rest are dealt like cards, so that neighbours of
@@ -193,11 +200,11 @@ def choose_partitions(pool: Pool, names: list[str]) -> Iterator[tuple[Partition,
         wants = [(member, count - 1) for member, count in wants if count > 1]
 
 
-def _from_most_queues(partitions: list[Partition]) -> list[Partition]:
+def _from_most_queues(partitions: list[tuple[Q, int]]) -> list[tuple[Q, int]]:
     """Returns partitions in such an order that the last are from queues of which there are several."""
-    seen: dict[Queue, int] = {}
+    seen: dict[Q, int] = {}
     ranked = []
     for partition in partitions:
-        rank = seen[partition.queue] = seen.get(partition.queue, 0) + 1
+        rank = seen[partition[0]] = seen.get(partition[0], 0) + 1
         ranked.append((rank, partition))
     return [partition for _, partition in sorted(ranked)]

@@ -12,14 +12,15 @@ balancing", 2006).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from qdo.assignment.partition_pools import Pool, PoolShares
+from queuey.groups.assignment.partition_pools import Pool, PoolShares
 
 _SWEEPS = 30
 """Max times that all pools are poured; what is not even by then is left to the chains."""
 
 
-def balance(shares: PoolShares) -> None:
+def balance(shares: PoolShares[Any]) -> None:
     """Hands out free partitions and evens out what members have."""
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
@@ -34,7 +35,7 @@ def balance(shares: PoolShares) -> None:
         _Chains(shares).settle()
 
 
-def _hand_out(pool: Pool, loads: list[int]) -> None:
+def _hand_out(pool: Pool[Any], loads: list[int]) -> None:
     """Gives the free partitions of a pool to the members with the fewest, and takes none away."""
     if not pool.free:
         return
@@ -49,13 +50,13 @@ def _hand_out(pool: Pool, loads: list[int]) -> None:
             loads[member] += more
 
 
-def _uneven(pool: Pool, loads: list[int]) -> bool:
+def _uneven(pool: Pool[Any], loads: list[int]) -> bool:
     """Returns whether one partition of the pool can go to a member that has two less or fewer."""
     highest = max((loads[member] for member, count in pool.now.items() if count), default=0)
     return highest - min(loads[member] for member in pool.members) > 1
 
 
-def _pour(pool: Pool, loads: list[int]) -> None:
+def _pour(pool: Pool[Any], loads: list[int]) -> None:
     """Evens out one pool as if all other partitions were fixed; of equally even ways it takes the nearest."""
     beside = {member: loads[member] - pool.now.get(member, 0) for member in pool.members}
     height, rest = fill(list(beside.values()), sum(pool.now.values()))
@@ -100,7 +101,7 @@ class _Chains:
     side by side, as in Dinitz' algorithm for flows.
     """
 
-    def __init__(self, shares: PoolShares) -> None:
+    def __init__(self, shares: PoolShares[Any]) -> None:
         self._pools = shares.pools
         self._loads = shares.loads
         self._shares = shares

@@ -1,0 +1,89 @@
+"""The plan of a group: the member that is to own each partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from queuey.access import allowed
+from queuey.groups.assignment import assign
+from queuey.groups.rows import chunk_of, size_of
+from queuey.groups.state import MAX_CHUNK, MAX_PARTITIONS, MAX_PLAN, GroupState, PlannedQueue, Subscription, Target
+from queuey.messages import Queue
+
+
+class Plan(NamedTuple):
+    """A plan.
+
+    Attributes:
+        queues: By uid, those that have targets.
+        unassigned: Number of partitions without a target, of queues that members ask for.
+    """
+
+    queues: dict[int, PlannedQueue]
+    unassigned: int
+
+
+def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
+    """Plans anew: even, with the fewest moves. Absent members keep what they had and may read, and get nothing else.
+
+    Args:
+        state: Its plan is the one before, its epoch that of the new one.
+        queues: All that the subscriptions match.
+    """
+    present = {member.number: member.subscription for member in state.members.values() if member.state == "present"}
+    absent = {member.number: member.subscription for member in state.members.values() if member.state == "absent"}
+    slots = present | absent
+    views = {slot: _View(state.subscriptions[slot], queues) for slot in set(slots.values())}
+    before = {
+        (uid, partition): target.member
+        for uid, queue in state.plan.items()
+        for partition, target in queue.targets.items()
+        if target.member in slots and uid in views[slots[target.member]].readable
+    }
+    shared = {uid for slot in set(present.values()) for uid in views[slot].readable}
+    shared |= {uid for (uid, _), member in before.items() if member in absent}
+    chosen = _within_bounds([queue for queue in queues if queue.uid in shared])
+    for view in views.values():
+        view.readable = {uid: number for uid, number in view.readable.items() if uid in chosen}
+    owners = assign({member: views[slot].readable for member, slot in present.items()}, before.items(), reserved=absent)
+    owners |= {partition: member for partition, member in before.items() if member in absent and partition[0] in chosen}
+    targets: dict[int, dict[int, Target]] = {}
+    for (uid, partition), member in owners.items():
+        former = state.plan[uid].targets.get(partition) if uid in state.plan else None
+        target = former if former is not None and former.member == member else Target(member, state.head.epoch)
+        targets.setdefault(uid, {})[partition] = target
+    asked = {uid for view in views.values() for uid in view.wanted}
+    unassigned = sum(queue.partitions for queue in queues if queue.uid in asked) - len(owners)
+    return Plan({uid: PlannedQueue(uid, chosen[uid], part) for uid, part in targets.items()}, unassigned)
+
+
+class _View:
+    """The queues of a subscription, by uid with their partitions: those that it asks for, and may read."""
+
+    def __init__(self, subscription: Subscription, queues: Sequence[Queue]) -> None:
+        is_wanted, caller = subscription.matcher(), subscription.credential.caller
+        wanted = [queue for queue in queues if is_wanted(queue.name)]
+        self.wanted = {queue.uid for queue in wanted}
+        self.readable = {
+            queue.uid: queue.partitions
+            for queue in wanted
+            if allowed(queue, caller, "read") and allowed(queue, caller, "claim")
+        }
+
+
+def _within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
+    """Returns uid and name of the first queues by name, as many as a plan may have."""
+    partitions, size = 0, 0
+    chunks = Counter[int]()
+    chosen = {}
+    for queue in sorted(queues, key=lambda queue: queue.name):
+        own, chunk = size_of(queue.name, queue.partitions), chunk_of(queue.uid)
+        partitions, size = partitions + queue.partitions, size + own
+        if partitions > MAX_PARTITIONS or size > MAX_PLAN:
+            break
+        if chunks[chunk] + own <= MAX_CHUNK:
+            chunks[chunk] += own
+            chosen[queue.uid] = queue.name
+    return chosen

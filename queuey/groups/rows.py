@@ -1,0 +1,141 @@
+"""Rows of a group's state: msgpack, each with the number of its format."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from queuey.errors import StoreIncompatible
+from queuey.groups.state import (
+    CHUNK,
+    CHUNKS,
+    MEMBER,
+    SUBSCRIPTION,
+    GroupRow,
+    GroupState,
+    Member,
+    PlannedQueue,
+    StoredGroup,
+    Subscription,
+    Target,
+)
+
+FORMAT = 1
+PARTITION_SIZE, QUEUE_SIZE = 14, 32
+"""Max bytes of a partition in a chunk, and of a queue without its partitions and its name."""
+
+
+class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):
+    """A queue in a chunk; ``members`` and ``ages`` by partition, from 1 on.
+
+    Attributes:
+        epoch: The highest epoch of a target.
+        members: Of the targets; 0: there is none.
+        ages: By how much the epochs of the targets are below ``epoch``.
+    """
+
+    uid: int
+    name: str
+    epoch: int
+    members: list[int]
+    ages: list[int]
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_bodies = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+_values: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    SUBSCRIPTION: msgspec.msgpack.Decoder(Subscription),
+    MEMBER: msgspec.msgpack.Decoder(Member),
+    CHUNK: msgspec.msgpack.Decoder(list[_PackedQueue]),
+}
+
+
+def read_state(stored: StoredGroup) -> GroupState:
+    """Decodes the state of a group.
+
+    Raises:
+        StoreIncompatible: A row has a format of a later version.
+    """
+    state = GroupState(stored.head, {}, {}, {})
+    for row in stored.rows:
+        if not row.body:
+            continue
+        value = _decode(row)
+        if row.kind == SUBSCRIPTION:
+            state.subscriptions[row.key] = value
+        elif row.kind == MEMBER:
+            state.members[value.number] = value
+        else:
+            state.plan.update((queue.uid, _unpack(queue)) for queue in value)
+    return state
+
+
+def changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
+    """Encodes the rows that differ between two states. Slots that become free are blank."""
+    members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
+    return (
+        *_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
+        *_changed(MEMBER, *members),
+        *_changed(CHUNK, _chunks(before.plan.values()), _chunks(after.plan.values())),
+    )
+
+
+def chunk_of(uid: int) -> int:
+    """Returns the key of the chunk that has a queue, by a hash of its uid."""
+    return (uid * 0x9E3779B97F4A7C15 >> 48) % CHUNKS
+
+
+def size_of(name: str, partitions: int) -> int:
+    """Returns the max bytes that a queue takes in its chunk."""
+    return QUEUE_SIZE + len(name.encode()) + PARTITION_SIZE * partitions
+
+
+def subscription_size(subscription: Subscription) -> int:
+    """Returns the bytes of a subscription's row."""
+    return len(_encode((FORMAT, subscription)))
+
+
+def _decode(row: GroupRow) -> Any:  # noqa: ANN401 - by the kind of the row
+    what = f"Row {row.kind}/{row.key} of a consumer group"
+    try:
+        form, value = _bodies.decode(row.body)
+        if form == FORMAT:
+            return _values[row.kind].decode(value)
+    except msgspec.MsgspecError as error:
+        raise StoreIncompatible(f"{what} cannot be read: {error}. Update this program.") from error
+    raise StoreIncompatible(f"{what} has format {form}; this program knows {FORMAT}. Update it.")
+
+
+def _changed(kind: int, before: Mapping[int, object], after: Mapping[int, object]) -> Iterator[GroupRow]:
+    for key in sorted(before.keys() | after.keys()):
+        value = after.get(key)
+        if value != before.get(key):
+            packed = [_pack(queue) for queue in value] if isinstance(value, list) else value
+            yield GroupRow(kind, key, b"" if value is None else _encode((FORMAT, packed)))
+
+
+def _chunks(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQueue]]:
+    chunks: defaultdict[int, list[PlannedQueue]] = defaultdict(list)
+    for queue in sorted(queues, key=lambda queue: queue.uid):
+        chunks[chunk_of(queue.uid)].append(queue)
+    return dict(chunks)
+
+
+def _pack(queue: PlannedQueue) -> _PackedQueue:
+    epoch = max(target.epoch for target in queue.targets.values())
+    none = Target(0, epoch)
+    targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets) + 1)]
+    members = [target.member for target in targets]
+    return _PackedQueue(queue.uid, queue.name, epoch, members, [epoch - target.epoch for target in targets])
+
+
+def _unpack(queue: _PackedQueue) -> PlannedQueue:
+    targets = {
+        number: Target(member, queue.epoch - age)
+        for number, (member, age) in enumerate(zip(queue.members, queue.ages, strict=True), 1)
+        if member
+    }
+    return PlannedQueue(queue.uid, queue.name, targets)

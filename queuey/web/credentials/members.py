@@ -1,0 +1,66 @@
+"""Credentials of members of consumer groups: who joined, and the rights that this has later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from queuey.access import Caller, Grant, owner_name
+from queuey.errors import NotAuthenticated
+from queuey.groups.state import Credential
+from queuey.web.credentials import ApplicationKeys
+
+_DIGEST = 32
+"""Number of bytes of a key's digest."""
+_OWNERS = owner_name("")
+
+
+def credential_of(digests: Iterable[bytes], caller: Caller) -> Credential:
+    """Returns the credential of a caller, the same for as long as the caller has the same keys and names.
+
+    Its id has the number of keys, their digests, and the user's names: these stay when a token is renewed. A caller
+    without keys that speaks for an application has that name.
+    """
+    keys = sorted(set(digests))
+    names = [name for name in caller.names if not (keys and name.startswith(_OWNERS))]
+    text = "\n".join(sorted(names)).encode()
+    return Credential(bytes([len(keys)]) + b"".join(keys) + text, _rights(caller.names, caller.grants))
+
+
+def _rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
+    """Returns a caller that is equal to another one if they have the same rights."""
+    return Caller(frozenset(names), tuple(sorted(set(grants), key=repr)))
+
+
+class PresentRights:
+    """Tells what credentials may do now.
+
+    Args:
+        keys: Reads keys; blocks.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, keys: ApplicationKeys, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._clock = clock
+
+    def __call__(self, credential: Credential) -> Credential | None:
+        """Returns a credential with the rights that its keys have now; None: one of them is revoked or has expired.
+
+        Those of a user are those of its last token.
+
+        Raises:
+            StoreUnavailable: A key cannot be read now.
+        """
+        count = credential.id[0]
+        ends = range(1, 1 + count * _DIGEST, _DIGEST)
+        try:
+            found = [self._keys.find(credential.id[at : at + _DIGEST]) for at in ends]
+        except NotAuthenticated:
+            return None
+        if any(key.expires is not None and key.expires <= self._clock() for key in found):
+            return None
+        if len(credential.id) > ends.stop:
+            return credential
+        names = frozenset().union(*(key.names for key in found))
+        return Credential(credential.id, _rights(names, (grant for key in found for grant in key.grants)))

@@ -1,0 +1,180 @@
+"""Views of consumer groups whose members the service knows: ``/v1/{app}/_groups``.
+
+The id of a member is a secret: it is in no log, metric or error.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from queuey.access import Caller, allowed
+from queuey.api import groups as api
+from queuey.api.values import Done
+from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
+from queuey.groups.state import MAX_PARTITIONS, Credential, JoinRequest
+from queuey.messages import Queue
+from queuey.service import Service
+from queuey.service.offsets import require_group_name
+from queuey.web import validators
+from queuey.web.admission.long_polls import LongPoll
+from queuey.web.admission.rates import Bound, Rate
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import Response, json_response
+from queuey.web.v1.views import Views
+from queuey.web.validators import Errors, read_object
+
+MAX_HEARTBEAT = 1 << 20
+"""Max bytes of a heartbeat."""
+MAX_JOINS = 3000
+"""Max joins of an application a minute, in this process."""
+MAX_PATTERN = 100
+"""Max characters of a pattern of queues."""
+
+
+class GroupViews(Views):
+    """Views of groups and of their members."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        super().__init__(service, authorization)
+        # A bucket that is full allows half of a minute's joins at once.
+        self._joins = Bound(Rate(MAX_JOINS / 120, MAX_JOINS // 2), "joins of groups of this application")
+
+    async def join(self, request: Request, match: Match) -> Response:
+        credential = await self._authorization.member(request)
+        asked = await request.read(partial(self._read_join, request, match["group"], credential))
+        check = partial(self._authorization.require_consumer, request, match["app"], asked.names, asked.patterns)
+        await request.in_pool(check)
+        self._joins.take(match["app"])
+        return json_response(await self._service.groups.join(match["app"], match["group"], asked), 201)
+
+    async def heartbeat(self, request: Request, match: Match) -> Response:
+        names = match["app"], match["group"], match["id"]
+        credential = self._authorization.former_member(request)
+        try:
+            credential = await self._authorization.member(request)
+            beat = await request.read(partial(self._read_heartbeat, request))
+            ends = (await self._authorization.identify(request)).expires
+            # A token that ends while its member waits would end the membership.
+            left = beat.wait if ends is None else max(ends - time.time(), 0.0)
+            poll = request.waiting(wait := min(beat.wait, self._limits.max_wait, left))
+            poll.is_heartbeat = True
+            async with poll:
+                answer, last = None, not wait
+                while answer is None:
+                    credential = await self._authorization.member(request)
+                    answer = await self._service.groups.heartbeat(*names, credential, beat, poll, last=last)
+                    last = answer is None and not await _waits(poll)
+        except NotAuthenticated:
+            # With its credential the membership ends, and others need not wait for the end of the session.
+            if credential is not None:
+                with suppress(QueueyError):
+                    await self._service.groups.leave(*names, credential, returns=False)
+            raise
+        return json_response(answer)
+
+    async def leave(self, request: Request, match: Match) -> Response:
+        credential = await self._authorization.member(request)
+        returns = self.fields(api.LeaveQuery).query(request).returns
+        await self._service.groups.leave(match["app"], match["group"], match["id"], credential, returns=returns)
+        return json_response(Done())
+
+    async def show(self, request: Request, match: Match) -> Response:
+        query = self.fields(api.GroupQuery).query(request)
+        refused = None
+        try:
+            await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
+        except NotAllowed as error:
+            if error.anonymous:
+                raise
+            refused = error  # A principal of one of the queues may see the group.
+        caller = await self._authorization.identify(request)
+        visible = partial(_may_measure, caller)
+        try:
+            found = await self._service.groups.show(
+                match["app"], match["group"], visible, start=query.start, lag=query.lag
+            )
+        except GroupNotFound as error:
+            raise refused or error from None
+        if refused is not None and not found.queues:
+            raise refused
+        return json_response(found)
+
+    async def list(self, request: Request, match: Match) -> Response:
+        query = self.fields(api.GroupListQuery).query(request)
+        await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
+        return json_response(await self._service.groups.names(match["app"], start=query.start, limit=query.limit))
+
+    async def delete(self, request: Request, match: Match) -> Response:
+        application, group = match["app"], match["group"]
+        administers = await request.in_pool(partial(self._authorization.matching, request, application, "admin"))
+        found = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
+        if found.hidden_queues:
+            raise NotAllowed("The group has queues that the credential does not administer.")
+        await self._service.groups.forget(application, group)
+        return json_response(Done())
+
+    def _read_join(self, request: Request, group: str, credential: Credential) -> JoinRequest:
+        require_group_name(group)
+        errors = Errors()
+        asked = self.fields(api.NewMember).body(request, errors)
+        names = _texts("queues", asked.queues, self._limits.max_queue_name, errors)
+        patterns = _texts("patterns", asked.patterns, MAX_PATTERN, errors)
+        if not (names or patterns or errors):
+            errors["queues"] = f"{validators.REQUIRED}: queues or patterns"
+        errors.check()
+        times = (round(1000 * seconds) for seconds in (asked.session, asked.revoke, asked.grace))
+        return JoinRequest(names, patterns, credential, asked.instance, *times)
+
+    def _read_heartbeat(self, request: Request) -> api.Heartbeat:
+        given = read_object(read_body(request, MAX_HEARTBEAT))
+        fields, errors = self.fields(api.Heartbeat), Errors()
+        fields.note_unknown(request, given)
+        asked = fields.read(given, errors)
+        owned = errors.take("owned", _partitions, asked.owned) or {}
+        given_back = errors.take("given_back", _partitions, asked.given_back) or {}
+        errors.check()
+        return msgspec.structs.replace(asked, owned=owned, given_back=given_back)
+
+
+async def _waits(poll: LongPoll) -> bool:
+    """Waits for a heartbeat's next attempt; returns False if that is the last one. Without a place it is."""
+    with suppress(TooManyWaiters):
+        if await poll.next():
+            return True
+        await poll.resume()
+        poll.client.check()
+    return False
+
+
+def _may_measure(caller: Caller, queue: Queue) -> bool:
+    return allowed(queue, caller, "measure")
+
+
+def _texts(field: str, given: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
+    """Reads names or patterns of queues; returns them sorted, each once."""
+    found = set()
+    for number, value in enumerate(given or ()):
+        text = errors.take(f"{field}.{number}", validators.plain_text, value, longest)
+        if text is None:
+            errors.setdefault(f"{field}.{number}", validators.REQUIRED)
+        else:
+            found.add(text)
+    return tuple(sorted(found))
+
+
+def _partitions(value: object) -> api.Partitions:
+    """Reads partitions of queues and the epochs of their ownership."""
+    try:
+        found = msgspec.convert(value, api.Partitions, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise validators.BadField(f'Is not {{"queue": {{"partition": epoch}}}}: {error}') from None
+    if (count := sum(map(len, found.values()))) > MAX_PARTITIONS:
+        raise validators.BadField(f"Names {count} partitions, and a group has at most {MAX_PARTITIONS}")
+    return found

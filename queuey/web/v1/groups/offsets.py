@@ -1,0 +1,163 @@
+"""Views of consumer offsets."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from queuey import ids
+from queuey.api import progress as api
+from queuey.api.groups import MAX_EPOCH, MAX_NOTE, MemberCommits
+from queuey.messages import OffsetChange
+from queuey.service import QueueAccess
+from queuey.web import validators
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import Response, json_response
+from queuey.web.v1.views import Views
+from queuey.web.validators import Errors, bad_json, read_object
+
+
+def _position(value: object) -> ids.Position:
+    try:
+        return ids.parse_position(validators.text(value))
+    except ValueError:
+        raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
+
+
+def _partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
+    """Returns what is asked of each partition."""
+    partitions = body.get(field)
+    if not isinstance(partitions, dict):
+        raise bad_json(f'It has no object "{field}"')
+    return partitions
+
+
+def _is_number(number: str, field: str, errors: Errors) -> bool:
+    """Returns whether a text can number a partition; one that cannot is noted in ``errors``."""
+    if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
+        return True
+    errors[field] = f'"{number[:40]}" is not a partition'
+    return False
+
+
+def _change(
+    number: str, item: object, errors: Errors, of: str = "partitions", *, forward: bool = False
+) -> OffsetChange | None:
+    """Reads one partition's compare-and-set; bad values are noted in ``errors``.
+
+    With ``forward`` an offset only goes back if it is compared.
+    """
+    field = f"{of}.{number[:40]}"
+    if not _is_number(number, field, errors):
+        return None
+    if not isinstance(item, dict):
+        errors[field] = f'"{validators.show(item)}" is not an object'
+        return None
+    position = errors.take(f"{field}.offset", _position, item.get("offset"))
+    expected = errors.take(f"{field}.expected", _position, item.get("expected"))
+    if position is None:
+        errors.setdefault(f"{field}.offset", validators.REQUIRED)
+        return None
+    compare = "expected" in item
+    return OffsetChange(int(number), position, expected, compare=compare, forward=forward and not compare)
+
+
+class _Commits(NamedTuple):
+    """The commits of a member: offsets, and the epoch and perhaps the note of each partition."""
+
+    changes: list[OffsetChange]
+    epochs: dict[int, int]
+    notes: dict[int, bytes | None]
+
+
+def _note(value: object) -> bytes:
+    try:
+        note = b64decode(validators.text(value), validate=True)
+    except (binascii.Error, UnicodeError):
+        raise validators.BadField("Is not base64") from None
+    if len(note) > MAX_NOTE:
+        raise validators.BadField(f"Longer than maximum length {MAX_NOTE} bytes")
+    return note
+
+
+def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
+    """Reads the commits of a member; ``of_all`` is the epoch of those that name none."""
+    commits = _Commits([], {}, {})
+    for number, item in _partitions(body, "commits").items():
+        field = f"commits.{number[:40]}"
+        if (change := _change(number, item, errors, "commits", forward=True)) is None:
+            continue
+        commits.changes.append(change)
+        epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
+        if epoch is None and of_all is None:
+            errors.setdefault(f"{field}.epoch", validators.REQUIRED)
+        commits.epochs[change.partition] = epoch or of_all or 0
+        if "note" in item:
+            commits.notes[change.partition] = errors.take(f"{field}.note", _note, item["note"])
+    return commits
+
+
+def _changes(body: dict[str, Any]) -> list[OffsetChange]:
+    """Reads offsets that anybody records."""
+    errors = Errors()
+    read = (_change(number, item, errors) for number, item in _partitions(body).items())
+    changes = [change for change in read if change is not None]
+    _check_once(changes, "partitions", errors)
+    errors.check()
+    return changes
+
+
+def _check_once(changes: Sequence[OffsetChange], field: str, errors: Errors) -> None:
+    if len({change.partition for change in changes}) < len(changes):
+        errors[field] = "Names a partition twice"
+
+
+class OffsetViews(Views):
+    """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
+
+    def groups(self, access: QueueAccess) -> api.GroupList:
+        return api.GroupList(groups=tuple(self._service.offsets.groups(access)))
+
+    def show(self, access: QueueAccess, group: str) -> api.Offsets:
+        return self._service.offsets.progress(access, group)
+
+    async def record(self, request: Request, match: Match) -> Response:
+        """Records offsets of anybody, or the commits of a member of the group, which carry their epochs."""
+        access = await self._authorization.admit(request, match, "claim")
+        body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
+        if "commits" not in body and "member" not in body:
+            self.fields(api.NewOffsets).note_unknown(request, body)
+            record = partial(self._service.offsets.record, access, match["group"], _changes(body))
+            return json_response(await request.in_pool(record))
+        fields = self.fields(MemberCommits)
+        fields.note_unknown(request, body)
+        errors = Errors()
+        asked = fields.read(body, errors)
+        if "partitions" in body:
+            errors["partitions"] = "A member commits with commits: each of them names its epoch"
+        errors.check()
+        commits = _commits(body, asked.epoch, errors)
+        _check_once(commits.changes, "commits", errors)
+        errors.check()
+        credential = await self._authorization.member(request)
+        recorded = await self._service.groups.commit(access, match["group"], asked.member, credential, *commits)
+        return json_response(recorded)
+
+    def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
+        errors = Errors()
+        cursors: dict[int, ids.Position | None] = {}
+        for number, item in _partitions(body).items():
+            field = f"partitions.{number[:40]}"
+            if _is_number(number, field, errors):
+                if int(number) in cursors:
+                    errors["partitions"] = "Names a partition twice"
+                cursors[int(number)] = None if item is None else errors.take(field, _position, item)
+        errors.check()
+        return self._service.offsets.lag(access, cursors)
+
+    def forget(self, access: QueueAccess, group: str) -> None:
+        self._service.offsets.forget(access, group)

@@ -1,0 +1,181 @@
+"""Owners of partitions: which commits count, and how partitions change hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import GroupNotFound, InvalidRequest, NotOwner, OffsetConflict, PartitionsOwned
+from queuey.ids import Position
+from queuey.messages import MemberCommit, Offset, OffsetChange, Origin, OwnedOffset, Queue
+from queuey.storage import Store
+from queuey.storage.offset_changes import MAX_NOTE
+from tests.contract.samples import make_queue
+
+GROUP = "group"
+NONE = (0, 0)
+"""The id of zeros, which stands for no offset."""
+A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
+EPOCH = 1_796_000_000_123
+
+
+def owned(store: Store, queue: Queue) -> dict[int, OwnedOffset]:
+    """The rows of the group, with notes, without the times at which offsets were recorded."""
+    rows = store.owned_offsets(queue, GROUP, range(1, 257)).rows
+    return {n: replace(row, updated=0.0) for n, row in rows.items()}
+
+
+def hand_over(store: Store, queue: Queue, owners: dict[int, int], epoch: int = EPOCH, came: Origin = "new") -> None:
+    """Makes members owners, whatever was read before."""
+    recorded = store.owned_offsets(queue, GROUP)
+    before = {n: recorded.rows.get(n) or OwnedOffset(n) for n in owners}
+    rows = [replace(before[n], owner=owner, epoch=epoch, came=came) for n, owner in owners.items()]
+    assert store.hand_over(queue, GROUP, recorded.version, rows)
+
+
+def commit(
+    store: Store,
+    queue: Queue,
+    offsets: dict[int, Position],
+    member: int = 1,
+    epoch: int = EPOCH,
+    notes: dict[int, bytes | None] | None = None,
+) -> list[Offset]:
+    """Commits as a member."""
+    changes = [OffsetChange(n, position) for n, position in offsets.items()]
+    return store.set_offsets(
+        queue, GROUP, changes, commit=MemberCommit(member, dict.fromkeys(offsets, epoch), notes or {})
+    )
+
+
+def places(store: Store, queue: Queue) -> dict[int, Position]:
+    """The group's offsets, as nodes without groups read them."""
+    return {offset.partition: offset.position for offset in store.offsets(queue, GROUP)}
+
+
+def test_who_owns_commits(store: Store, other: Store) -> None:
+    """A commit counts for partitions that the member owns under this epoch; all others stay as they are."""
+    queue = make_queue(store, partitions=4)
+    hand_over(store, queue, {1: 1, 2: 1, 3: 2})
+    assert [offset.position for offset in commit(other, queue, {1: A, 2: B})] == [A, B]
+    with pytest.raises(NotOwner) as refused:
+        commit(other, queue, {1: B, 3: B, 4: B})
+    assert (refused.value.partitions, refused.value.applied) == ((3, 4), (1,))
+    for epoch in (EPOCH - 1, EPOCH + 1):
+        with pytest.raises(NotOwner) as refused:
+            commit(store, queue, {2: C}, epoch=epoch, notes={2: b"late"})
+        assert (refused.value.partitions, refused.value.applied) == ((2,), ())
+    with pytest.raises(NotOwner):
+        store.set_offsets(queue, GROUP, [OffsetChange(2, C)], commit=MemberCommit(1, {}, {}))
+    assert places(store, queue) == {1: B, 2: B}
+    assert owned(store, queue)[2].note is None
+
+
+def test_a_member_that_has_it_again_commits_what_it_read_since(store: Store) -> None:
+    """What the member read in its former ownership is refused, although it owns the partition."""
+    queue = make_queue(store)
+    hand_over(store, queue, {1: 1})
+    hand_over(store, queue, {1: 1}, EPOCH + 1, "given back")
+    with pytest.raises(NotOwner):
+        commit(store, queue, {1: A})
+    commit(store, queue, {1: A}, epoch=EPOCH + 1)
+    assert places(store, queue) == {1: A}
+
+
+def test_commits_go_forward(store: Store) -> None:
+    """Of two commits that change places the higher stays; with a comparison the offset may go back, or be removed."""
+    queue = make_queue(store)
+    hand_over(store, queue, {1: 1})
+    commit(store, queue, {1: B})
+    assert [offset.position for offset in commit(store, queue, {1: A})] == [B]
+    fence = MemberCommit(1, {1: EPOCH}, {})
+    with pytest.raises(OffsetConflict):
+        store.set_offsets(queue, GROUP, [OffsetChange(1, A, A, compare=True)], commit=fence)
+    store.set_offsets(queue, GROUP, [OffsetChange(1, A, B, compare=True)], commit=fence)
+    assert places(store, queue) == {1: A}
+    store.set_offsets(queue, GROUP, [OffsetChange(1, NONE, A, compare=True)], commit=fence)
+    assert places(store, queue) == {}
+    store.set_offsets(queue, GROUP, [OffsetChange(1, C, None, compare=True)], commit=fence)
+    assert places(store, queue) == {1: C}
+
+
+def test_notes(store: Store, other: Store) -> None:
+    """A note stays until it is replaced or removed, also beside an offset that does not move, and is read by name."""
+    queue = make_queue(store, partitions=2)
+    hand_over(store, queue, {1: 1, 2: 1})
+    commit(store, queue, {1: NONE, 2: A}, notes={1: b"one", 2: b"two"})
+    assert places(store, queue) == {2: A}
+    commit(other, queue, {1: A, 2: A}, notes={2: b"still"})
+    rows = other.owned_offsets(queue, GROUP, {2}).rows
+    assert [(row.position, row.note) for row in rows.values()] == [(A, None), (A, b"still")]
+    assert owned(store, queue)[1].note == b"one"
+    hand_over(store, queue, {1: 2}, EPOCH + 1, "lost")
+    assert owned(store, queue)[1] == OwnedOffset(1, A, 0.0, 2, EPOCH + 1, "lost", b"one")
+    commit(store, queue, {1: NONE}, member=2, epoch=EPOCH + 1, notes={1: None})
+    assert owned(store, queue)[1].note is None
+    with pytest.raises(InvalidRequest):
+        commit(store, queue, {2: B}, notes={2: b"x" * (MAX_NOTE + 1)})
+    commit(store, queue, {2: B}, notes={2: b"x" * MAX_NOTE})
+
+
+def test_rows_that_changed_are_not_handed_over(store: Store, other: Store) -> None:
+    """A hand-over is refused if anything was recorded since the rows were read: a commit, a note, another hand-over."""
+    queue = make_queue(store, partitions=2)
+    owner = [OwnedOffset(1, None, 0.0, 2, EPOCH + 9, "lost")]
+    changes: list[Callable[[], object]] = [
+        lambda: hand_over(other, queue, {1: 1}),
+        lambda: commit(other, queue, {1: A}),
+        lambda: commit(other, queue, {1: A}, notes={1: b"note"}),
+        lambda: hand_over(other, queue, {2: 2}),
+        lambda: other.delete_group(queue, GROUP, disown=other.owned_offsets(queue, GROUP).version),
+    ]
+    for change in changes:
+        version = store.owned_offsets(queue, GROUP).version
+        change()
+        assert not store.hand_over(queue, GROUP, version, owner)
+    assert owned(store, queue) == {}
+    assert store.hand_over(queue, GROUP, other.owned_offsets(queue, GROUP).version, owner)
+    assert owned(store, queue) == {1: OwnedOffset(1, None, 0.0, 2, EPOCH + 9, "lost")}
+
+
+def test_without_an_offset(store: Store) -> None:
+    """A partition that is owned and has no offset shows none, and its group can be forgotten."""
+    queue = make_queue(store, partitions=2)
+    store.set_offsets(queue, GROUP, [OffsetChange(2, ids.FIRST)])
+    hand_over(store, queue, {1: 1})
+    assert places(store, queue) == {2: ids.FIRST}
+    assert store.offsets_of_queues([queue], GROUP) == [{2: ids.FIRST}]
+    assert store.groups(queue) == [GROUP]
+    store.delete_group(queue, GROUP, disown=store.owned_offsets(queue, GROUP).version)
+    assert store.groups(queue) == []
+    assert owned(store, queue) == {}
+    with pytest.raises(GroupNotFound):
+        store.offsets(queue, GROUP)
+
+
+def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
+    """A change of nobody needs the version at which the group was found to have no members; then nobody owns."""
+    queue = make_queue(store, partitions=3)
+    hand_over(store, queue, {1: 1, 2: 1})
+    hand_over(store, queue, {2: 0}, EPOCH, "given back")
+    for disown in (None, 7):
+        with pytest.raises(PartitionsOwned) as refused:
+            store.set_offsets(queue, GROUP, [OffsetChange(3, A)], disown=disown)
+        with pytest.raises(PartitionsOwned):
+            store.delete_group(queue, GROUP, disown=disown)
+    before = refused.value.version
+    commit(other, queue, {1: B}, notes={1: b"note"})
+    with pytest.raises(PartitionsOwned) as refused:
+        store.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=before)
+    store.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=refused.value.version)
+    assert owned(store, queue) == {
+        1: OwnedOffset(1, A, 0.0, 0, EPOCH, "lost", b"note"),
+        2: OwnedOffset(2, None, 0.0, 0, EPOCH, "given back"),
+    }
+    with pytest.raises(NotOwner):
+        commit(other, queue, {1: C})
+    with pytest.raises(PartitionsOwned):
+        store.set_offsets(queue, GROUP, [OffsetChange(1, B)])
