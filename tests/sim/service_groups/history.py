@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from queuey.access import allowed
-from queuey.groups.state import Credential
+from queuey.groups.rows import read_state
+from queuey.groups.state import Credential, GroupState, StoredGroup
 from queuey.ids import Position
-from queuey.messages import Queue
+from queuey.messages import OwnedOffset, Queue
 from tests.sim.service_groups.stored import Contents, Deed, Rows, Stored
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class History:
         wrong: What did not hold.
         counts: What happened how often.
         lives: All memberships of which somebody knows.
+        grace: Members are static.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -72,6 +74,8 @@ class History:
         """The last owner of a partition and its epoch, since its offsets were forgotten."""
         self._highest: dict[Place, int] = {}
         """The highest epoch under which a partition ever had an owner."""
+        self._state = GroupState()
+        self.grace = False
         stored.observer = self
 
     @property
@@ -90,10 +94,47 @@ class History:
 
     def group_changed(self, before: Contents | None, after: Contents | None) -> None:
         """See :class:`tests.sim.service_groups.stored.Observer`."""
-        if after is not None:
-            self.born = after.head.born
-            if before is None or before.head.epoch != after.head.epoch:
-                self.counts["plans"] += 1
+        if after is None:
+            self._state = GroupState()
+            return
+        self.born = after.head.born
+        if before is None or before.head.epoch != after.head.epoch:
+            self.counts["plans"] += 1
+        former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
+        if before is not None and self.grace:
+            self._check_instances(former, self._state)
+
+    def _check_instances(self, before: GroupState, after: GroupState) -> None:
+        """Absent members keep their targets; one that has their instance gets them, and nothing else moves."""
+        absent = {number for number, one in before.members.items() if one.state == "absent"}
+        moved: dict[Place, tuple[int, int]] = {}
+        for uid, queue in before.plan.items():
+            there = after.plan[uid].targets if uid in after.plan else {}
+            for part, target in queue.targets.items():
+                if part in there and there[part].member != target.member:
+                    moved[uid, part] = target.member, there[part].member
+        for place, (one, other) in moved.items():
+            if one in absent and one in after.members and after.members[one].state == "absent":
+                self.fails(f"O7: {other} has the target {place} of {one}, which is absent")
+        new = [one for number, one in after.members.items() if one.state == "present" != self._was(before, number)]
+        gone = [one for number, one in before.members.items() if one.state != "new" and number not in after.members]
+        same = all(one.state == self._was(before, number) for number, one in after.members.items() if one not in new)
+        if len(new) != 1 or not gone or not same or not new[0].instance:
+            return
+        [member], kept = new, {one.number for one in gone}
+        if any(
+            (one.instance, one.state == "leaving") != (member.instance, False)
+            or before.subscriptions[one.subscription] != after.subscriptions[member.subscription]
+            for one in gone
+        ):
+            return
+        if before.plan.keys() == after.plan.keys() and not all(
+            one in kept and other == member.number for one, other in moved.values()
+        ):
+            self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
+
+    def _was(self, state: GroupState, number: int) -> str:
+        return state.members[number].state if number in state.members else "new"
 
     def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: Deed) -> None:
         """See :class:`tests.sim.service_groups.stored.Observer`."""
@@ -104,16 +145,17 @@ class History:
                 self._last.pop(place, None)
             if new is None or new == old:
                 continue
-            if deed.kind == "commit" and (old is None or (old.owner, old.epoch) != (deed.member, deed.epochs[part])):
-                owner = None if old is None else (old.owner, old.epoch)
-                self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, which {owner} owns")
-            if old is not None and is_before(new.position, old.position):
-                if not (part in deed.back if deed.kind == "commit" else deed.kind == "plain" and not new.owner):
-                    self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
-            if old is not None and old.owner == new.owner and old.epoch == new.epoch:
-                continue
-            if new.owner:
+            self._check_record(place, old or OwnedOffset(part), new, deed)
+            if new.owner and (old is None or (old.owner, old.epoch) != (new.owner, new.epoch)):
                 self._owned(place, new.owner, new.epoch, new.came)
+
+    def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: Deed) -> None:
+        part, is_commit = place[1], deed.kind == "commit"
+        if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
+            self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
+        may_go_back = part in deed.back if is_commit else deed.kind == "plain" and not new.owner
+        if is_before(new.position, old.position) and not may_go_back:
+            self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
 
     def _owned(self, place: Place, owner: int, epoch: int, came: str) -> None:
         """A partition has another owner."""
@@ -152,7 +194,9 @@ class History:
             if self.queue_of(place[0]) is not None:
                 self.fails(f"O1: {other.number} is at work on {place} until {other.end - 1000:.3f}, when {deed}")
 
-    def takes(self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None) -> None:
+    def takes(
+        self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None
+    ) -> None:
         """A member begins to work on a partition, as it was told."""
         self.counts["taken"] += 1
         life.holds[place] = epoch

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tests.sim.service_groups.storm import Storm
     from tests.sim.service_groups.web import Web
 
+Begin = Callable[["Web", Any], object]
+"""Begins a request at a process; returns what ends it when its client has left, if anything."""
 Spot = tuple[str, int]
 """A partition by the name of its queue."""
 PATIENCE = 1.5
@@ -66,6 +68,7 @@ class Habits:
         repeats: How often a request arrives twice, the second time late.
         loses: How often a request or an answer is lost.
         late: How often one of them takes seconds, at most 12.
+        patience: Seconds for which it waits for an answer to a heartbeat, beside those for which that may wait.
     """
 
     pace: float = 0.4
@@ -74,6 +77,7 @@ class Habits:
     repeats: float = 0.0
     loses: float = 0.0
     late: float = 0.0
+    patience: float = PATIENCE
 
 
 FIRST = 1_000_000
@@ -96,6 +100,7 @@ class Member(Process):
     Attributes:
         stay: The present membership.
         wanted: It is to be a member.
+        cut: Until then nothing of it arrives, nor at it.
     """
 
     def __init__(self, storm: Storm, request: JoinRequest, habits: Habits) -> None:
@@ -104,6 +109,7 @@ class Member(Process):
         self.request = request
         self.habits = habits
         self.wanted = True
+        self.cut = 0.0
         self.stay: Life | None = None
         self.holds: dict[Spot, Holding] = {}
         self.draining = False
@@ -144,49 +150,29 @@ class Member(Process):
 
     # The wire
 
-    async def _ask(self, begin: Callable[[Web, Any], object], wait: float = 0.0) -> Any:  # noqa: ANN401 - any answer
+    async def ask(self, begin: Begin, wait: float = 0.0, *, is_heartbeat: bool = False) -> Any:  # noqa: ANN401 - any
         """Sends a request to some process, and waits for the answer."""
-        world, habits, life = self.world, self.habits, self.life
-        rng = world.rng
-        web = rng.choice(self.storm.webs)
-        answer: asyncio.Future[Any] = self.loop.create_future()
-        leaving: list[Any] = []
-
-        def told(value: object, error: Exception | None) -> None:
-            if self.life == life and not answer.done():
-                if error is None:
-                    answer.set_result(value)
-                else:
-                    answer.set_exception(error)
-
-        def answered(value: object, error: Exception | None) -> None:
-            if habits.loses and rng.random() < habits.loses:
-                return
-            self.soon(self._delay(), partial(told, value, error), life)
-
-        def arrive() -> None:
-            leaving.append(begin(web, answered))
-
-        def give_up() -> None:
-            if not answer.done():
-                answer.set_exception(NoAnswerError())
-
-        if not habits.loses or rng.random() >= habits.loses:
-            web.process.soon(self._delay(), arrive)
-        if habits.repeats and rng.random() < habits.repeats:
-            other = rng.choice(self.storm.webs)
-            other.process.soon(rng.random() * 12, lambda: begin(other, lambda _value, _error: None))
-        self._heart = give_up
-        self.soon(wait + PATIENCE, give_up, life)
+        request = Request(self, begin)
+        patience = PATIENCE
+        if is_heartbeat:
+            self._heart, patience = request.give_up, self.habits.patience
+        self.soon(wait + patience, request.give_up, self.life)
         try:
-            return await answer
+            return await request.answer
+        except NoAnswerError:
+            request.leave()
+            raise
         finally:
-            self._heart = None
-            for leave in leaving:
-                if callable(leave):
-                    web.process.soon(self._delay(), leave)
+            if is_heartbeat:
+                self._heart = None
 
-    def _delay(self) -> float:
+    def is_lost(self) -> bool:
+        """Returns whether something is lost on its way."""
+        loses = self.habits.loses
+        return self.world.now < self.cut or (loses > 0 and self.world.rng.random() < loses)
+
+    def delay(self) -> float:
+        """Returns the seconds of one way."""
         rng = self.world.rng
         if self.habits.late and rng.random() < self.habits.late:
             return rng.random() ** 2 * 12
@@ -208,7 +194,7 @@ class Member(Process):
         if credential is None:
             raise NotAllowed("no key")
         request = replace(self.request, credential=credential)
-        joined: Joined = await self._ask(lambda web, done: web.run(web.groups.join(APPLICATION, GROUP, request), done))
+        joined: Joined = await self.ask(lambda web, done: web.run(web.groups.join(APPLICATION, GROUP, request), done))
         self._id = joined.member
         history = self.storm.history
         stay = Life(joined.number, history.born, credential, request.instance, sent + joined.session)
@@ -229,7 +215,7 @@ class Member(Process):
         self._drop()
         stay.left = True
         member = self._id
-        await self._ask(
+        await self.ask(
             lambda web, done: web.run(web.groups.leave(APPLICATION, GROUP, member, credential, returns=returns), done)
         )
 
@@ -245,8 +231,8 @@ class Member(Process):
         wait = 0.0 if given else max(0.0, min(wait, stay.end - sent))
         beat = Heartbeat(owned, back, self.draining, wait)
         try:
-            answer: HeartbeatAnswer = await self._ask(
-                lambda web, done: web.heartbeat(member, credential, beat, done), wait
+            answer: HeartbeatAnswer = await self.ask(
+                lambda web, done: web.heartbeat(member, credential, beat, done), wait, is_heartbeat=True
             )
         except MemberGone:
             raise
@@ -275,18 +261,20 @@ class Member(Process):
                 self._take(stay, (name, int(part)), one)
         for name, wanted in answer.give_back.items():
             for part, what in wanted.items():
-                spot = name, int(part)
-                holding = self.holds.get(spot)
-                if holding is None or holding.epoch != what.epoch:
-                    if holding is None:
-                        self._given[spot] = what.epoch
-                elif holding.until is None and not self.habits.deaf:
-                    holding.until = sent + what.within
-                    if not holding.busy:
-                        self._give_back(stay, spot)
-                    else:
-                        late = max(0.0, holding.until - self.world.now)
-                        self.soon(late, partial(self._give_back, stay, spot, holding), self.life)
+                self._asked(stay, (name, int(part)), what.epoch, sent + what.within)
+
+    def _asked(self, stay: Life, spot: Spot, epoch: int, until: float) -> None:
+        """Gives a partition back when its message is handled, or its time is over."""
+        holding = self.holds.get(spot)
+        if holding is None:
+            self._given[spot] = epoch
+        elif holding.epoch == epoch and holding.until is None and not self.habits.deaf:
+            holding.until = until
+            if not holding.busy:
+                self._give_back(stay, spot)
+            else:
+                late = max(0.0, until - self.world.now)
+                self.soon(late, partial(self._give_back, stay, spot, holding), self.life)
 
     def _take(self, stay: Life, spot: Spot, one: Taken) -> None:
         holding = self.holds.get(spot)
@@ -348,7 +336,7 @@ class Member(Process):
             notes[part] = rng.choice((None, b"%d/%d" % (stay.number, number)))
         for _ in range(3):
             try:
-                await self._ask(
+                await self.ask(
                     lambda web, done: web.run(
                         web.commit(name, member, stay.credential, [change], {part: epoch}, notes), done
                     )
@@ -360,3 +348,59 @@ class Member(Process):
             else:
                 self.storm.history.counts["committed"] += 1
                 return
+
+
+class Request:
+    """A request on its way.
+
+    Args:
+        member: Who sends it.
+        begin: Begins it where it arrives.
+
+    Attributes:
+        answer: The answer, or the error.
+    """
+
+    def __init__(self, member: Member, begin: Begin) -> None:
+        rng, webs = member.world.rng, member.storm.webs
+        self._member = member
+        self._life = member.life
+        self._begin = begin
+        self._web = rng.choice(webs)
+        self._leave: object = None
+        self.answer: asyncio.Future[Any] = member.loop.create_future()
+        if not member.is_lost():
+            self._web.process.soon(member.delay(), self._arrive)
+        repeats = member.habits.repeats
+        if repeats and rng.random() < repeats:
+            other = rng.choice(webs)
+            other.process.soon(rng.random() * 12, partial(self._repeat, other))
+
+    def _arrive(self) -> None:
+        self._leave = self._begin(self._web, self._answered)
+
+    def _repeat(self, web: Web) -> None:
+        self._begin(web, lambda _value, _error: None)
+
+    def _answered(self, value: object, error: Exception | None) -> None:
+        member = self._member
+        if not member.is_lost():
+            member.soon(member.delay(), partial(self._end, value, error), self._life)
+
+    def _end(self, value: object, error: Exception | None) -> None:
+        if self._member.life != self._life or self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(value)
+        else:
+            self.answer.set_exception(error)
+
+    def give_up(self) -> None:
+        """Waits no more."""
+        if not self.answer.done():
+            self.answer.set_exception(NoAnswerError())
+
+    def leave(self) -> None:
+        """Has the process know that nobody waits."""
+        if callable(self._leave):
+            self._web.process.soon(self._member.delay(), self._leave)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -96,4 +96,15 @@ class GroupCore(SimulatedCore):
         process.standing.add(thread)
         process.soon(0.0, thread.switch, life)
         result: T = await ended
+        return result
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """See the base class."""
+        thread = getcurrent()
+        assert thread.parent is not None, "an event loop, or the test, would wait"
+        with self._loop.running():
+            task = self._loop.create_task(work)
+        task.add_done_callback(lambda _: self._process.soon(0.0, thread.switch))
+        thread.parent.switch()
+        result: T = task.result()  # bounded: it has ended
         return result

@@ -9,7 +9,7 @@ from greenlet import getcurrent
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
 from queuey.groups.state import GroupChange, Head, StoredGroup
 from queuey.messages import (
     GroupSessions,
@@ -26,7 +26,7 @@ from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check, decide, disowned, recorded_offsets
 from tests.sim.service_groups.processes import Machine
-from tests.sim.service_groups.stored import APPLICATION, GROUP, Contents, Deed, Proposal, Register, Rows, Stored
+from tests.sim.service_groups.stored import APPLICATION, Contents, Deed, Proposal, Register, Rows, Stored
 
 T = TypeVar("T")
 TIMEOUT = 0.5
@@ -68,6 +68,10 @@ class GroupStore:
         """See the contract."""
         return None
 
+    def groups_refusal(self) -> str | None:
+        """See the contract."""
+        return None
+
     # Time
 
     def claim_time(self) -> int:
@@ -76,7 +80,9 @@ class GroupStore:
             raise StoreUnavailable("the clock is wrong")
         return ids.seconds_to_ticks(self._process.clock())
 
-    claim_now = ClaimLogs.claim_now
+    def claim_now(self) -> int:
+        """See the contract."""
+        return ClaimLogs.claim_now(cast("ClaimLogs", self))
 
     def confirm_clock(self) -> None:
         """See the contract."""
@@ -252,14 +258,15 @@ class GroupStore:
         def changed(rows: Rows) -> Rows:
             blank = {part: rows.get(part) or OwnedOffset(part) for part in new}
             return rows | {
-                part: replace(blank[part], owner=one.owner, epoch=one.epoch, came=one.came)
-                for part, one in new.items()
+                part: replace(blank[part], owner=one.owner, epoch=one.epoch, came=one.came) for part, one in new.items()
             }
 
         self._count("transactions", lambda _: 60 * len(new), None)
         self._count("hand-overs", lambda _: len(new), None)
-        self._require(queue)
-        done = self._transact(self._stored.rows(queue.uid), version or 0, changed, self._after(queue, Deed("hand-over")))
+        self._require(queue, current=True)
+        done = self._transact(
+            self._stored.rows(queue.uid), version or 0, changed, self._after(queue, Deed("hand-over"))
+        )
         return done is not None
 
     def _require(self, queue: Queue, *, current: bool = False) -> None:
@@ -293,18 +300,15 @@ class GroupStore:
             recorded = self._decoded(queue)
             lost = disowned(recorded, disown) if commit is None else set()
             decision = decide(recorded.rows, changes, self._process.clock(), commit, lost)
-            if not decision.written:
+            if not decision.written or self._record(queue, recorded.version, decision.changed(), deed):
                 return decision.result(changes)
-            written = {row.partition: row for row in decision.changed()}
-            self._count("transactions", lambda _: 60 * len(written), None)
-            done = self._transact(
-                self._stored.rows(queue.uid),
-                recorded.version or 0,
-                lambda rows, written=written: rows | written,
-                self._after(queue, deed),
-            )
-            if done is not None:
-                return decision.result(changes)
+
+    def _record(self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: Deed) -> bool:
+        written = {row.partition: row for row in rows}
+        self._count("transactions", lambda _: 60 * len(written), None)
+        register = self._stored.rows(queue.uid)
+        after = self._after(queue, deed)
+        return self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
 
     def _decoded(self, queue: Queue) -> OwnedOffsets:
         self._require(queue, current=True)

@@ -214,7 +214,7 @@ class Stored:
             arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
         writes = self.seen.setdefault(member, [])
         writes.append((seen, arrivals))
-        if len(writes) > 8:  # noqa: PLR2004
+        if len(writes) > 8:
             everywhere = [one for one in writes if max(one[1]) <= world.now]
             if everywhere:
                 last = max(everywhere, key=lambda one: one[0])

@@ -32,6 +32,8 @@ LATE = 12.0
 NAMES = "a", "b", "c"
 OWNER = Caller(frozenset({f"app:{APPLICATION}"}))
 NARROW = Caller(grants=(Grant(APPLICATION, frozenset({"read", "claim"}), ("a",)),))
+ANYBODY = Credential(b"somebody", OWNER)
+"""Who is no member."""
 COLLECTED = 40
 """Histories after which garbage is collected."""
 
@@ -54,7 +56,7 @@ class Storm:
         slack = 1.0 if linear else rng.choice((0.25, 0.5, 2.0))
         self.stored = Stored(world, self.faults(linear=linear), linear=linear, slack=slack)
         self.history = History(self.stored)
-        self.present: dict[bytes, Credential | None] = {}
+        self.present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
         self.history.rights = self.present
         self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
         offsets = (-slack / 2, 0.0, slack / 2)
@@ -64,6 +66,7 @@ class Storm:
         self.session = rng.choice((2000, 3000, 5000))
         self.revoke = rng.choice((300, 1500, 4000))
         self.grace = rng.choice((0, 0, 3000))
+        self.history.grace = bool(self.grace)
         self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
     def faults(self, *, linear: bool) -> Faults:
@@ -86,9 +89,11 @@ class Storm:
         rng = self.rng
         credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
         self.present.setdefault(credential.id, credential)
-        names, patterns = rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ()))) if (
-            rng.random() < 0.3
-        ) else (NAMES, ())
+        names, patterns = (
+            rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
+            if (rng.random() < 0.3)
+            else (NAMES, ())
+        )
         static = self.grace and rng.random() < 0.7
         request = JoinRequest(
             names,
@@ -107,6 +112,7 @@ class Storm:
             repeats=trouble * rng.choice((0.05, 0.2)),
             loses=trouble * rng.choice((0.02, 0.1)),
             late=trouble * rng.choice((0.02, 0.1)),
+            patience=rng.choice((1.5, 1.5, 15.0)),
         )
         return Member(self, request, habits)
 
@@ -138,7 +144,7 @@ class Storm:
         deeds = (
             self._crash_web, self._pause_web, self._crash_member, self._crash_member, self._pause_member,
             self._leave, self._leave, self._replace, self._change_queue, self._change_queue, self._change_rights,
-            self._record, self._forget, self._drain, self._stand_web,
+            self._record, self._forget, self._drain, self._stand_web, self._cut_member, self._cut_member,
         )  # fmt: skip
         for _ in range(rng.choice((0, 2, 4, 8))):
             world.at(rng.random() * STORM, rng.choice(deeds))
@@ -166,7 +172,8 @@ class Storm:
         for process in (*(web.process for web in self.webs), *self.members):
             process.paused_until = 0.0
         for member in self.members:
-            member.habits = replaced(member.habits, deaf=False, repeats=0.0, loses=0.0, late=0.0)
+            member.cut = 0.0
+            member.habits = replaced(member.habits, deaf=False, repeats=0.0, loses=0.0, late=0.0, patience=1.5)
 
     def _crash_web(self) -> None:
         self.rng.choice(self.webs).crash()
@@ -194,6 +201,10 @@ class Storm:
 
     def _pause_member(self) -> None:
         self.rng.choice(self.members).pause(self.rng.choice((0.7, 3.0, 7.0)))
+
+    def _cut_member(self) -> None:
+        member = self.rng.choice(self.members)
+        member.cut = self.world.now + self.rng.choice((1.0, 4.0, 9.0))
 
     def _leave(self) -> None:
         member = self.rng.choice(self.members)
@@ -242,7 +253,7 @@ class Storm:
 
     def _change_rights(self) -> None:
         rng = self.rng
-        key = rng.choice(list(self.present))
+        key = rng.choice(list(self.present)[1:])
         now = rng.choice((None, NARROW, OWNER))
         self.present[key] = None if now is None else Credential(key, now)
         self.history.narrowed[key] = self.world.now
@@ -254,12 +265,12 @@ class Storm:
     def _record(self) -> None:
         rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])
         change = OffsetChange(rng.choice((1, 2)), position_of(rng.choice((1, 50))))
-        web.run(web.record(name, Credential(b"", OWNER), [change]), lambda _value, _error: None)
+        web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
 
     def _forget(self) -> None:
         rng, web = self.rng, self.rng.choice(self.webs)
         name = rng.choice(list(self.stored.queues) or ["a"])
-        call: Any = web.forget(name, Credential(b"", OWNER))
+        call: Any = web.forget(name, ANYBODY)
         if rng.random() < 0.5:
             call.close()
             call = web.groups.forget(APPLICATION, GROUP)

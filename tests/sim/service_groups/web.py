@@ -47,7 +47,7 @@ class Web:
         self.watchers = Watchers()
         with self.core.loop.running():
             self.groups = GroupUseCases(self.store.store, self.core)
-            self.offsets = OffsetUseCases(self.store.store)
+            self.offsets = OffsetUseCases(self.store.store, self.core)
         self.groups.rights = self.storm.rights
         self.offsets.require_inactive = self.groups.require_inactive
 
@@ -81,15 +81,18 @@ class Web:
 
     async def record(self, name: str, credential: Credential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
         """Records offsets of nobody."""
-        return await self.offsets.record(await self._access(name, credential), GROUP, changes)
+        access = await self._access(name, credential)
+        return await self.core.in_thread(lambda: self.offsets.record(access, GROUP, changes))
 
     async def forget(self, name: str, credential: Credential) -> Any:  # noqa: ANN401
         """Forgets offsets."""
-        return await self.offsets.forget(await self._access(name, credential), GROUP)
+        access = await self._access(name, credential)
+        return await self.core.in_thread(lambda: self.offsets.forget(access, GROUP))
 
     async def _access(self, name: str, credential: Credential) -> QueueAccess:
         def check(queue: Queue) -> None:
-            if not allowed(queue, self.storm.present(credential).caller, "read"):
+            present = self.storm.rights(credential)
+            if present is None or not allowed(queue, present.caller, "read"):
                 raise NotAllowed(name)
 
         store = self.store.store
@@ -161,8 +164,10 @@ class HeartbeatPoll(Waiter):
         self._web.process.soon(0.0, self._look)
 
     def _look(self) -> None:
-        if self._done is not None and not self._attempting and (
-            self._woken or self._web.process.world.now >= self._end
+        if (
+            self._done is not None
+            and not self._attempting
+            and (self._woken or self._web.process.world.now >= self._end)
         ):
             self.attempt()
 
