@@ -102,7 +102,16 @@ class History:
             self.counts["plans"] += 1
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         if before is not None and self.grace:
+            self._excuse(former, self._state)
             self._check_instances(former, self._state)
+
+    def _excuse(self, before: GroupState, after: GroupState) -> None:
+        """Somebody has the place of another one with its instance name."""
+        there = {one.instance for one in after.members.values()}
+        for number in before.members.keys() - after.members.keys():
+            life = self.life_of(number, before.head.epoch)
+            if life is not None and life.instance and life.instance in there:
+                life.excused = True
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
         """Absent members keep their targets; one that has their instance gets them, and nothing else moves."""

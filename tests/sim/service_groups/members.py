@@ -110,6 +110,7 @@ class Member(Process):
         self.habits = habits
         self.wanted = True
         self.cut = 0.0
+        self._lives = False
         self.stay: Life | None = None
         self.holds: dict[Spot, Holding] = {}
         self.draining = False
@@ -119,7 +120,10 @@ class Member(Process):
         self._id = ""
 
     def begin(self) -> None:
-        """Begins a life."""
+        """Begins a life, unless it lives."""
+        if self._lives:
+            return
+        self._lives = True
         self.loop = MemberLoop(self)  # type: ignore[abstract]  # much of it is not needed
         self.draining = False
         self._start(self._live())
@@ -127,6 +131,7 @@ class Member(Process):
     def crash(self) -> None:
         """See the base class."""
         super().crash()
+        self._lives = False
         self._drop()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
