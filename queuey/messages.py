@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
@@ -537,6 +537,18 @@ class MemberCommit(msgspec.Struct, frozen=True):
     member: int
     epochs: dict[int, int]
     notes: dict[int, bytes | None]
+
+
+class ClockSample(NamedTuple):
+    """A moment of this process.
+
+    Attributes:
+        now: The clock of claims (ms since 1970).
+        since_boot: Seconds, by which checks of the clock tell moments apart.
+    """
+
+    now: int
+    since_boot: float = 0.0
 
 
 class SeenMember(msgspec.Struct, frozen=True):

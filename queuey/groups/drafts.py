@@ -77,9 +77,12 @@ class GroupDraft:
                 5,000 joins within the hour.
             InvalidRequest: The subscriptions of all members would be too long.
         """
-        self.end_sessions()
-        same = [other for other in self._members.values() if request.instance and other.instance == request.instance]
-        if any(self._subscriptions[other.subscription].credential.id != request.credential.id for other in same):
+        if request.instance or len(self._members) >= MAX_MEMBERS:
+            self.end_sessions()
+        if any(
+            self._subscriptions[other.subscription].credential.id != request.credential.id
+            for other in self._instances(request.instance)
+        ):
             raise InstanceTaken(request.instance)
         if len(self._members) >= MAX_MEMBERS:
             raise TooManyMembers(f"The group has {MAX_MEMBERS:,} members, as many as it may have.")
@@ -115,11 +118,7 @@ class GroupDraft:
         member = self._members.get(number)
         if member is None or member.state != "new":
             return
-        former = [
-            other
-            for other in self._members.values()
-            if member.instance and other.instance == member.instance and other.state != "new"
-        ]
+        former = [other for other in self._instances(member.instance) if other.state != "new"]
         for other in former:
             del self._members[other.number]
         self._members[number] = replace(member, state="present")
@@ -207,11 +206,18 @@ class GroupDraft:
                 return slot
         size = subscription_size(subscription)
         if size > MAX_SUBSCRIPTION:
+            text = f"names, patterns and rights have {size:,} bytes; {MAX_SUBSCRIPTION:,} at most"
+            raise InvalidRequest({"queues": text})
+        if len(used) >= MAX_SUBSCRIPTIONS or size + sum(map(subscription_size, used.values())) > MAX_SUBSCRIPTIONS_SIZE:
             limit = f"{MAX_SUBSCRIPTIONS} and {MAX_SUBSCRIPTIONS_SIZE:,} bytes at most"
             raise InvalidRequest({"queues": f"the group has {len(used)} subscriptions of different members; {limit}"})
         free = next(slot for slot in count() if slot not in used)
         self._subscriptions[free] = subscription
         return free
+
+    def _instances(self, name: str) -> list[Member]:
+        """Returns the members with the name of an instance."""
+        return [member for member in self._members.values() if member.instance == name] if name else []
 
     def _inherits(self, member: Member, former: Member) -> bool:
         """Returns whether a member may have the targets of a former one, which had the same rights."""
@@ -220,21 +226,19 @@ class GroupDraft:
 
     def _pass_on(self, former: set[int], member: Member) -> None:
         """Gives the targets of former members to one, of queues that it asks for."""
-        epoch = self._next_epoch()
-        self._head = replace(self._head, epoch=epoch)
+        self._head = replace(self._head, epoch=self._next_epoch())
+        passed = Target(member.number, self._head.epoch)
         is_wanted = self._subscriptions[member.subscription].matcher()
-        passed = Target(member.number, epoch)
-        self._plan = {
-            uid: replace(
-                queue,
-                targets={
-                    partition: passed if target.member in former else target
-                    for partition, target in queue.targets.items()
-                    if target.member not in former or is_wanted(queue.name)
-                },
-            )
-            for uid, queue in self._plan.items()
-        }
+        plan = {}
+        for uid, queue in self._plan.items():
+            targets = {
+                partition: passed if target.member in former else target
+                for partition, target in queue.targets.items()
+                if target.member not in former or is_wanted(queue.name)
+            }
+            if targets:
+                plan[uid] = replace(queue, targets=targets)
+        self._plan = plan
 
     def _is_busy(self) -> bool:
         """Returns whether there was a plan a short while ago."""

@@ -85,7 +85,7 @@ def changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
 
 def chunk_of(uid: int) -> int:
     """Returns the key of the chunk that has a queue, by a hash of its uid."""
-    return (uid * 0x9E3779B97F4A7C15 >> 48) % CHUNKS
+    return (uid * 0x9E3779B97F4A7C15 >> 58) % CHUNKS
 
 
 def size_of(name: str, partitions: int) -> int:

@@ -93,6 +93,12 @@ def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
     return [Offset(partition, position, updated) for partition, position, updated in found if position is not None]
 
 
+def with_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
+    """Returns what is recorded, with the notes of some partitions."""
+    rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
+    return OwnedOffsets(recorded.version, rows)
+
+
 def stored_position(position: Position, epoch: int) -> Position | None:
     """Returns the position that a row shows: without an offset, one that was ever owned has the id of zeros."""
     return None if epoch and not position[0] else position

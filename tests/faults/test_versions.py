@@ -6,6 +6,7 @@ Most tests break nodes, connections and web processes meanwhile, and judge all a
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import subprocess
 import sys
@@ -25,12 +26,14 @@ from tests.faults.claiming.run import ClaimRun
 from tests.faults.message_run import MessageRun
 from tests.faults.test_messages import DEATHS, LATE, LIMITS, SPAN, WRITES_LATE
 from tests.faults.webs import PRESENT, MakeStore, Program
+from tests.faults.wire import Account, Answer, Line, Web
 from tests.harness.history import running
 from tests.harness.nemesis import Step, Wave, hit
 from tests.harness.plans import Plan, Record, plans, verify
 from tests.pages import ROOT
 from tests.releases import recording
 from tests.servers import keyspaces
+from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 from tests.waiting import until
 
@@ -156,3 +159,76 @@ def test_options_that_the_release_does_not_know(tmp_path: Path, contract_keyspac
         dead = present.job_queue("kept.dead")
         until(lambda: "kept.dead" in present.queue_names() and dead.size().size, every=0.5)
         assert [letter.body for letter in dead.peek()] == ["expires"]
+
+
+ZERO, FIRST_ID, SECOND_ID = (f"{number:08x}-0000-1000-8080-808080808080".replace("-", "") for number in range(3))
+JSON = {"Content-Type": "application/json", "Accept": "application/problem+json"}
+
+
+def test_groups(tmp_path: Path, contract_keyspace: str, release: Program) -> None:
+    """It reads offsets of groups with members, refuses what members send, and knows no refusal of what others do."""
+    from queuey.storage import cassandra  # noqa: PLC0415 - only who uses it needs the driver
+
+    keyspaces.empty(contract_keyspace)
+    with closing(cassandra.open_store(contract_keyspace)) as opened:
+        make_account(opened)
+    store = ["--store", contract_keyspace]
+    group, account = unique_name("group"), Account(APP, KEY)
+    with (
+        Served(tmp_path / "old", store, variables=release.variables, program=release.words) as old,
+        Served(tmp_path / "new", store) as new,
+        closing(Line(Web("old", old.port), account)) as former,
+        closing(Line(Web("new", new.port), account)) as present,
+    ):
+
+        def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
+            data = None if body is None else json.dumps(body).encode()
+            return line.ask(method, path, body=data, headers=JSON, timeout=VERSION_SECONDS)
+
+        def offsets(line: Line) -> list[object]:
+            answer = ask(line, "GET", f"/jobs/offsets/{group}")
+            assert answer.status == 200, answer
+            return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
+
+        def beat(owned: dict[str, int]) -> Answer:
+            return ask(present, "POST", members + joined["member"], {"owned": {"jobs": owned}})
+
+        def taken(owned: dict[str, int]) -> bool:
+            """Sends a heartbeat; returns whether the member owns both partitions."""
+            content = beat(owned).content
+            for number in content.get("lost", {}).get("jobs", []):
+                owned.pop(str(number))
+            owned |= {number: each["epoch"] for number, each in content.get("take", {}).get("jobs", {}).items()}
+            return len(owned) == 2
+
+        assert ask(present, "POST", "", {"queue_name": "jobs", "partitions": 2}).status == 201
+        members = f"/_groups/{group}/members/"
+        join = {"queues": ["jobs"], "session": 60}
+        assert ask(former, "POST", members[:-1], join).status == 404
+        joined = ask(present, "POST", members[:-1], join).content
+        owned: dict[str, int] = {}
+        until(lambda: taken(owned), every=0.2)
+        assert offsets(present) == [None, None]
+        assert offsets(former) == [ZERO, ZERO]
+        commit = {"member": joined["member"], "commits": {"1": {"epoch": owned["1"], "offset": FIRST_ID}}}
+        assert ask(former, "PUT", f"/jobs/offsets/{group}", commit).status == 400
+        assert offsets(present) == [None, None]
+        assert ask(present, "PUT", f"/jobs/offsets/{group}", commit).status == 200
+        assert ask(former, "POST", members + joined["member"], {"owned": {"jobs": owned}}).status == 404
+        assert offsets(former) == [FIRST_ID, ZERO]
+        plain = {"partitions": {"2": {"offset": SECOND_ID}}}
+        refused = ask(present, "PUT", f"/jobs/offsets/{group}", plain)
+        assert (refused.status, refused.content["code"]) == (409, "GroupActive")
+        assert ask(former, "PUT", f"/jobs/offsets/{group}", plain).status == 200
+        assert offsets(present) == [FIRST_ID, SECOND_ID]
+        before = dict(owned)
+        assert taken(owned)
+        assert owned == before
+        assert ask(former, "DELETE", f"/jobs/offsets/{group}").status in {200, 204}
+        late = ask(present, "PUT", f"/jobs/offsets/{group}", commit)
+        assert (late.status, late.content["code"]) == (409, "NotOwner")
+        until(lambda: taken(owned) and owned.keys() == before.keys() and owned["1"] > before["1"], every=0.2)
+        assert owned["2"] > before["2"]
+        commit["commits"] = {"1": {"epoch": owned["1"], "offset": SECOND_ID}}
+        assert ask(present, "PUT", f"/jobs/offsets/{group}", commit).status == 200
+        assert offsets(former) == [SECOND_ID, ZERO]

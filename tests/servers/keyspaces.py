@@ -16,6 +16,7 @@ from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
 from queuey.storage.cassandra.driver import Driver, Statement, connected
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
+from queuey.storage.cassandra.store import groups
 from queuey.storage.cassandra.timing import Timing
 from tests.servers.plugin import Cassandra, unique_name
 from tests.waiting import join
@@ -133,3 +134,7 @@ def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
         remove = Statement(f"DELETE FROM {table} WHERE {where} IF EXISTS", idempotent=False)
         for values in driver.run(Statement(f"SELECT {', '.join(key)} FROM {table}"), consistency="QUORUM"):
             yield remove, tuple(values)
+    heads = driver.run(Statement("SELECT DISTINCT application, name, version FROM groups"), consistency="QUORUM")
+    for application, name, version in heads:
+        if version is not None:  # Rows without a head stay, so tests that write any have groups of fresh names.
+            yield groups.REMOVE_HEAD, (application, name, version)

@@ -29,10 +29,10 @@ LANES = {
     "measures": r"tests/bench/test_measures",
     "contract on cassandra": r"tests/contract/.*\[.*\bcassandra\b",
     "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
-    "three nodes": r"tests/(faults/(?!(claiming/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
+    "three nodes": r"tests/(faults/(?!(\w+/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
     "groups with faults": r"tests/qdo/faults/test_groups",
     "spark faults": r"tests/spark/faults/",
-    "two data centres": r"tests/faults/(claiming/)?test_two_centres",
+    "two data centres": r"tests/faults/(\w+/)?test_two_centres",
     "histories": r"tests/sim/test_histories",
     "histories of groups": r"tests/sim/groups/test_histories",
     "zookeeper": (

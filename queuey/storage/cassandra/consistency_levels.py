@@ -170,11 +170,8 @@ class ConsistencyLevels:
         Appends to claim logs must be compared by all data centres together.
         """
         copies = self._replication()
-        if len(copies) > 1 and self._options.catalogue_serial != "SERIAL":
-            return (
-                f"consistency.catalogue compares at {self._options.catalogue_serial}, within one data centre, and this "
-                "store has several. Set its serial level to SERIAL to claim messages."
-            )
+        if (refusal := self._serial_refusal(copies, "to claim messages")) is not None:
+            return refusal
         if self._claimable(queue.consistency, copies):
             return None
         level = self.of(queue)
@@ -188,6 +185,30 @@ class ConsistencyLevels:
             return f"{why} No consistency level of this store can be: set one to be read and written at QUORUM."
         best = "strong" if "strong" in choices else choices[0]
         return f"{why} Choose consistency {best!r}: queuey queue update {quote(queue.name)} --consistency {best}"
+
+    def groups_refusal(self) -> str | None:
+        """Returns why groups cannot have members; None: they can.
+
+        Their states are compared by all data centres together, and a session that was written is met by every read.
+        """
+        copies = self._replication()
+        write, read = self._options.catalogue_write, self._options.catalogue_read
+        if (refusal := self._serial_refusal(copies, "to have groups with members")) is not None:
+            return refusal
+        if _everywhere(write, read, copies):
+            return None
+        return (
+            f"consistency.catalogue is written at {write} and read at {read}: a read may miss that a member was seen. "
+            "Set both to QUORUM to have groups with members."
+        )
+
+    def _serial_refusal(self, copies: Copies, purpose: str) -> str | None:
+        if len(copies) == 1 or self._options.catalogue_serial == "SERIAL":
+            return None
+        return (
+            f"consistency.catalogue compares at {self._options.catalogue_serial}, within one data centre, and this "
+            f"store has several. Set its serial level to SERIAL {purpose}."
+        )
 
     def row_serial(self) -> str:
         """Returns the serial consistency level of the rows of idempotency keys and names.

@@ -15,7 +15,7 @@ from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
     from queuey.groups.state import GroupChange, Head, StoredGroup
-    from queuey.messages import GroupSessions, OwnedOffset, OwnedOffsets, Queue
+    from queuey.messages import ClockSample, GroupSessions, OwnedOffset, OwnedOffsets, Queue
 
 
 def session_ttl(session: int) -> int:
@@ -41,8 +41,10 @@ class ConsumerGroups(ABC):
     State and owners are changed by compare-and-set alone, sessions by plain writes.
     """
 
-    centre = ""
-    """The data centre of this process; blank: the store has none."""
+    @property
+    def centre(self) -> str:
+        """The data centre of this process; blank: the store has none."""
+        return ""
 
     @never_waits
     @abstractmethod
@@ -96,9 +98,18 @@ class ConsumerGroups(ABC):
             StoreUnavailable: It may have been recorded; or the clock is not sound, and it was not.
         """
 
+    @never_waits
     @abstractmethod
-    def confirm_clock(self) -> None:
-        """Makes sure, by a check that begins now, that the clock was not behind at any moment before.
+    def sample_clock(self) -> ClockSample:
+        """Samples the clock, for :meth:`confirm_clock`. Never blocks.
+
+        Raises:
+            StoreUnavailable: The clock is not sound.
+        """
+
+    @abstractmethod
+    def confirm_clock(self, sample: ClockSample) -> None:
+        """Makes sure, by a check that begins now, that the clock was not behind at a moment before, or since.
 
         Raises:
             StoreUnavailable: It was, or that is not known.

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import astuple, replace
 
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
-from queuey.messages import GroupSessions
+from queuey.messages import ClockSample, GroupSessions
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import ConsumerGroups, seen_members, session_ttl
 from queuey.storage.sqlite.connection import Connection
@@ -94,7 +94,10 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
         self._write(_SEEN, application, name, member, 0, seen, seen + session_ttl(session))
         return seen
 
-    def confirm_clock(self) -> None:
+    def sample_clock(self) -> ClockSample:
+        return ClockSample(self.claim_now())
+
+    def confirm_clock(self, sample: ClockSample) -> None:
         """Does nothing: all processes of a file have the clock of one machine."""
 
     def groups_refusal(self) -> str | None:

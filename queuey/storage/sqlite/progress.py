@@ -38,6 +38,10 @@ _OFFSETS = (
     "SELECT partition, ticks, low, updated_at, owner, epoch, came, note FROM offsets "
     "WHERE uid = ? AND consumer_group = ? ORDER BY partition"
 )
+_FORGET = (
+    "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? "
+    "RETURNING partition, ticks, low, updated_at, owner, epoch, came, note"
+)
 _GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
 _READERS = (
     "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
@@ -121,13 +125,10 @@ class SqliteProgress(Offsets, Ledger, Records):
     def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            rows = _rows(transaction.connection, queue, group)
+            rows = _rows(transaction.connection, queue, group, _FORGET)
             if not rows:
                 raise GroupNotFound(group)
-            _disowned(rows, disown)
-            transaction.connection.execute(
-                "DELETE FROM offsets WHERE uid = ? AND consumer_group = ?", (queue.uid, group)
-            )
+            _disowned(rows, disown)  # Refused, they are there again.
 
         self._db.writer.perform(work)
 
@@ -135,9 +136,7 @@ class SqliteProgress(Offsets, Ledger, Records):
 
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         with self._db.readers.reading() as connection:
-            recorded = _versioned(_rows(connection, queue, group))
-        rows = {n: row if n in notes else replace(row, note=None) for n, row in recorded.rows.items()}
-        return OwnedOffsets(recorded.version, rows)
+            return offset_changes.with_notes(_versioned(_rows(connection, queue, group)), notes)
 
     def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         def work(transaction: Transaction) -> bool:
@@ -229,8 +228,8 @@ class SqliteProgress(Offsets, Ledger, Records):
         return [RecordDue(*row) for row in rows]
 
 
-def _rows(connection: Connection, queue: Queue, group: str) -> dict[int, OwnedOffset]:
-    found: Any = connection.execute(_OFFSETS, (queue.uid, group)).fetchall()
+def _rows(connection: Connection, queue: Queue, group: str, statement: str = _OFFSETS) -> dict[int, OwnedOffset]:
+    found: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
         partition: OwnedOffset(partition, stored_position((ticks, low), epoch), updated, owner, epoch, came, note)
         for partition, ticks, low, updated, owner, epoch, came, note in found

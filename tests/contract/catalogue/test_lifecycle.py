@@ -120,6 +120,7 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "guarantee",
         "hear_news",
         "read_delay",
+        "sample_clock",
         "share_news",
         "statistics",
         "watch",

@@ -1,1 +1,1 @@
-"""Consumer groups whose partitions the service divides: their state, sessions and owners."""
+"""Consumer groups on every store: what members are promised, and state, sessions and owners in the store."""

@@ -2,83 +2,90 @@
 
 from __future__ import annotations
 
+import pytest
+
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage import Store
 from tests.backends import APP
-from tests.contract.samples import at_once
+from tests.contract.samples import at_once, fresh_name
 
-GROUP = "group"
 ROWS = (GroupRow(0, 0, b"wishes"), GroupRow(1, 0, b"member"), GroupRow(1, 999, b"another"), GroupRow(2, 63, b"plan"))
 HEAD = Head(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6)
 
 
-def made(store: Store, name: str = GROUP, application: str = APP) -> Head:
+@pytest.fixture
+def group() -> str:
+    """Name of a group that no test has used before: sessions stay."""
+    return fresh_name()
+
+
+def made(store: Store, name: str, application: str = APP) -> Head:
     """A new group."""
     head = store.change_group(application, name, 0, GroupChange(HEAD, ROWS))
     assert head is not None
     return head
 
 
-def test_state_is_what_was_written(store: Store, other: Store) -> None:
+def test_state_is_what_was_written(store: Store, other: Store, group: str) -> None:
     """Head and rows are those of the last change; rows that it does not name stay."""
-    assert store.group_head(APP, GROUP) is None
-    assert store.group_state(APP, GROUP) is None
-    head = made(store)
+    assert store.group_head(APP, group) is None
+    assert store.group_state(APP, group) is None
+    head = made(store, group)
     assert head == Head(head.version, *[getattr(HEAD, name) for name in Head.__struct_fields__[1:]])
     assert head.version
-    assert other.group_state(APP, GROUP) == StoredGroup(head, ROWS)
+    assert other.group_state(APP, group) == StoredGroup(head, ROWS)
     change = GroupChange(Head(epoch=8, born=5), (GroupRow(1, 0, b""), GroupRow(1, 1, b"third")))
-    after = other.change_group(APP, GROUP, head.version, change)
+    after = other.change_group(APP, group, head.version, change)
     assert after is not None
     rows = (ROWS[0], *change.rows, ROWS[2], ROWS[3])
-    assert store.group_state(APP, GROUP) == StoredGroup(after, rows)
+    assert store.group_state(APP, group) == StoredGroup(after, rows)
     for serial in (False, True):
-        assert store.group_head(APP, GROUP, serial=serial) == after == Head(after.version, 8, 5)
+        assert store.group_head(APP, group, serial=serial) == after == Head(after.version, 8, 5)
 
 
-def test_one_of_several_changes(store: Store, other: Store) -> None:
+def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
     """A change is made if the state is the one that it was decided by; another one writes nothing."""
-    head = made(store)
+    head = made(store, group)
     for version in (0, head.version + 1):
-        assert other.change_group(APP, GROUP, version, GroupChange(HEAD, (GroupRow(1, 5, b"late"),))) is None
-        assert not other.remove_group(APP, GROUP, version)
-    assert other.group_state(APP, GROUP) == StoredGroup(head, ROWS)
+        assert other.change_group(APP, group, version, GroupChange(HEAD, (GroupRow(1, 5, b"late"),))) is None
+        assert not other.remove_group(APP, group, version)
+    assert other.group_state(APP, group) == StoredGroup(head, ROWS)
 
     def change(number: int) -> Head | None:
         change = GroupChange(Head(epoch=number), (GroupRow(1, number, b""),))
-        return (store, other)[number % 2].change_group(APP, GROUP, head.version, change)
+        return (store, other)[number % 2].change_group(APP, group, head.version, change)
 
     done = [each for each in at_once(change, range(1, 4)) if each is not None]
     [applied] = done
-    state = store.group_state(APP, GROUP)
+    state = store.group_state(APP, group)
     assert state is not None
     assert state.head == applied
     assert [row.key for row in state.rows if row not in ROWS] == [applied.epoch]
 
 
-def test_large_state(store: Store) -> None:
+def test_large_state(store: Store, group: str) -> None:
     """A group of 1,000 members with a plan of 1 MiB is read as one transaction left it."""
     members = [GroupRow(1, key, b"m" * 200) for key in range(1000)]
     chunks = [GroupRow(2, key, b"c" * (16 << 10)) for key in range(64)]
-    head = store.change_group(APP, GROUP, 0, GroupChange(HEAD, (*members, *chunks)))
-    state = store.group_state(APP, GROUP)
+    head = store.change_group(APP, group, 0, GroupChange(HEAD, (*members, *chunks)))
+    state = store.group_state(APP, group)
     assert state is not None
     assert (state.head, list(state.rows)) == (head, members + chunks)
 
 
-def test_removed_and_made_again(store: Store, other: Store) -> None:
+def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
     """A group that is removed leaves no rows to the next one of its name, and no version comes back."""
-    head = made(store)
-    store.note_search(APP, GROUP, 1)
-    assert other.remove_group(APP, GROUP, head.version)
-    assert store.group_head(APP, GROUP) is None
-    assert store.group_state(APP, GROUP) is None
-    assert store.change_group(APP, GROUP, head.version, GroupChange(HEAD, ())) is None
-    again = store.change_group(APP, GROUP, 0, GroupChange(HEAD, ()))
+    head = made(store, group)
+    store.note_search(APP, group, 1)
+    assert other.remove_group(APP, group, head.version)
+    assert store.group_head(APP, group) is None
+    assert store.group_state(APP, group) is None
+    assert store.change_group(APP, group, head.version, GroupChange(HEAD, ())) is None
+    again = store.change_group(APP, group, 0, GroupChange(HEAD, ()))
     assert again is not None
     assert again.version != head.version
-    assert other.group_state(APP, GROUP) == StoredGroup(again)
-    assert other.group_names(APP) == [GROUP]
+    assert other.group_state(APP, group) == StoredGroup(again)
+    assert other.group_names(APP) == [group]
 
 
 def test_names(store: Store, other: Store) -> None:
@@ -95,12 +102,12 @@ def test_names(store: Store, other: Store) -> None:
     assert other.group_names(APP, start="x") == []
 
 
-def test_sessions(store: Store, other: Store) -> None:
+def test_sessions(store: Store, other: Store, group: str) -> None:
     """A member is seen at the time of the call by the clock of claims; who reads afterwards knows that."""
     before = store.claim_now()
-    seen = store.renew_session(APP, GROUP, 1, 3000)
-    later = other.renew_session(APP, GROUP, 2, 3000)
-    found = other.group_sessions(APP, GROUP)
+    seen = store.renew_session(APP, group, 1, 3000)
+    later = other.renew_session(APP, group, 2, 3000)
+    found = other.group_sessions(APP, group)
     slack = 2000 * store.clock_difference
     assert before <= seen <= later + slack <= found.clock + 2 * slack
     assert {number: member.seen for number, member in found.members.items()} == {1: seen, 2: later}
@@ -108,16 +115,16 @@ def test_sessions(store: Store, other: Store) -> None:
     assert store.group_sessions(APP, "another").members == {}
 
 
-def test_asked(store: Store, other: Store) -> None:
+def test_asked(store: Store, other: Store, group: str) -> None:
     """Queues that a member is asked about are beside its session, or without one; the search has its time."""
-    store.ask_member(APP, GROUP, 1, 70, 60_000)
-    seen = store.renew_session(APP, GROUP, 1, 60_000)
-    other.ask_member(APP, GROUP, 1, 71, 60_000)
-    other.ask_member(APP, GROUP, 2, 70, 60_000)
-    made(store)
+    store.ask_member(APP, group, 1, 70, 60_000)
+    seen = store.renew_session(APP, group, 1, 60_000)
+    other.ask_member(APP, group, 1, 71, 60_000)
+    other.ask_member(APP, group, 2, 70, 60_000)
+    made(store, group)
     for when in (5, 9, 7):
-        other.note_search(APP, GROUP, when)
-    found = store.group_sessions(APP, GROUP)
+        other.note_search(APP, group, when)
+    found = store.group_sessions(APP, group)
     assert {n: (member.seen, set(member.asked)) for n, member in found.members.items()} == {
         1: (seen, {70, 71}),
         2: (0, {70}),
@@ -127,5 +134,7 @@ def test_asked(store: Store, other: Store) -> None:
 
 def test_clock_is_confirmed(store: Store) -> None:
     """With a sound clock an answer may be given, and members may join."""
-    store.confirm_clock()
+    sample = store.sample_clock()
+    assert 0 <= store.claim_now() - sample.now < 60_000
+    store.confirm_clock(sample)
     assert store.groups_refusal() is None

@@ -1,51 +1,176 @@
-"""Consumer groups in Cassandra."""
+"""Consumer groups in Cassandra.
+
+The state of a group is one Cassandra partition, changed by one conditional batch on the head's ``version``. Sessions
+are plain writes in another one, each with its time as its timestamp, so that the highest stays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from functools import partial
 
-from queuey.groups.state import GroupChange, Head, StoredGroup
-from queuey.messages import GroupSessions, OwnedOffset, OwnedOffsets, Queue
+from msgspec.structs import astuple, replace
+
+from queuey.errors import StoreBusy, StoreUnavailable
+from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.ids import EPOCH_TICKS
+from queuey.messages import ClockSample, GroupSessions
 from queuey.storage import ConsumerGroups
+from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
+from queuey.storage.cassandra.driver import Request, Rows, Statement
+from queuey.storage.cassandra.driver.store_loop import blocking, called
+from queuey.storage.cassandra.lightweight_transactions import new_number, unclear
 from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.contracts.claim_logs import ClaimLogs
+from queuey.storage.contracts.groups import seen_members, session_ttl
+
+_OF_GROUP = "WHERE application = ? AND name = ?"
+_FIELDS = Head.__struct_fields__[1:]
+_HEAD = Statement(f"SELECT {', '.join(_FIELDS)}, version FROM groups {_OF_GROUP} LIMIT 1", frequent=True)
+_ROWS = Statement(f"SELECT version, kind, key, body FROM groups {_OF_GROUP}")
+_SET_HEAD = Statement(
+    f"UPDATE groups SET {' = ?, '.join(_FIELDS)} = ?, version = ? {_OF_GROUP} IF version = ?", idempotent=False
+)
+_SET_ROW = Statement(f"UPDATE groups SET body = ? {_OF_GROUP} AND kind = ? AND key = ?", idempotent=False)
+REMOVE_HEAD = Statement(
+    f"DELETE {', '.join(_FIELDS)}, version FROM groups {_OF_GROUP} IF version = ?", idempotent=False
+)
+_REMOVE_ROWS = Statement(f"DELETE FROM groups {_OF_GROUP} AND kind >= 0", idempotent=False)
+_NOTE_NAME = Statement("INSERT INTO group_index (application, name) VALUES (?, ?) USING TIMESTAMP ?")
+_FORGET_NAME = Statement(f"DELETE FROM group_index USING TIMESTAMP ? {_OF_GROUP}")
+_NAMES = Statement("SELECT name FROM group_index WHERE application = ? AND name >= ? LIMIT ?")
+_SEEN = Statement(
+    "INSERT INTO group_sessions (application, name, member, uid, seen) VALUES (?, ?, ?, ?, ?) "
+    "USING TIMESTAMP ? AND TTL ?"
+)
+_SESSIONS = Statement(f"SELECT member, uid, seen, searched FROM group_sessions {_OF_GROUP}")
+_SEARCHED_TTL = 86_400
+_NOTE_SEARCH = Statement(
+    f"UPDATE group_sessions USING TIMESTAMP ? AND TTL {_SEARCHED_TTL} SET searched = ? {_OF_GROUP}"
+)
+_MAX_INDEXED = 100_000
+_READS = 5
+"""Max reads of a state that changes meanwhile."""
 
 
-class CassandraGroups(ConnectedStore, ConsumerGroups):
+class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
+    @property
+    def centre(self) -> str:
+        return self._options.local_dc or next((host.dc for host in self._driver.hosts()), "")
+
     def groups_refusal(self) -> str | None:
-        raise NotImplementedError
+        return self._levels.groups_refusal()
 
-    def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        raise NotImplementedError
+    @blocking()
+    async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+        level = self._options.catalogue_serial if serial else self._levels.log_reads()
+        return _head(await self._driver.ask(Request(_HEAD, (application, name), level)))
 
-    def group_state(self, application: str, name: str) -> StoredGroup | None:
-        raise NotImplementedError
+    @blocking()
+    async def group_state(self, application: str, name: str) -> StoredGroup | None:
+        reads = [Request(statement, (application, name), self._levels.log_reads()) for statement in (_HEAD, _ROWS)]
+        for _ in range(_READS):
+            heads, rows = await self._driver.ask_all(reads)
+            head = _head(heads)
+            # Pages are read one after the other, perhaps with changes between them.
+            if {row[0] for row in rows} <= {head and head.version}:
+                found = (GroupRow(kind, key, body) for _, kind, key, body in rows if kind is not None)
+                return None if head is None else StoredGroup(head, tuple(found))
+        raise StoreBusy(f"group {name!r} changes faster than it can be read")
 
-    def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
-        raise NotImplementedError
+    @blocking()
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+        group = application, name
+        head = replace(change.head, version=new_number())
+        if not version or group not in self._indexed_groups:
+            values = *group, stamp_of(self._clock.now())
+            await self._driver.ask(Request(_NOTE_NAME, values, self._options.catalogue_write))
+            if len(self._indexed_groups) >= _MAX_INDEXED:
+                self._indexed_groups.clear()
+            self._indexed_groups.add(group)
+        rows = [(_SET_ROW, (row.body, *group, row.kind, row.key)) for row in change.rows]
+        values = *astuple(head)[1:], head.version, *group, version or None
+        async with self._transactions.turn(("group", *group)):
+            result = await self._transactions.run(_SET_HEAD, values, head.version, further=rows)
+        if result.is_unclear:
+            raise unclear(f"group {name!r}")
+        return head if result.is_done else None
 
-    def remove_group(self, application: str, name: str, version: int) -> bool:
-        raise NotImplementedError
+    @blocking()
+    async def remove_group(self, application: str, name: str, version: int) -> bool:
+        group = application, name
+        began = self._clock.now()
+        async with self._transactions.turn(("group", *group)):
+            result = await self._transactions.run(
+                REMOVE_HEAD,
+                (*group, version or -1),
+                further=[(_REMOVE_ROWS, group)],
+                read_back=Request(_HEAD, group, self._options.catalogue_serial),
+            )
+        if result.is_unclear:
+            raise unclear(f"group {name!r}")
+        if result.is_done:
+            # Who makes it again notes its name later, by a clock that is at most S behind this one.
+            until = stamp_of(began - ticks(self._timing.assumed.clock_difference))
+            await self._driver.ask(Request(_FORGET_NAME, (until, *group), self._options.catalogue_write))
+        return result.is_done
 
-    def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
-        raise NotImplementedError
+    @blocking()
+    async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+        found: list[str] = []
+        while len(found) < limit:
+            values = application, start, limit
+            names = [name for (name,) in await self._driver.ask(Request(_NAMES, values, self._options.catalogue_read))]
+            reads = [Request(_HEAD, (application, name), self._levels.log_reads()) for name in names]
+            heads = await self._driver.ask_all(reads)
+            found += [name for name, rows in zip(names, heads, strict=True) if _head(rows) is not None]
+            if len(names) < limit:
+                break
+            start = names[-1] + "\0"
+        return found[:limit]
 
-    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        raise NotImplementedError
+    def sample_clock(self) -> ClockSample:
+        if not self._watch.sound():
+            raise self._watch.refusal()
+        now, boot = self._clock.both()
+        return ClockSample((now - EPOCH_TICKS) // 10_000, boot)
 
-    def confirm_clock(self) -> None:
-        raise NotImplementedError
+    @blocking()
+    async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+        await self._watch.require()
+        seen = self.claim_now()
+        await self._write_session(application, name, member, 0, seen, session_ttl(session))
+        return seen
 
-    def group_sessions(self, application: str, name: str) -> GroupSessions:
-        raise NotImplementedError
+    @blocking()
+    async def confirm_clock(self, sample: ClockSample) -> None:
+        await called(lambda done: self._watch.confirm_soon(partial(done, None)))
+        if not self._watch.timed_correctly_since(sample.since_boot):
+            raise StoreUnavailable("the clock was wrong, and is right now: repeat this")
 
-    def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        raise NotImplementedError
+    @blocking()
+    async def group_sessions(self, application: str, name: str) -> GroupSessions:
+        await self._watch.require()
+        clock = self.claim_now()
+        rows = await self._driver.ask(Request(_SESSIONS, (application, name), self._options.catalogue_read))
+        searched = (rows[0][3] if rows else None) or 0
+        return GroupSessions(clock, searched, seen_members(row[:3] for row in rows if row[0] is not None))
 
-    def note_search(self, application: str, name: str, when: int) -> None:
-        raise NotImplementedError
+    @blocking()
+    async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
+        await self._write_session(application, name, member, uid, self.claim_now(), session)
 
-    def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        raise NotImplementedError
+    @blocking()
+    async def note_search(self, application: str, name: str, when: int) -> None:
+        values = 1000 * when, when, application, name
+        await self._driver.ask(Request(_NOTE_SEARCH, values, self._options.catalogue_write))
 
-    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
-        raise NotImplementedError
+    async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
+        values = application, name, member, uid, when, 1000 * when, -(-ttl // 1000)
+        await self._driver.ask(Request(_SEEN, values, self._options.catalogue_write))
+
+
+def _head(rows: Rows) -> Head | None:
+    if not rows or rows[0][-1] is None:
+        return None
+    *fields, version = rows[0]
+    return Head(version, *fields)

@@ -6,7 +6,9 @@ ones in one conditional batch on the partition's ``version``; if another call wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, StoreBusy
@@ -23,7 +25,7 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import ConnectedStore
-from queuey.storage.offset_changes import MOST_READERS, READERS, decide, disowned, stored_position
+from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, disowned, stored_position
 
 _ALL = Statement(
     "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
@@ -37,9 +39,11 @@ _SET = Statement(
     "UPDATE offsets SET last_id = ?, updated_at = ? WHERE uid = ? AND consumer_group = ? AND partition = ?",
     idempotent=False,
 )
-_SET_ALL = Statement(
-    "UPDATE offsets SET last_id = ?, updated_at = ?, owner = ?, epoch = ?, came = ?, note = ? "
-    "WHERE uid = ? AND consumer_group = ? AND partition = ?",
+_SET_NOTE = Statement(
+    "UPDATE offsets SET note = ? WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False
+)
+_SET_OWNER = Statement(
+    "UPDATE offsets SET owner = ?, epoch = ?, came = ? WHERE uid = ? AND consumer_group = ? AND partition = ?",
     idempotent=False,
 )
 _ORIGINS: tuple[Origin, ...] = "new", "given back", "lost"
@@ -80,8 +84,8 @@ class CassandraOffsets(ConnectedStore, Offsets):
                 if not recorded.rows:
                     await self._check_group_count(queue, group)
                 await self._note_group(uid, group)
-                sets = [_written(uid, group, recorded.rows.get(row.partition), row) for row in decision.changed()]
-                result = await self._change_offsets(uid, group, recorded.version, sets)
+                calls = _calls((uid, group), recorded.rows, decision)
+                result = await self._change_offsets(uid, group, recorded.version, calls)
                 if result.is_done:
                     return decision.result(changes)
                 if result.is_unclear and compares:
@@ -113,6 +117,27 @@ class CassandraOffsets(ConnectedStore, Offsets):
         if not await self._forget_group(queue.uid, group, lambda recorded: disowned(recorded, disown)):
             raise GroupNotFound(group)
 
+    @blocking()
+    async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+        recorded = await self._recorded(queue.uid, group, self._levels.log_reads())
+        return offset_changes.with_notes(recorded, notes)
+
+    @blocking()
+    async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+        await self._rows.current(queue)
+        key = queue.uid, group
+        async with self._transactions.turn(("offsets", *key)):
+            if key not in self._noted_groups:
+                if not await self._driver.ask(Request(_ANY, key, self._options.catalogue_read)):
+                    await self._check_group_count(queue, group)
+                await self._note_group(*key)
+            calls = [_set_owner(key, row) for row in owners]
+            calls += [_set_offset(key, replace(row, updated=0.0)) for row in owners if row.position is None]
+            result = await self._change_offsets(*key, version, calls)
+        if result.is_unclear:
+            raise unclear(f"group {group!r}")
+        return result.is_done
+
     async def forget_offsets(self, uid: int) -> None:
         """Removes all offsets of a queue that is gone. Idempotent."""
         rows = await self._driver.ask(Request(_ALL_GROUPS, (uid,), self._options.catalogue_read))
@@ -121,8 +146,10 @@ class CassandraOffsets(ConnectedStore, Offsets):
         if rows:
             await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
 
-    async def _recorded(self, uid: int, group: str) -> OwnedOffsets:
-        return _decoded(await self._driver.ask(Request(_ALL, (uid, group), self._options.catalogue_read)))
+    async def _recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
+        return _decoded(
+            await self._driver.ask(Request(_ALL, (uid, group), consistency or self._options.catalogue_read))
+        )
 
     async def _check_group_count(self, queue: Queue, group: str) -> None:
         if group.startswith(READERS):
@@ -165,6 +192,7 @@ class CassandraOffsets(ConnectedStore, Offsets):
                 removals = [(_FORGET, (uid, group, partition)) for partition in recorded.rows]
                 result = await self._change_offsets(uid, group, recorded.version, removals)
                 if result.is_done:
+                    self._noted_groups.discard((uid, group))  # So that it counts anew.
                     return True
                 doubted = doubted or result.is_unclear
                 self._check_patience(until)
@@ -195,10 +223,23 @@ def _decoded(rows: Rows) -> OwnedOffsets:
     return OwnedOffsets(rows[0][0] if rows else None, found)
 
 
-def _written(uid: int, group: str, before: OwnedOffset | None, row: OwnedOffset) -> Call:
-    """Returns what writes a row; of one that no member ever owned, as in version 0.1.0."""
-    key = uid, group, row.partition
-    position = uuid_of(row.position or ids.FIRST), row.updated
-    if before is None or (before.owner, before.note) == (row.owner, row.note):
-        return _SET, (*position, *key)
-    return _SET_ALL, (*position, row.owner, row.epoch, _ORIGINS.index(row.came), row.note, *key)
+def _calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
+    """Returns what writes the rows that change: those that no member ever had, as version 0.1.0 does."""
+    calls: list[Call] = []
+    for row in decision.changed():
+        former = before.get(row.partition) or OwnedOffset(row.partition)
+        if row.partition in decision.applied:
+            calls.append(_set_offset(key, row))
+        if row.note != former.note:
+            calls.append((_SET_NOTE, (row.note, *key, row.partition)))
+        if row.owner != former.owner:
+            calls.append(_set_owner(key, row))
+    return calls
+
+
+def _set_offset(key: tuple[int, str], row: OwnedOffset) -> Call:
+    return _SET, (uuid_of(row.position or ids.FIRST), row.updated, *key, row.partition)
+
+
+def _set_owner(key: tuple[int, str], row: OwnedOffset) -> Call:
+    return _SET_OWNER, (row.owner, row.epoch, _ORIGINS.index(row.came), *key, row.partition)

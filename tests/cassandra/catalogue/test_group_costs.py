@@ -1,0 +1,149 @@
+"""What consumer groups cost on Cassandra, counted where requests are sent: reads, plain writes and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from queuey import ids
+from queuey.ids import EPOCH_TICKS
+from queuey.messages import OffsetChange
+from queuey.service import Service
+from tests.cassandra.interposed import CLOCKS, QUEUES
+from tests.cassandra.scene import Process, Scene, World
+from tests.contract.groups.group import SESSION, Member, message, places_of
+from tests.contract.groups.in_service import HandCore, ServiceGroup
+
+THIRD = SESSION / 3
+
+
+class Sent(NamedTuple):
+    """What a call sends, but for clocks and rows of queues."""
+
+    reads: int
+    writes: int
+    transactions: int
+
+
+def sent_by(process: Process, call: Callable[[], object]) -> Sent:
+    """Counts what a call sends."""
+    log = process.wire.log
+    log.clear()
+    call()
+    found = [statement for statement in log.statements if statement not in {*CLOCKS, *QUEUES}]
+    reads = sum(statement.reads for statement in found)
+    transactions = sum(" IF " in statement.cql for statement in found)
+    return Sent(reads, len(found) - reads - transactions, transactions)
+
+
+class WorldClock:
+    """The world's time in ticks."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __call__(self) -> int:
+        """Gives it."""
+        return self._world() // 100 + EPOCH_TICKS
+
+    def advance(self, seconds: float) -> None:
+        """Moves it."""
+        self._world.advance(seconds)
+
+
+class Crew:
+    """A group of one process, and its queue."""
+
+    def __init__(self, scene: Scene, partitions: int) -> None:
+        self.process = scene.start()
+        self.queue = scene.queue(self.process, partitions=partitions).name
+        self.places = places_of(self.queue, partitions)
+        clock = WorldClock(scene.world)
+        self.service = Service(self.process.store, core=HandCore(clock))
+        self.group = ServiceGroup([self.service], clock, "group", scene.application)
+
+    def settled(self, count: int) -> list[Member]:
+        """Has so many members share out all partitions."""
+        members: list[Member] = [self.group.join(self.queue) for _ in range(count)]
+        self.group.settle(self.places, *members)
+        self.group.pass_beating(12, *members)  # so that plans do not rest
+        return members
+
+
+@pytest.fixture
+def make_crew(scene: Scene) -> Iterator[Callable[[int], Crew]]:
+    """Makes a group whose queue has so many partitions."""
+    made: list[Crew] = []
+
+    def make(partitions: int) -> Crew:
+        made.append(Crew(scene, partitions))
+        return made[-1]
+
+    yield make
+    for crew in made:
+        crew.service.core.run(crew.service.groups.end())
+
+
+def test_a_queue_without_members(scene: Scene) -> None:
+    """Commits, reads of offsets, and forgets send what they did before there were groups (O8)."""
+    process = scene.start()
+    store, queue = process.store, scene.queue(process, partitions=3)
+    changes = [OffsetChange(number, (ids.EPOCH_TICKS, number)) for number in (1, 2)]
+    for call, sent in (
+        (partial(store.set_offsets, queue, "g", changes), Sent(1, 0, 1)),
+        (partial(store.offsets, queue, "g"), Sent(1, 0, 0)),
+        (partial(store.groups, queue), Sent(2, 0, 0)),
+        (partial(store.delete_group, queue, "g"), Sent(1, 0, 1)),
+    ):
+        store.set_offsets(queue, "g", changes)
+        call()  # prepares its statements
+        store.set_offsets(queue, "g", changes)
+        assert sent_by(process, call) == sent
+
+
+def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
+    """Whatever their number, heartbeats are one plain write each third of a session, and no transaction."""
+    crew = make_crew(4)
+    [member] = crew.settled(1)
+
+    def beat() -> None:
+        for _ in range(45):
+            crew.group.pass_time(SESSION / 15)
+            member.beat()
+
+    sent = sent_by(crew.process, beat)
+    assert sent.transactions == 0
+    # Searches for queues are each 15 s.
+    assert sent.writes <= 3 * 3 + 1 + 2
+    # Beside those: the head as often as its age demands, and all sessions each third.
+    assert sent.reads <= 45 + 3 * 3 + 2 * 3 + 9
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) -> None:
+    """A join is three transactions, one for each queue that changes owners; a commit one; a leave as few."""
+    crew = make_crew(8)
+    members = crew.settled(count)
+    joined: list[Member] = []
+
+    def join() -> None:
+        joined.append(crew.group.join(crew.queue))
+        joined[0].beat()
+
+    # The state for the join, for its first heartbeat, and what is free in the one queue.
+    sent = sent_by(crew.process, join)
+    assert sent.transactions <= 3 + 1
+    assert sent.writes <= 2
+    crew.group.settle(crew.places, *members, *joined)
+    place = min(joined[0].owned)
+    committed = sent_by(crew.process, lambda: joined[0].commit({place: message(5)}))
+    assert committed == Sent(committed.reads, 0, 1)
+    assert committed.reads <= 2
+    crew.group.pass_beating(12, *members, *joined)
+    # The state, with a plan that is due now, and one hand-over.
+    left = sent_by(crew.process, joined[0].leave)
+    assert left.transactions <= 3
+    assert left.writes == 0

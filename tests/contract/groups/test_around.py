@@ -1,0 +1,158 @@
+"""What happens around a group: plain commits, queues that change, credentials that are narrowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from queuey.errors import GroupActive, GroupNotFound
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from tests.backends import APP
+from tests.contract.groups.group import Group, Taken, message, places_of
+from tests.contract.groups.test_contract import NEW, refused
+from tests.contract.samples import fresh_name, make_queue
+
+Make = Callable[[int], str]
+
+
+def test_plain_commits(group: Group, make: Make) -> None:
+    """While a group has members nobody else commits or forgets; afterwards anybody, and no former member."""
+    queue = make(2)
+    one, two = places_of(queue, 2)
+    group.commit_plainly(one, message(1))
+    member = group.join(queue)
+    group.settle([one, two], member)
+    assert member.taken == {one: Taken(message(1), "new"), two: NEW}
+    with pytest.raises(GroupActive):
+        group.commit_plainly(one, message(9))
+    with pytest.raises(GroupActive):
+        group.forget_offsets(queue)
+    member.commit({one: message(2), two: message(1)})
+    group.end_session(member)
+    group.commit_plainly(one, message(1))
+    assert [group.offset(one), group.offset(two)] == [message(1)] * 2
+    for place in (one, two):
+        refused(member, place, message(3), member.owned[place])
+    group.forget_offsets(queue)
+    with pytest.raises(GroupNotFound):
+        group.forget_offsets(queue)
+    refused(member, one, message(3), member.owned[one])
+    again = group.join(queue)
+    group.settle([one, two], again)
+    assert [taken.offset for taken in again.taken.values()] == [None, None]
+
+
+def test_other_groups(group: Group, make: Make) -> None:
+    """Members of one group do not concern another one of the same queue."""
+    queue = make(1)
+    [place] = places_of(queue, 1)
+    member, other = group.join(queue), group.beside()
+    group.settle([place], member)
+    member.commit({place: message(5)})
+    other.commit_plainly(place, message(3))
+    second = other.join(queue)
+    other.settle([place], second)
+    assert second.taken[place] == Taken(message(3), "new")
+    assert group.offset(place) == message(5)
+
+
+def test_purged(group: Group, make: Make, store: Store) -> None:
+    """A purge changes nothing for a group."""
+    queue = make(2)
+    member = group.join(queue)
+    group.settle(places_of(queue, 2), member)
+    before = dict(member.owned)
+    member.commit({(queue, 1): message(1)})
+    found = store.queue(APP, queue)
+    assert found is not None
+    store.purge_queue(found)
+    group.pass_beating(40, member)
+    assert member.owned == before
+    member.commit({(queue, 1): message(2)})
+    assert group.offset((queue, 1)) == message(2)
+
+
+def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
+    """A deleted queue is lost; one that is made again under its name is a new one, also for late commits."""
+    queue, stays = make(2), make(1)
+    member = group.join(queue, stays)
+    group.settle([*places_of(queue, 2), (stays, 1)], member)
+    under = dict(member.owned)
+    member.commit({(queue, 1): message(1)})
+    found = store.queue(APP, queue)
+    assert found is not None
+    store.delete_queue(found)
+    group.until(lambda: list(member.owned) == [(stays, 1)], member)
+    make_queue(store, queue, partitions=2)
+    refused(member, (queue, 1), message(2), under[queue, 1])
+    group.settle([*places_of(queue, 2), (stays, 1)], member)
+    assert member.taken[queue, 1] == NEW
+    refused(member, (queue, 1), message(2), under[queue, 1])
+    assert group.offset((queue, 1)) is None
+
+
+def test_widened(group: Group, make: Make, store: Store) -> None:
+    """New partitions of a queue are shared out like the others."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first, second)
+    before = first.owned | second.owned
+    found = store.queue(APP, queue)
+    assert found is not None
+    store.update_queue(found, QueueSpec(partitions=4))
+    group.settle(places_of(queue, 4), first, second)
+    assert before.items() <= (first.owned | second.owned).items()
+
+
+def test_patterns(group: Group, store: Store) -> None:
+    """Queues that a pattern newly matches come to its members, and queues that are named when they are there."""
+    prefix, later = fresh_name(), fresh_name()
+    old = make_queue(store, f"{prefix}-a").name
+    member = group.join(later, patterns=[f"{prefix}-*"])
+    group.settle([(old, 1)], member)
+    new = make_queue(store, f"{prefix}-b", partitions=2).name
+    make_queue(store, f"x-{prefix}-c")
+    group.settle([(old, 1), *places_of(new, 2)], member)
+    make_queue(store, later)
+    group.settle([(old, 1), *places_of(new, 2), (later, 1)], member)
+
+
+def test_narrowed(group: Group, make: Make) -> None:
+    """A member whose credential may read fewer queues is gone, and others have what it had."""
+    one, two = make(2), make(2)
+    first, second = group.join(one, two, key="first"), group.join(one, two, key="second")
+    group.settle(places_of(one, 2) + places_of(two, 2), first, second)
+    group.narrow("first", one)
+    # Within 10 s, whatever it does.
+    for _ in range(10):
+        group.pass_time(1)
+        second.obey()
+    again = group.join(one, two, key="first")
+    group.until(lambda: len(again.owned | second.owned) == 4, again, second)
+    assert {queue for queue, _ in again.owned} == {one}
+
+
+def test_forgotten_and_made_again(group: Group, make: Make) -> None:
+    """A group is forgotten when it has no members; its offsets stay, and its former members commit nothing."""
+    queue = make(1)
+    [place] = places_of(queue, 1)
+    with pytest.raises(GroupNotFound):
+        group.remove()
+    member = group.join(queue)
+    group.settle([place], member)
+    member.commit({place: message(1)})
+    with pytest.raises(GroupActive):
+        group.remove()
+    group.end_session(member)
+    group.remove()
+    assert group.offset(place) == message(1)
+    again = group.join(queue)
+    assert again.number == member.number
+    group.settle([place], again)
+    assert again.taken[place] == Taken(message(1), "lost")
+    assert again.owned[place] > member.owned[place]
+    refused(member, place, message(9), member.owned[place])
+    refused(again, place, message(9), member.owned[place])
+    assert group.offset(place) == message(1)

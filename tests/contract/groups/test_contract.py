@@ -1,0 +1,420 @@
+"""The contract of a group: who is given what when, and whose commits count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from queuey import ids
+from queuey.errors import InstanceTaken, MemberGone, NotOwner, OffsetConflict
+from tests.contract.groups.group import SESSION, Group, Member, Place, Taken, message, places_of
+
+Make = Callable[[int], str]
+NEW = Taken(None, "new")
+FORMER = (MemberGone, NotOwner)
+"""What a commit is refused with whose member has lost the partition: as a courtesy with the former."""
+
+
+def place_of(member: Member) -> Place:
+    """Any partition that a member owns."""
+    return min(member.owned)
+
+
+def refused(member: Member, place: Place, offset: str, epoch: int) -> None:
+    """Commits under an epoch that is over."""
+    with pytest.raises(FORMER):
+        member.commit({place: offset}, epochs={place: epoch})
+
+
+# Joined, take, give back
+
+
+def test_the_first_member(group: Group, make: Make) -> None:
+    """Who joins owns nothing; the first heartbeat gives everything, as new."""
+    queue = make(3)
+    member = group.join(queue)
+    assert member.number == 1
+    answer = member.beat()
+    group.settle(places_of(queue, 3), member)
+    assert member.taken == dict.fromkeys(places_of(queue, 3), NEW)
+    assert not answer.give_back
+    assert not answer.lost
+    assert [group.offset(place) for place in member.owned] == [None] * 3
+
+
+def test_a_join_without_a_heartbeat(group: Group, make: Make) -> None:
+    """Nobody waits for a member whose first heartbeat never comes."""
+    queue = make(2)
+    group.join(queue)
+    member = group.join(queue)
+    group.settle(places_of(queue, 2), member)
+
+
+def test_shared_out(group: Group, make: Make) -> None:
+    """Partitions are shared evenly, and only those move that have to."""
+    queue = make(6)
+    first, second, third = (group.join(queue) for _ in range(3))
+    group.settle(places_of(queue, 6), first)
+    before = dict(first.owned)
+    group.settle(places_of(queue, 6), first, second)
+    assert first.owned.items() <= before.items()
+    before = first.owned | second.owned
+    group.settle(places_of(queue, 6), first, second, third)
+    assert (first.owned | second.owned).items() <= before.items()
+
+
+def test_several_queues(group: Group, make: Make) -> None:
+    """Members get partitions of the queues that they ask for, and of no others."""
+    one, two, both = make(2), make(2), make(4)
+    first, second = group.join(one, both), group.join(two, both)
+    group.until(lambda: len(first.owned | second.owned) == 8, first, second)
+    assert {queue for queue, _ in first.owned} == {one, both}
+    assert {queue for queue, _ in second.owned} == {two, both}
+    assert len(first.owned) == len(second.owned) == 4
+
+
+def test_taken_when_given_back(group: Group, make: Make) -> None:
+    """A partition has its owner until that gives it back; the next one gets what the last commit recorded."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    second.beat()
+    asked = asked_for(group, first, second)
+    [place] = asked
+    for number in range(1, 4):
+        first.commit({place: message(number)}, note=b"half done")
+        assert first.beat().give_back == asked
+        assert second.beat().take == {}
+    under = first.owned[place]
+    first.beat(asked)
+    group.settle(places_of(queue, 2), first, second)
+    assert second.taken == {place: Taken(message(3), "given back", b"half done")}
+    refused(first, place, message(4), under)
+    assert group.offset(place) == message(3)
+    second.commit({place: message(5)})
+    assert group.offset(place) == message(5)
+
+
+def asked_for(group: Group, first: Member, second: Member) -> dict[Place, int]:
+    """What a member is asked to give back; it does not yet."""
+    for _ in range(100):
+        if asked := first.beat().give_back:
+            return asked
+        group.pass_time(0.2)
+        second.beat()
+    raise AssertionError(first.owned)
+
+
+def test_answers_that_are_lost(group: Group, make: Make) -> None:
+    """What a member takes, and is to give back, is said again until it has named, or given back, it."""
+    queue = make(2)
+    first = group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    before = dict(first.owned)
+    first.owned = {}
+    assert first.beat().take.keys() == before.keys()
+    assert first.owned == before
+    second = group.join(queue)
+    second.beat()
+    asked = asked_for(group, first, second)
+    # As if the answer to its join, and to all heartbeats, had been lost: nothing is given back by silence.
+    first.owned = {}
+    group.pass_beating(5, second)
+    assert second.owned == {}
+    answer = first.beat()
+    assert answer.give_back == asked
+    assert answer.take.keys() == before.keys() - asked.keys()
+    first.beat(asked)
+    group.settle(places_of(queue, 2), first, second)
+
+
+def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
+    """A partition of which its owner was never told is given back by it when another one is to have it."""
+    queue = make(2)
+    first = group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    first.owned = {}  # As if none of these answers had come.
+    second = group.join(queue)
+    group.settle(places_of(queue, 2), first, second)
+
+
+def test_late_heartbeats(group: Group, make: Make) -> None:
+    """A give-back that arrives again does not touch a later ownership; nor does a heartbeat that names less."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    former = dict(first.owned)
+    group.settle(places_of(queue, 2), first, second)
+    [moved] = second.owned
+    second.leave()
+    group.settle(places_of(queue, 2), first)
+    present = dict(first.owned)
+    assert present[moved] > former[moved]
+    third = group.join(queue)
+    third.beat()
+    first.beat({moved: former[moved]})
+    first.owned = {}
+    answer = first.beat()
+    assert first.owned | answer.give_back == present
+    third.beat()
+    assert third.owned == {}
+
+
+# Commits
+
+
+def test_commits(group: Group, make: Make) -> None:
+    """An owner's commits are recorded, and go forward; by a comparison they may go back."""
+    queue = make(2)
+    member = group.join(queue)
+    one, two = places_of(queue, 2)
+    group.settle([one, two], member)
+    member.commit({one: message(5), two: message(7)})
+    member.commit({one: message(4)})
+    assert [group.offset(one), group.offset(two)] == [message(5), message(7)]
+    member.commit({one: message(3)}, expected=message(5))
+    assert group.offset(one) == message(3)
+    with pytest.raises(OffsetConflict):
+        member.commit({one: message(9)}, expected=message(5))
+    assert group.offset(one) == message(3)
+
+
+def test_commits_of_others(group: Group, make: Make) -> None:
+    """Of a commit for several partitions those that are owned are recorded; the error names the others."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first, second)
+    (mine,), (other,) = first.owned, second.owned
+    with pytest.raises(NotOwner) as error:
+        first.commit({mine: message(1), other: message(2)}, epochs=first.owned | second.owned)
+    assert (error.value.partitions, error.value.applied) == ((other[1],), (mine[1],))
+    assert [group.offset(mine), group.offset(other)] == [message(1), None]
+    with pytest.raises(NotOwner):
+        first.commit({mine: message(3)}, epochs={mine: first.owned[mine] + 1})
+    assert group.offset(mine) == message(1)
+
+
+def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
+    """A member that has a partition again records nothing that it read when it had it before."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    former = dict(first.owned)
+    group.settle(places_of(queue, 2), first, second)
+    [moved] = second.owned
+    second.commit({moved: message(3)})
+    second.leave()
+    group.settle(places_of(queue, 2), first)
+    with pytest.raises(NotOwner):
+        first.commit({moved: message(9)}, epochs=former)
+    assert group.offset(moved) == message(3)
+    first.commit({moved: message(4)})
+    assert group.offset(moved) == message(4)
+
+
+def test_notes(group: Group, make: Make) -> None:
+    """A note stays with its partition until another one replaces or removes it, whoever owns it."""
+    queue = make(1)
+    [place] = places_of(queue, 1)
+    note: bytes | None = None
+    for change in (b"a", ..., b"b" * 1024, None, b"c"):
+        member = group.join(queue)
+        group.settle([place], member)
+        assert member.taken[place].note == note
+        if change is ...:
+            member.commit({place: message(2)})
+        else:
+            # Who has nothing to commit yet commits the id of zeros, which goes back nowhere.
+            member.commit({place: ids.to_hex(ids.FIRST)}, note=change)
+            note = change
+        member.leave()
+    assert group.offset(place) == message(2)
+
+
+# Ends
+
+
+def test_session_over(group: Group, make: Make) -> None:
+    """Who is silent for a session, and for the difference of clocks, has lost its partitions; not before."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first, second)
+    [place], under = first.owned, dict(first.owned)
+    first.commit({place: message(1)}, note=b"at 2")
+    first.beat()
+    group.pass_beating(SESSION, second)
+    assert place not in second.owned
+    first.commit({place: message(2)})
+    group.pass_beating(group.slack + 1, second)
+    group.settle(places_of(queue, 2), second)
+    assert second.taken[place] == Taken(message(2), "lost", b"at 2")
+    refused(first, place, message(9), under[place])
+    assert group.offset(place) == message(2)
+    with pytest.raises(MemberGone):
+        first.beat()
+    with pytest.raises(MemberGone):
+        first.leave()
+
+
+def test_a_commit_after_the_session(group: Group, make: Make) -> None:
+    """Work of a member whose session is over may be recorded until another one is the owner, and never afterwards."""
+    queue = make(1)
+    [place] = places_of(queue, 1)
+    member = group.join(queue)
+    group.settle([place], member)
+    group.pass_time(SESSION + group.slack + 1)
+    try:
+        member.commit({place: message(1)})
+    except MemberGone:
+        recorded = None
+    else:
+        recorded = message(1)
+    with pytest.raises(MemberGone):
+        member.beat()
+    again = group.join(queue)
+    group.settle([place], again)
+    assert again.taken[place] == Taken(recorded, "lost")
+    refused(member, place, message(9), member.owned[place])
+    assert group.offset(place) == recorded
+
+
+def test_heartbeats_renew(group: Group, make: Make) -> None:
+    """A member that sends heartbeats keeps what it has, for as long as it likes."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue, session=60)
+    group.settle(places_of(queue, 2), first, second)
+    before = [dict(first.owned), dict(second.owned)]
+    for _ in range(5):
+        group.pass_beating(20, first)
+        second.beat()
+    assert [first.owned, second.owned] == before
+
+
+def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
+    """Who does not give back within the time for it is not renewed any more; only then others have its partitions."""
+    queue = make(2)
+    first, second = group.join(queue, revoke=5), group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    second.beat()
+    asked_for(group, first, second)
+    over = None
+    for elapsed in range(60):
+        try:
+            first.beat()
+        except MemberGone:
+            over = elapsed
+            break
+        assert second.owned == {}
+        group.pass_beating(1, second)
+    assert over is not None
+    assert over >= 5
+    group.settle(places_of(queue, 2), second)
+    assert {taken.came for taken in second.taken.values()} == {"lost"}
+
+
+def test_leaving(group: Group, make: Make) -> None:
+    """What a member had that leaves is given back, at once; afterwards it is nobody."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first, second)
+    [place], under = first.owned, dict(first.owned)
+    first.commit({place: message(1)})
+    first.leave()
+    refused(first, place, message(2), under[place])
+    with pytest.raises(MemberGone):
+        first.beat()
+    group.settle(places_of(queue, 2), second)
+    assert second.taken[place] == Taken(message(1), "given back")
+
+
+def test_draining(group: Group, make: Make) -> None:
+    """A member that is leaving gives back one partition after another, and gets none again."""
+    queue = make(4)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 4), first, second)
+    first.beat(leaving=True)
+    group.until(lambda: first.beat().give_back == first.owned, second)
+    for count in (3, 4):
+        first.beat(first.epochs([place_of(first)]), leaving=True)
+        group.until(lambda: len(second.owned) == count, second)  # noqa: B023 - at once
+    assert first.beat().take == {}
+    group.settle(places_of(queue, 4), second)
+    first.leave()
+
+
+def test_another_credential(group: Group, make: Make) -> None:
+    """Who knows the id of a member, and has another credential, can do nothing with it."""
+    queue = make(1)
+    [place] = places_of(queue, 1)
+    member = group.join(queue)
+    group.settle([place], member)
+    other = member.impersonated()
+    with pytest.raises(MemberGone):
+        other.beat()
+    with pytest.raises(MemberGone):
+        other.commit({place: message(1)})
+    with pytest.raises(MemberGone):
+        other.leave()
+    assert group.offset(place) is None
+    member.commit({place: message(1)})
+
+
+# Instances
+
+
+def test_an_instance_is_replaced(group: Group, make: Make) -> None:
+    """Who joins with an instance name that has partitions gets them; nothing else moves."""
+    queue = make(4)
+    first, second = group.join(queue, instance="a"), group.join(queue, instance="b")
+    group.settle(places_of(queue, 4), first, second)
+    others, mine = dict(second.owned), dict(first.owned)
+    first.commit({place_of(first): message(1)})
+    next_one = group.join(queue, instance="a")
+    first.beat()  # It is so until its successor has shown that it has got the answer.
+    group.until(lambda: next_one.owned.keys() == mine.keys(), next_one, second)
+    assert second.owned == others
+    assert next_one.taken[min(mine)] == Taken(message(1), "lost")
+    refused(first, min(mine), message(2), mine[min(mine)])
+    with pytest.raises(MemberGone):
+        first.beat()
+
+
+@pytest.mark.parametrize("word", ["given back", "lost"])
+def test_an_instance_returns(group: Group, make: Make, word: str) -> None:
+    """An instance that is away within its grace keeps its partitions, whether it has left or was lost."""
+    queue = make(4)
+    first, second = group.join(queue, instance="a", grace=60), group.join(queue)
+    group.settle(places_of(queue, 4), first, second)
+    others, mine = dict(second.owned), dict(first.owned)
+    if word == "given back":
+        first.leave(returns=True)
+    else:
+        group.end_session(first, second)
+    group.pass_beating(30, second)
+    assert second.owned == others
+    again = group.join(queue, instance="a", grace=60)
+    group.until(lambda: again.owned.keys() == mine.keys(), again, second)
+    assert second.owned == others
+    assert {taken.came for taken in again.taken.values()} == {word}
+
+
+def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
+    """When the grace is over, others have the partitions."""
+    queue = make(4)
+    first, second = group.join(queue, instance="a", grace=60), group.join(queue)
+    group.settle(places_of(queue, 4), first, second)
+    first.leave(returns=True)
+    group.pass_beating(60 + group.slack + 1, second)
+    group.settle(places_of(queue, 4), second)
+
+
+def test_an_instance_of_somebody_else(group: Group, make: Make) -> None:
+    """A name of an instance is free for another credential when its member is gone, and not before."""
+    queue = make(1)
+    first = group.join(queue, instance="a")
+    with pytest.raises(InstanceTaken):
+        group.join(queue, instance="a", key="other")
+    first.beat()
+    group.end_session(first)
+    group.join(queue, instance="a", key="other")

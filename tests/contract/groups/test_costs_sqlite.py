@@ -1,0 +1,101 @@
+"""What groups cost on SQLite: statements and write transactions, counted where SQLite carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from queuey.messages import OffsetChange
+from queuey.service import Service
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from tests.backends import APP, UNSYNCED, Clock
+from tests.contract.groups.group import SESSION, message, places_of
+from tests.contract.groups.in_service import HandCore, ServiceGroup
+from tests.contract.samples import fresh_name, make_queue
+from tests.replacing import replace
+
+WRITES = ("BEGIN IMMEDIATE",)
+
+
+@pytest.fixture
+def statements() -> list[str]:
+    """What was carried out."""
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
+    """A store whose statements are written down."""
+    connect = connection.connect
+
+    def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
+        """Opens the file as ever."""
+        opened = connect(*arguments, **options)
+        opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
+        return opened
+
+    with replace(connection.connect, traced):
+        found = open_store(tmp_path, options=SqliteOptions(clock=Clock(), sweep_interval=None, pragmas=UNSYNCED))
+        found.create_application(APP)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def group(store: SqliteStore) -> Iterator[ServiceGroup]:
+    """A group of one process."""
+    clock = store._db.clock
+    assert isinstance(clock, Clock)
+    service = Service(store, core=HandCore(clock))
+    yield ServiceGroup([service], clock, fresh_name())
+    service.core.run(service.groups.end())
+
+
+def test_a_queue_without_members(store: SqliteStore, statements: list[str]) -> None:
+    """Commits, reads of offsets, and forgets are as many statements as they were before there were groups (O8)."""
+    queue = make_queue(store, partitions=3)
+    changes = [OffsetChange(number, (number, 0)) for number in (1, 2)]
+    for call, count in (
+        (partial(store.set_offsets, queue, "g", changes), 5 + len(changes)),
+        (partial(store.offsets, queue, "g"), 2),
+        (partial(store.groups, queue), 2),
+        (partial(store.delete_group, queue, "g"), 5),
+    ):
+        store.set_offsets(queue, "g", changes)
+        statements.clear()
+        call()
+        assert len(statements) == count, statements
+
+
+def test_a_member(store: SqliteStore, group: ServiceGroup, statements: list[str]) -> None:
+    """Each act is so many write transactions; heartbeats are one each third of a session."""
+    queue = make_queue(store, partitions=4).name
+
+    def writes(call: Callable[[], object]) -> int:
+        statements.clear()
+        call()
+        return sum(statement in WRITES for statement in statements)
+
+    first = group.join(queue)
+    group.settle(places_of(queue, 4), first)
+    others = [group.join(queue) for _ in range(3)]
+    group.settle(places_of(queue, 4), first, *others)
+    assert writes(lambda: beat(group, 3 * SESSION, first)) <= 3 * 3 + 1
+    places = list(first.owned)
+    assert writes(lambda: first.commit({places[0]: message(1)})) == 1
+    assert writes(lambda: group.join(queue)) <= 3  # with the name in the index, and its session
+    # The state, the plan, and what it had in one queue.
+    assert writes(first.leave) <= 3
+
+
+def beat(group: ServiceGroup, seconds: float, *members: Any) -> None:  # noqa: ANN401 - members
+    """Has members send heartbeats, five in each third of a session."""
+    for _ in range(round(seconds / SESSION * 15)):
+        group.pass_time(SESSION / 15)
+        for member in members:
+            member.beat()

@@ -1,0 +1,215 @@
+"""The rules of a group of the service, for what its members saw. Times are seconds of one clock."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from queuey.ids import Position
+from tests.harness.checking.rules import Limits, Rules
+
+Place = tuple[str, int]
+"""A queue and a partition."""
+End = Literal["", "given back", "left", "over", "gone", "lost", "killed"]
+"""How a stay ended: by the member's word, because its session was over or the service said that it had ended, because
+it was told that it was not the owner, or with the member."""
+OWN_WORD = frozenset({"given back", "left"})
+
+
+@dataclass
+class Stay:
+    """A partition with a member, from the answer that gave it until the member was no more at work on it.
+
+    Attributes:
+        life: Of the member: its name and how often it has joined.
+        instance: Blank: it has none.
+        offset: The one that it was told; None: none.
+        came: As it was told.
+        handled: Messages, in order, with the time at which the member had found that it may begin.
+    """
+
+    place: Place
+    life: str
+    instance: str
+    epoch: int
+    offset: Position | None
+    came: str
+    start: float
+    end: float = float("inf")
+    how: End = ""
+    handled: list[tuple[float, Position]] = field(default_factory=list)
+
+
+@dataclass
+class Commit:
+    """A commit of one partition.
+
+    Attributes:
+        outcome: ``done``, ``refused``, or ``unknown``.
+    """
+
+    place: Place
+    life: str
+    epoch: int
+    position: Position
+    asked: float
+    answered: float = float("inf")
+    outcome: Literal["done", "refused", "unknown"] = "unknown"
+
+
+@dataclass
+class GroupHistory:
+    """What all members saw.
+
+    Attributes:
+        observed: By place the offsets that somebody else saw, in order.
+        messages: By place the ids that were there in the end.
+        acknowledged: Messages by place.
+        recorded: The offsets at the end.
+    """
+
+    stays: list[Stay] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    observed: dict[Place, list[Position]] = field(default_factory=lambda: defaultdict(list))
+    messages: dict[Place, list[Position]] = field(default_factory=dict)
+    acknowledged: dict[Place, set[Position]] = field(default_factory=dict)
+    recorded: dict[Place, Position | None] = field(default_factory=dict)
+    lives: int = 0
+    calls: int = 0
+
+    def by_place(self) -> Mapping[Place, list[Stay]]:
+        """The stays of each place, by their epochs."""
+        found: dict[Place, list[Stay]] = defaultdict(list)
+        for stay in sorted(self.stays, key=lambda stay: (stay.epoch, stay.start)):
+            found[stay.place].append(stay)
+        return found
+
+    def commits_of(self, place: Place) -> list[Commit]:
+        """The commits of a place."""
+        return [commit for commit in self.commits if commit.place == place]
+
+
+Texts = Iterator[str]
+
+
+def lost(history: GroupHistory, _: Limits) -> Texts:
+    """Every message that was acknowledged is there in the end, and was handled."""
+    for place, found in history.messages.items():
+        for position in history.acknowledged.get(place, set()) - set(found):
+            yield f"{place} {position} was acknowledged and is not there"
+        handled = {position for stay in history.stays if stay.place == place for _, position in stay.handled}
+        yield from (f"{place} {position} was not handled" for position in found if position not in handled)
+    if history.acknowledged.keys() - history.messages.keys():
+        yield "nobody has read what is there in the end"
+
+
+def order(history: GroupHistory, _: Limits) -> Texts:
+    """A member handles the messages of a partition in order and without a gap, from the offset that it was told."""
+    numbers = {place: {position: n for n, position in enumerate(found)} for place, found in history.messages.items()}
+    for stay in history.stays:
+        known = numbers.get(stay.place, {})
+        before = -1 if stay.offset is None else known.get(stay.offset, -1)
+        for at, position in stay.handled:
+            number = known.get(position, -1)
+            if number != before + 1:
+                yield f"number {number} after {before} at {at:.3f}: {_told(stay)}"
+            before = number
+
+
+def alone(history: GroupHistory, _: Limits) -> Texts:
+    """A partition is with one member at a time, by the time until which each was to be at work on it (O1)."""
+    for stays in history.by_place().values():
+        by_time = sorted(stays, key=lambda stay: stay.start)
+        for one, after in pairwise(by_time):
+            replaced = one.instance and one.instance == after.instance
+            if after.start < one.end and one.life != after.life and not replaced:
+                yield f"{_told(one)} until {one.end:.3f} ({one.how}); {_told(after)}"
+
+
+def fenced(history: GroupHistory, _: Limits) -> Texts:
+    """Nobody commits under an epoch after a later one has begun (O2); an epoch has one member."""
+    for place, stays in history.by_place().items():
+        for commit in history.commits_of(place):
+            later = [stay for stay in stays if stay.epoch > commit.epoch and stay.start < commit.asked]
+            if commit.outcome == "done" and later:
+                yield f"a commit of {commit.life} under {commit.epoch} at {commit.asked:.3f}; {_told(later[0])}"
+        for one, after in pairwise(stays):
+            if one.epoch == after.epoch and one.life != after.life:
+                yield f"one epoch for two: {_told(one)}; {_told(after)}"
+
+
+def back(history: GroupHistory, _: Limits) -> Texts:
+    """Offsets never go back: who gets a partition goes on where the last commit before it was recorded (O3, O4)."""
+    for place, stays in history.by_place().items():
+        commits = history.commits_of(place)
+        for stay in stays:
+            before = [commit for commit in commits if commit.epoch < stay.epoch]
+            own = [commit for commit in commits if commit.epoch == stay.epoch and commit.asked < stay.start]
+            yield from _between(stay.offset, [*before, *own], _told(stay))
+        yield from _between(history.recorded.get(place), commits, f"the recorded offset of {place}")
+    for place, seen in history.observed.items():
+        yield from (f"{place} was seen at {one}, then at {after}" for one, after in pairwise(seen) if after < one)
+
+
+def _between(offset: Position | None, commits: Sequence[Commit], what: str) -> Texts:
+    """Offsets lie at or above each commit that was recorded, and at one that was asked for."""
+    done = max((commit.position for commit in commits if commit.outcome == "done"), default=None)
+    if done is not None and (offset is None or offset < done):
+        yield f"{done} was recorded before: {what}, offset {offset}"
+    if offset is not None and offset not in {commit.position for commit in commits if commit.outcome != "refused"}:
+        yield f"nobody committed {offset}: {what}"
+
+
+def word(history: GroupHistory, _: Limits) -> Texts:
+    """A partition is told to be given back only if its owner before said so (O4)."""
+    for stays in history.by_place().values():
+        for one, after in pairwise(stays):
+            if after.came == "given back" and one.epoch < after.epoch and one.how not in OWN_WORD:
+                # The answer that gave it to a member that has left since may have been lost.
+                left = [stay for stay in history.stays if stay.how == "left" and one.start < stay.end <= after.start]
+                if not left:
+                    yield f"{_told(one)} ended as {one.how!r} at {one.end:.3f}; {_told(after)} as given back"
+
+
+def _told(stay: Stay) -> str:
+    return f"{stay.life} had {stay.place} under {stay.epoch} from {stay.start:.3f}"
+
+
+GROUPS: Rules = {
+    "lost": (lost, "messages"),
+    "order": (order, "handled"),
+    "alone": (alone, "stays"),
+    "fenced": (fenced, "commits"),
+    "back": (back, "commits"),
+    "word": (word, "given back"),
+}
+
+
+def count(history: GroupHistory) -> dict[str, int]:
+    """Counts what happened.
+
+    * ``lives``: times that somebody joined; ``stays``: of a partition with a member, by how they began and ended.
+    * ``again``: messages that were handled several times; ``refused``: commits of partitions that were another's.
+    """
+    handled = Counter((stay.place, position) for stay in history.stays for _, position in stay.handled)
+    outcomes = Counter(commit.outcome for commit in history.commits)
+    came = Counter(stay.came for stay in history.stays)
+    ends = Counter(f"ended: {stay.how}" for stay in history.stays if stay.how)
+    return {
+        "calls": history.calls,
+        "acknowledged": sum(map(len, history.acknowledged.values())),
+        "messages": sum(map(len, history.messages.values())),
+        "handled": handled.total(),
+        "again": sum(times > 1 for times in handled.values()),
+        "lives": history.lives,
+        "stays": len(history.stays),
+        "given back": came["given back"],
+        "taken as lost": came["lost"],
+        **ends,
+        "commits": len(history.commits),
+        "refused": outcomes["refused"],
+        "in doubt": outcomes["unknown"],
+    }

@@ -1,0 +1,271 @@
+"""A member over HTTP, which joins, reads, commits and leaves as ``docs/architecture-groups.md`` tells it to."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queuey import ids
+from queuey.ids import Position
+from tests.faults.groups.checking import Commit, End, GroupHistory, Place, Stay
+from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
+from tests.harness.history import now
+
+TIMEOUT = 1.2
+"""Seconds for an answer, beyond those that it may wait: then another web process is asked."""
+PAGE = 10
+NOT_THERE = frozenset({400, 404, 405})
+"""Statuses of a web process that knows no groups."""
+
+
+class Ended(Exception):
+    """This life of the member is over."""
+
+
+@dataclass(eq=False)
+class Member:
+    """One member with a connection to each web process; asks one at a time.
+
+    Args:
+        name: Its name in the history.
+        webs: The web processes.
+        account: On whose behalf.
+        group: Its group.
+        queues: What it joins for.
+        history: Where it records what it saw; several members share it.
+        lock: Guards the history.
+        calm: Tells whether the faults are over: then it lives on and commits all.
+        rng: Decides what it does.
+        session: Seconds of its sessions.
+        instance: Its name as a static member.
+    """
+
+    name: str
+    webs: Sequence[Web]
+    account: Account
+    group: str
+    queues: Sequence[str]
+    history: GroupHistory
+    lock: threading.Lock
+    calm: Callable[[], bool]
+    rng: random.Random
+    session: float = 4.0
+    instance: str = ""
+
+    def __post_init__(self) -> None:
+        self._lines = [Line(web, self.account) for web in self.webs]
+        self._lives = 0
+        self._id = ""
+        self._over = 0.0
+        self._wait = 0.0
+        self._stays: dict[Place, Stay] = {}
+        self._cursors: dict[Place, Position | None] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Is the thread: lives one life after another."""
+        while not stop.is_set():
+            try:
+                self._live(stop)
+            except Ended:
+                stop.wait(self.rng.uniform(0.0, 0.5))
+        if self._stays:
+            self._leave()
+        for line in self._lines:
+            line.close()
+
+    def _live(self, stop: threading.Event) -> None:
+        self._join(stop)
+        ends = now() + (1e9 if self.calm() else self.rng.uniform(4.0, 20.0))
+        while not stop.is_set():
+            if now() > ends and not self.calm():
+                self._end(stop)
+                return
+            answer = self._beat()
+            if asked := _epochs(answer["give_back"]):
+                # One heartbeat says that it is given back; what follows asks for what comes instead.
+                self._give_back(asked)
+                continue
+            for stay in list(self._stays.values()):
+                self._work(stay, stop)
+
+    def _end(self, stop: threading.Event) -> None:
+        """Ends a life: it leaves, is killed, or stands still for longer than its session."""
+        mood = self.rng.random()
+        if mood < 0.4:
+            self._leave()
+        elif mood < 0.7:
+            self._drop("killed")
+        else:
+            stop.wait(self.session * self.rng.uniform(0.5, 2.0))
+            for stay in list(self._stays.values()):
+                self._work(stay, stop)
+            self._beat()
+            self._drop("killed")
+
+    # Requests
+
+    def _ask(self, method: str, path: str, body: object = None, *, wait: float = 0.0) -> tuple[float, Answer | None]:
+        """Asks any web process that listens; returns when, and the answer or None."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/problem+json"}
+        for line in self.rng.sample(self._lines, len(self._lines)):
+            asked = now()
+            with self.lock:
+                self.history.calls += 1
+            try:
+                return asked, line.ask(method, path, body=data, headers=headers, timeout=wait + TIMEOUT)
+            except NotSent:
+                continue
+            except Unanswered:
+                return asked, None
+        return now(), None
+
+    def _join(self, stop: threading.Event) -> None:
+        body = {"queues": list(self.queues), "session": self.session, "revoke": 2 * self.session}
+        body |= {"instance": self.instance, "grace": 2 * self.session} if self.instance else {}
+        while True:
+            asked, answer = self._ask("POST", f"/_groups/{self.group}/members", body)
+            if answer is not None and answer.status == 201:
+                break
+            assert answer is None or answer.status in {400, 404, 405, 409, 429, 503}, answer
+            if stop.wait(0.3):
+                raise Ended
+        self._lives += 1
+        with self.lock:
+            self.history.lives += 1
+        self._id = answer.content["member"]
+        self._over = asked + answer.content["session"]
+        self._wait = answer.content["wait"]
+
+    def _beat(self, given_back: Sequence[Stay] = ()) -> dict[str, Any]:
+        """Sends heartbeats until one is answered, and does what it says; the session may be over by then."""
+        while True:
+            self._check()
+            wait = 0.0 if given_back else self.rng.choice((0.0, 0.2, min(1.0, self._wait)))
+            body = {"owned": self._named(self._stays.values()), "given_back": self._named(given_back), "wait": wait}
+            asked, answer = self._ask("POST", f"/_groups/{self.group}/members/{self._id}", body, wait=wait)
+            if answer is not None and answer.status == 200:
+                break
+            if answer is not None and answer.content.get("code") == "MemberGone":
+                self._drop("gone")
+                raise Ended
+            assert answer is None or answer.status in {503, *NOT_THERE}, answer
+            threading.Event().wait(0.1)
+        # An answer after the end of the former session counts as none.
+        self._check()
+        content = answer.content
+        self._over, self._wait = max(self._over, asked + content["session"]), content["wait"]
+        for queue, numbers in content.get("lost", {}).items():
+            for number in numbers:
+                self._stop((queue, int(number)), "lost")
+        for queue, taken in content.get("take", {}).items():
+            for number, each in taken.items():
+                self._begin((queue, int(number)), each)
+        return content
+
+    def _named(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - some of them
+        found: dict[str, dict[str, int]] = {}
+        for stay in stays:
+            queue, number = stay.place
+            found.setdefault(queue, {})[str(number)] = stay.epoch
+        return found
+
+    def _check(self) -> None:
+        """Finds out whether the session is over."""
+        if now() >= self._over:
+            self._drop("over")
+            raise Ended
+
+    # Partitions
+
+    def _begin(self, place: Place, taken: dict[str, Any]) -> None:
+        offset = None if taken["offset"] is None else ids.parse_position(taken["offset"])
+        life = f"{self.name}.{self._lives}"
+        self._stop(place, "lost")
+        stay = Stay(place, life, self.instance, taken["epoch"], offset, taken["from"], now())
+        self._stays[place], self._cursors[place] = stay, offset
+        with self.lock:
+            self.history.stays.append(stay)
+
+    def _stop(self, place: Place, how: End) -> None:
+        """Is at work on a partition no more; since its session ended, if that was before."""
+        if stay := self._stays.pop(place, None):
+            stay.end, stay.how = min(now(), self._over), how
+
+    def _drop(self, how: End) -> None:
+        for place in list(self._stays):
+            self._stop(place, how)
+
+    def _give_back(self, asked: dict[Place, int]) -> None:
+        stays = [stay for place, epoch in asked.items() if (stay := self._stays.get(place)) and stay.epoch == epoch]
+        for stay in stays:
+            self._commit(stay)
+            self._stop(stay.place, "given back")
+        # What it was asked for and does not have, it gives back as well.
+        others = [
+            Stay(place, "", "", epoch, None, "", 0.0) for place, epoch in asked.items() if place not in self._stays
+        ]
+        self._beat(others)
+
+    def _leave(self) -> None:
+        for stay in list(self._stays.values()):
+            self._commit(stay)
+        self._drop("left")
+        returns = "?return=true" if self.instance and self.rng.random() < 0.5 else ""
+        while now() < self._over:
+            _, answer = self._ask("DELETE", f"/_groups/{self.group}/members/{self._id}{returns}")
+            if answer is not None and (answer.status < 300 or answer.content.get("code") == "MemberGone"):
+                return
+            threading.Event().wait(0.1)
+
+    def _work(self, stay: Stay, stop: threading.Event) -> None:
+        """Reads a page, handles it message by message, and commits."""
+        queue, number = stay.place
+        cursor = self._cursors[stay.place]
+        since = "" if cursor is None else f"&since={number}:{ids.to_hex(ids.following(cursor))}"
+        _, answer = self._ask("GET", f"/{queue}?partitions={number}&limit={PAGE}{since}")
+        if answer is None or answer.status != 200:
+            return
+        for message in answer.content["messages"]:
+            if now() >= self._over or self._stays.get(stay.place) is not stay:
+                return
+            position = ids.parse_position(message["message_id"])
+            stay.handled.append((now(), position))
+            self._cursors[stay.place] = position
+        if answer.content["messages"]:
+            if not self.calm() and self.rng.random() < 0.03:
+                stop.wait(self.session * self.rng.uniform(0.3, 2.0))
+            if self.calm() or self.rng.random() < 0.7:
+                self._commit(stay)
+        elif stay.handled:
+            self._commit(stay)
+
+    def _commit(self, stay: Stay) -> None:
+        """Commits what was handled, also if it may be too late for that."""
+        cursor = self._cursors[stay.place]
+        if cursor is None or cursor == stay.offset:
+            return
+        queue, number = stay.place
+        commit = Commit(stay.place, stay.life, stay.epoch, cursor, now())
+        with self.lock:
+            self.history.commits.append(commit)
+        one = {"epoch": stay.epoch, "offset": ids.to_hex(cursor)}
+        body = {"member": self._id, "commits": {str(number): one}}
+        _, answer = self._ask("PUT", f"/{queue}/offsets/{self.group}", body)
+        commit.answered = now()
+        if answer is None:
+            return
+        if answer.status == 200:
+            commit.outcome = "done"
+        elif answer.content.get("code") in {"NotOwner", "MemberGone"} or answer.status in NOT_THERE:
+            commit.outcome = "refused"
+        else:
+            assert answer.status == 503, answer
+
+
+def _epochs(partitions: dict[str, dict[str, Any]]) -> dict[Place, int]:
+    return {(queue, int(number)): each["epoch"] for queue, some in partitions.items() for number, each in some.items()}

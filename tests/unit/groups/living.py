@@ -1,0 +1,95 @@
+"""A group that is driven by its pure functions alone: its state, its sessions, and its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from queuey.access import Caller, Grant
+from queuey.groups.drafts import GroupDraft
+from queuey.groups.rows import changed_rows, read_state
+from queuey.groups.state import Credential, GroupState, JoinRequest, StoredGroup
+from queuey.messages import Queue
+
+SLACK = 2000
+NOW = 1_796_000_000_000
+OWNER = Credential(b"owner", Caller(frozenset({"app:shop"})))
+
+
+def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
+    """Returns a queue; by default its uid follows from its name."""
+    uid = uid or int.from_bytes(sha256(name.encode()).digest()[:7])
+    return Queue(application="shop", name=name, uid=uid, qid=uid, partitions=partitions)
+
+
+def limited(*patterns: str) -> Credential:
+    """Returns a key for some queues."""
+    grant = Grant("shop", frozenset({"read", "claim"}), patterns)
+    return Credential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
+
+
+class LivingGroup:
+    """A group.
+
+    Attributes:
+        state: As it is stored.
+        now: The clock.
+        seen: When members were seen.
+        queues: Those that there are.
+        rights: Of credentials.
+    """
+
+    def __init__(self, *queues: Queue) -> None:
+        self.state = GroupState()
+        self.now = NOW
+        self.seen: dict[int, int] = {}
+        self.queues: Sequence[Queue] = queues
+        self.rights: Callable[[Credential], Credential | None] = lambda credential: credential
+        self.ended: list[int] = []
+
+    def join(
+        self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
+    ) -> int:
+        """Joins; returns the number of the member."""
+        request = JoinRequest((), patterns, credential, instance, grace=grace)
+        return self.change(lambda draft: draft.join(request, b"digest").number)
+
+    def enter(
+        self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
+    ) -> int:
+        """Joins with a first heartbeat, and plans when that is due."""
+        number = self.join(patterns, credential, instance, grace)
+        self.change(lambda draft: draft.be_present(number))
+        self.rest()
+        return number
+
+    def rest(self) -> None:
+        """Waits until a plan is due, and makes it; all members are seen."""
+        if self.state.head.due is not None:
+            self.now = max(self.now, self.state.head.due)
+            self.seen = dict.fromkeys(self.state.members, self.now)
+            self.change(lambda draft: draft.plan(self.queues, self.rights))
+
+    def change(self, act: Callable[[GroupDraft], object]) -> int:
+        """Changes the state, as it would be stored and read again."""
+        draft = self.draft()
+        made = act(draft)
+        change = draft.change()
+        if change is not None:
+            rows = {(row.kind, row.key): row for row in changed_rows(GroupState(), self.state)}
+            rows |= {(row.kind, row.key): row for row in change.rows}
+            after = read_state(StoredGroup(change.head, tuple(rows.values())))
+            assert after == draft.state
+            self.state = after
+        return made if isinstance(made, int) else 0
+
+    def draft(self) -> GroupDraft:
+        return GroupDraft(self.state, self.now, SLACK, self.seen)
+
+    def targets(self) -> dict[tuple[str, int], int]:
+        """Returns the members of the plan."""
+        return {
+            (planned.name, partition): target.member
+            for planned in self.state.plan.values()
+            for partition, target in planned.targets.items()
+        }

@@ -1,0 +1,246 @@
+"""Members that join, are present, leave, return, and are lost; and when plans are made."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
+from queuey.groups import state as bounds
+from queuey.groups.state import JoinRequest, MemberState
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
+
+
+def states(group: LivingGroup) -> dict[int, MemberState]:
+    return {number: member.state for number, member in group.state.members.items()}
+
+
+def test_a_new_member_has_no_targets() -> None:
+    """Its first heartbeat gives it some; nobody waits for one whose answer was lost."""
+    group = LivingGroup(queue("orders"))
+    lost = group.join()
+    assert group.change(lambda draft: draft.plan(group.queues, group.rights)) == 0
+    assert group.targets() == {}
+    assert set(group.targets().values()) == set()
+    present = group.enter()
+    assert set(group.targets().values()) == {present}
+    group.now += 10_000 + SLACK + 1
+    group.seen = {present: group.now}
+    group.change(lambda draft: draft.end_sessions())
+    assert states(group) == {present: "present"}
+    assert group.state.head.due is None, "nothing of it was planned"
+    assert lost < present
+
+
+def test_numbers_count_up_and_epochs_too() -> None:
+    """A first epoch is 2 S ahead, above all of a group that was removed; later ones are by the clock."""
+    group = LivingGroup(queue("orders"))
+    first = group.enter()
+    assert group.state.head.born == group.state.head.epoch == NOW + 2 * SLACK
+    assert group.enter() == first + 1
+    assert group.state.head.epoch == NOW + 2 * SLACK + 1
+    group.now += 60_000
+    group.seen = dict.fromkeys(group.state.members, group.now)
+    group.change(lambda draft: draft.leave(first))
+    group.rest()
+    assert group.state.head.epoch == group.now
+    assert group.state.head.born == NOW + 2 * SLACK
+    assert group.enter() == first + 2
+
+
+def test_a_session_is_over_when_every_clock_says_so() -> None:
+    """S after its end; seen, joined and a move of the group count."""
+    group = LivingGroup(queue("orders"))
+    one = group.enter()
+    group.seen = {one: NOW + 500}
+    for late, over in ((0, False), (1, True)):
+        group.now = NOW + 500 + 10_000 + SLACK + late
+        assert [member.number for member in group.draft().end_sessions()] == [one] * over
+    group.seen = {}
+    group.now = NOW + 10_000 + SLACK + 1
+    assert group.draft().end_sessions() != []
+    group.state = replace(group.state, head=replace(group.state.head, moved=group.now))
+    assert group.draft().end_sessions() == []
+    group.now += 10_000 // 3 + 10_000 + SLACK + 1
+    assert group.draft().end_sessions() != []
+
+
+def test_who_leaves_is_gone() -> None:
+    """With a plan for the rest."""
+    group = LivingGroup(queue("orders"))
+    one, two = group.enter(), group.enter()
+    group.change(lambda draft: draft.leave(one, returns=True))
+    group.rest()
+    assert states(group) == {two: "present"}
+    assert set(group.targets().values()) == {two}
+
+
+def test_a_member_that_drains_loses_its_targets_and_stays() -> None:
+    """A heartbeat that comes late does not take that back."""
+    group = LivingGroup(queue("orders"))
+    one, two = group.enter(), group.enter()
+    group.change(lambda draft: draft.drain(one))
+    group.change(lambda draft: draft.be_present(one))
+    group.rest()
+    assert states(group) == {one: "leaving", two: "present"}
+    assert set(group.targets().values()) == {two}
+
+
+def test_an_instance_that_returns_has_what_it_had() -> None:
+    """In an epoch of its own, at once, and nobody else's targets move; the others got nothing of it meanwhile."""
+    group = LivingGroup(queue("orders", 6))
+    one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
+    before = group.targets()
+    group.change(lambda draft: draft.leave(one, returns=True))
+    three = group.enter()
+    assert states(group) == {one: "absent", two: "present", three: "present"}
+    assert {place for place, member in group.targets().items() if member == one} == {
+        place for place, member in before.items() if member == one
+    }
+    epoch, planned = group.state.head.epoch, group.targets()
+    again = group.join(instance="a", grace=60_000)
+    group.change(lambda draft: draft.be_present(again))
+    assert group.state.head.due is None
+    assert group.state.head.epoch > epoch
+    assert states(group) == {two: "present", three: "present", again: "present"}
+    assert group.targets() == {place: again if member == one else member for place, member in planned.items()}
+
+
+def test_an_instance_takes_the_place_of_a_living_one() -> None:
+    """It has its targets; of another instance, and of a member that drains, it has none."""
+    group = LivingGroup(queue("orders"))
+    one = group.enter(instance="a")
+    two = group.join(instance="a")
+    assert states(group) == {one: "present", two: "new"}
+    group.change(lambda draft: draft.be_present(two))
+    assert states(group) == {two: "present"}
+    assert set(group.targets().values()) == {two}
+    group.change(lambda draft: draft.drain(two))
+    three = group.join(instance="a")
+    group.change(lambda draft: draft.be_present(three))
+    assert group.state.head.due is not None
+    group.rest()
+    assert set(group.targets().values()) == {three}
+
+
+def test_an_instance_with_other_wishes_or_rights() -> None:
+    """It keeps what it asks for; with other rights it has only what a plan gives."""
+    group = LivingGroup(queue("orders"), queue("reports"))
+    group.enter(instance="a")
+    two = group.join(("orders",), instance="a")
+    group.change(lambda draft: draft.be_present(two))
+    assert set(group.targets()) == {("orders", number) for number in range(1, 5)}
+    assert group.state.head.due is not None
+    narrowed = OWNER.__class__(OWNER.id, limited("reports").caller)
+    three = group.join(credential=narrowed, instance="a")
+    group.change(lambda draft: draft.be_present(three))
+    assert three not in group.targets().values()
+    group.rest()
+    assert set(group.targets()) == {("reports", number) for number in range(1, 5)}
+
+
+def test_an_instance_belongs_to_its_credential() -> None:
+    """Until the member is gone, its grace included."""
+    group = LivingGroup(queue("orders"))
+    one = group.enter(instance="a", grace=5_000)
+    with pytest.raises(InstanceTaken, match="'a'"):
+        group.join(credential=limited("*"), instance="a")
+    group.change(lambda draft: draft.leave(one, returns=True))
+    group.now += 5_000 + SLACK
+    with pytest.raises(InstanceTaken):
+        group.join(credential=limited("*"), instance="a")
+    group.now += 1
+    assert group.join(credential=limited("*"), instance="a") == one + 1
+    assert group.state.head.due is not None
+
+
+def test_a_session_that_is_over_begins_the_grace_of_an_instance() -> None:
+    """Its targets stay meanwhile, and go then."""
+    group = LivingGroup(queue("orders"))
+    one, two = group.enter(instance="a", grace=5_000), group.enter()
+    before = group.targets()
+    group.now += 10_000 + SLACK + 1
+    group.seen = {two: group.now}
+    group.change(lambda draft: draft.end_sessions())
+    assert states(group) == {one: "absent", two: "present"}
+    group.rest()
+    assert group.targets() == before
+    group.now += 5_000 + SLACK + 1
+    group.seen = {two: group.now}
+    group.change(lambda draft: draft.end_sessions())
+    group.rest()
+    assert set(group.targets().values()) == {two}
+
+
+def test_plans_rest() -> None:
+    """The longer, the more there were; after 10 s without any, not at all. What comes meanwhile shares the next."""
+    group = LivingGroup(queue("orders"))
+    rests = []
+    group.enter()
+    for _ in range(7):
+        begun = group.now
+        group.enter()
+        rests.append(group.now - begun)
+    assert rests == [200, 400, 800, 1600, 3200, 3200, 3200]
+    group.now += 10_000 + 2 * SLACK
+    assert group.change(lambda draft: draft.ask_for_plan()) == 0
+    assert group.state.head.due == group.now
+    due = group.state.head.due
+    group.now += 50
+    group.change(lambda draft: draft.ask_for_plan())
+    assert group.state.head.due == due
+    assert group.draft().is_plan_due()
+
+
+def test_bounds_of_a_group() -> None:
+    """Members, joins within an hour, subscriptions and their bytes: refused with a reason, and nothing is changed."""
+    group = LivingGroup(queue("orders"))
+    draft = group.draft()
+    for _ in range(bounds.MAX_MEMBERS):
+        draft.join(JoinRequest((), ("*",), OWNER), b"")
+    with pytest.raises(TooManyMembers, match="1,000 members"):
+        draft.join(JoinRequest((), ("*",), OWNER), b"")
+    for number in range(bounds.MAX_MEMBERS, 5_000):
+        draft.remove(number)
+        draft.join(JoinRequest((), ("*",), OWNER), b"")
+    draft.remove(5_000)
+    with pytest.raises(TooManyMembers, match="5,000 joins"):
+        draft.join(JoinRequest((), ("*",), OWNER), b"")
+    group.change(lambda _: None)
+    draft = group.draft()
+    for number in range(bounds.MAX_SUBSCRIPTIONS):
+        draft.join(JoinRequest((f"q{number}",), (), OWNER), b"")
+        draft.join(JoinRequest((f"q{number}",), (), OWNER), b"")
+    with pytest.raises(InvalidRequest, match="64 subscriptions"):
+        draft.join(JoinRequest(("another",), (), OWNER), b"")
+    with pytest.raises(InvalidRequest, match="16,384 at most"):
+        draft.join(JoinRequest(tuple(f"q{number:05}" for number in range(4_000)), (), OWNER), b"")
+    assert len(draft.state.members) == 2 * bounds.MAX_SUBSCRIPTIONS
+    assert len(draft.state.subscriptions) == bounds.MAX_SUBSCRIPTIONS
+
+
+def test_slots_are_used_again() -> None:
+    """Members that come and go leave no rows."""
+    group = LivingGroup(queue("orders"))
+    for number in range(1, 6):
+        group.enter((f"orders-{number}",))
+        group.change(lambda draft, number=number: draft.leave(number))  # type: ignore[misc]
+    group.enter()
+    (member,) = group.state.members.values()
+    assert (member.slot, member.subscription) == (0, 0)
+    assert len(group.state.subscriptions) == 1
+
+
+def test_nothing_that_changes_is_nothing_to_write() -> None:
+    """Of members that nobody knows, and of a group that there is not."""
+    group = LivingGroup(queue("orders"))
+    draft = group.draft()
+    draft.leave(7)
+    draft.drain(7)
+    draft.be_present(7)
+    assert draft.end_sessions() == []
+    assert draft.change() is None
+    group.enter()
+    draft = group.draft()
+    draft.be_present(1)
+    assert draft.change() is None

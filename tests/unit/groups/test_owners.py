@@ -1,0 +1,92 @@
+"""Who becomes owner of a partition, and who stops being that."""
+
+from __future__ import annotations
+
+from queuey.groups.owners import HandOver, hand_over
+from queuey.groups.state import GroupState, Head, Member, MemberState, PlannedQueue, Target
+from queuey.messages import OwnedOffset
+
+UID = 7
+
+
+def group(targets: dict[int, int], *, epoch: int = 20, born: int = 10, **members: MemberState) -> GroupState:
+    """Returns a group with members, by ``m`` and number, and targets by partition."""
+    made = {
+        int(name[1:]): Member(0, int(name[1:]), b"", 0, "", 10_000, 30_000, 0, 1, state)
+        for name, state in members.items()
+    }
+    plan = {
+        UID: PlannedQueue(UID, "orders", {partition: Target(member, epoch) for partition, member in targets.items()})
+    }
+    return GroupState(Head(epoch=epoch, born=born), made, {}, plan)
+
+
+def owned(owner: int, epoch: int, came: str = "new") -> dict[int, OwnedOffset]:
+    return {1: OwnedOffset(1, (5, 5), 1.0, owner, epoch, came)}  # type: ignore[arg-type]
+
+
+def changes(made: HandOver) -> list[tuple[int, int, str]]:
+    """Returns owner, epoch and origin of the rows that change."""
+    return [(row.owner, row.epoch, row.came) for row in made.owners]
+
+
+def test_a_free_partition_goes_to_its_target() -> None:
+    """Whether it has a row or not; nothing but owner, epoch and origin changes."""
+    state = group({1: 3, 2: 3}, m3="present")
+    rows = {1: OwnedOffset(1, (5, 5), 1.0)}
+    made = hand_over(state, UID, rows, {})
+    assert made == HandOver((OwnedOffset(1, (5, 5), 1.0, 3, 20), OwnedOffset(2, owner=3, epoch=20)), needs_plan=False)
+    assert hand_over(state, UID, {row.partition: row for row in made.owners}, {}) == HandOver((), needs_plan=False)
+
+
+def test_only_present_members_take() -> None:
+    """No member that is new, leaving, away or gone, and nobody without a plan."""
+    states: tuple[MemberState, ...] = ("new", "leaving", "absent")
+    for state in states:
+        assert hand_over(group({1: 3}, m3=state), UID, {}, {}) == HandOver((), needs_plan=False)
+    assert hand_over(group({1: 3}), UID, {}, {}).owners == ()
+    assert hand_over(GroupState(), UID, owned(0, 5), {}).owners == ()
+
+
+def test_the_living_keep_what_they_have() -> None:
+    """Until they give it back themselves, under the epoch of their ownership."""
+    state = group({1: 3}, m2="present", m3="present")
+    assert changes(hand_over(state, UID, owned(2, 15), {})) == []
+    assert changes(hand_over(state, UID, owned(2, 15), {1: (2, 14)})) == []
+    assert changes(hand_over(state, UID, owned(2, 15), {1: (3, 15)})) == []
+    assert changes(hand_over(state, UID, owned(2, 15), {1: (2, 15)})) == [(3, 20, "given back")]
+    leaving = group({1: 3}, m2="leaving", m3="present")
+    assert changes(hand_over(leaving, UID, owned(2, 15), {})) == []
+
+
+def test_what_the_lost_had_is_told_lost() -> None:
+    """Of members that are gone, away, or of a group of the same name that was removed."""
+    for others in ({}, {"m2": "absent"}, {"m2": "new"}):
+        state = group({1: 3}, m3="present", **others)  # type: ignore[arg-type]
+        assert changes(hand_over(state, UID, owned(2, 15, "given back"), {})) == [(3, 20, "lost")]
+    state = group({1: 3}, m2="present", m3="present")
+    assert changes(hand_over(state, UID, owned(2, 9), {})) == [(3, 20, "lost")]
+    assert changes(hand_over(group({}, epoch=0, m2="present"), UID, owned(2, 9), {})) == [(0, 9, "lost")]
+
+
+def test_it_waits_for_its_next_owner_as_it_was_left() -> None:
+    """Without a target it has no owner, and the next one learns how it came."""
+    nobody = group({}, m2="present", m3="present")
+    (row,) = hand_over(nobody, UID, owned(2, 15), {1: (2, 15)}).owners
+    assert (row.owner, row.epoch, row.came) == (0, 15, "given back")
+    later = group({1: 3}, epoch=21, m3="present")
+    assert changes(hand_over(later, UID, {1: row}, {})) == [(3, 21, "given back")]
+    assert changes(hand_over(group({}), UID, owned(2, 15), {})) == [(0, 15, "lost")]
+
+
+def test_a_partition_moves_once_in_an_epoch() -> None:
+    """Two ownerships of one epoch could not be told apart; a new plan is due instead."""
+    state = group({1: 3}, m2="present", m3="present")
+    made = hand_over(state, UID, owned(2, 20), {1: (2, 20)})
+    assert made.needs_plan
+    assert changes(made) == [(0, 20, "given back")]
+
+
+def test_an_owner_of_a_later_plan_is_none_that_is_gone() -> None:
+    """The state is older than the row: who has joined since is no lost member."""
+    assert hand_over(group({1: 3}, m3="present"), UID, owned(9, 21), {}) == HandOver((), needs_plan=False)

@@ -1,0 +1,172 @@
+"""Plans: even, with the fewest moves, the same in any order, within bounds, and by what members may read."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from queuey.groups.drafts import GroupDraft
+from queuey.groups.planning import planned
+from queuey.groups.rows import changed_rows, read_state
+from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN, Credential, GroupState, JoinRequest, StoredGroup
+from queuey.messages import Principal, Queue
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
+
+QUEUES = tuple(queue(name, partitions) for name, partitions in (("a", 5), ("ab", 3), ("b", 1), ("c.dead", 2)))
+wishes = st.sampled_from((("*",), ("a*",), ("b",), ("*.dead", "a")))
+acts = st.lists(st.tuples(st.sampled_from(("enter", "leave", "away", "drain")), wishes, st.integers(0, 5)), max_size=12)
+
+
+@given(acts, st.randoms(use_true_random=False))
+def test_plans_are_even_and_move_the_fewest(
+    history: list[tuple[str, tuple[str, ...], int]], order: random.Random
+) -> None:
+    """Whatever comes and goes. Every process comes to the same plan, and a plan without a cause moves nothing."""
+    group = LivingGroup(*QUEUES)
+    for act, patterns, which in history:
+        there = sorted(group.state.members)
+        number = there[which % len(there)] if there else 0
+        if act == "enter":
+            group.enter(patterns, instance=f"i{which}", grace=50_000)
+            continue
+        if act == "drain":
+            group.change(lambda draft, number=number: draft.drain(number))  # type: ignore[misc]
+        else:
+            back = act == "away"
+            group.change(lambda draft, number=number, back=back: draft.leave(number, returns=back))  # type: ignore[misc]
+        group.rest()
+        state = group.state
+        shuffled = [dict(order.sample(list(part.items()), len(part))) for part in (state.members, state.subscriptions)]
+        other = GroupState(state.head, *shuffled, state.plan)  # type: ignore[arg-type,call-arg]
+        assert planned(other, order.sample(QUEUES, len(QUEUES))) == planned(state, QUEUES)
+        assert planned(state, QUEUES).queues == state.plan
+        members = state.members
+        for (name, _), member in group.targets().items():
+            assert members[member].state in {"present", "absent"}
+            assert state.subscriptions[members[member].subscription].matcher()(name)
+        readers = {
+            each.name
+            for each in QUEUES
+            for member in members.values()
+            if member.state == "present" and state.subscriptions[member.subscription].matcher()(each.name)
+        }
+        assert {place for place in group.targets() if place[0] in readers} == {
+            (each.name, partition)
+            for each in QUEUES
+            if each.name in readers
+            for partition in range(1, each.partitions + 1)
+        }
+
+
+def test_a_join_moves_its_share_alone() -> None:
+    """Of 12 partitions the third member gets 4, two from each; the epochs of all others stay."""
+    group = LivingGroup(queue("orders", 12))
+    one, two = group.enter(), group.enter()
+    before = group.state.plan
+    three = group.enter()
+    assert Counter(group.targets().values()) == {one: 4, two: 4, three: 4}
+    (was,), (now,) = before.values(), group.state.plan.values()
+    moved = {partition for partition, target in now.targets.items() if target != was.targets[partition]}
+    assert moved == {partition for partition, target in now.targets.items() if target.member == three}
+    assert {now.targets[partition].epoch for partition in moved} == {group.state.head.epoch}
+
+
+def test_rights_decide() -> None:
+    """A queue needs both read and claim; one that nobody may read has no targets and is counted."""
+    closed = replace(queue("orders-x", 3), principals=(Principal("app:other", read=True, delete=True),))
+    group = LivingGroup(queue("orders", 2), closed, queue("reports", 2))
+    one = group.enter(credential=limited("orders*"))
+    assert group.targets() == {("orders", 1): one, ("orders", 2): one}
+    draft = group.draft()
+    draft.plan(group.queues, group.rights)
+    assert draft.unassigned == 5
+    two = group.enter(credential=limited("reports"))
+    assert Counter(group.targets().values()) == {one: 2, two: 2}
+
+
+def test_a_member_whose_rights_have_changed_is_removed() -> None:
+    """One that is narrowed, and one that is revoked, with the plan that finds it; the others keep what they have."""
+    group = LivingGroup(queue("orders", 2), queue("reports", 2))
+    both = limited("orders", "reports")
+    one, two = group.enter(credential=both), group.enter()
+    for now in (Credential(both.id, limited("orders").caller), None):
+        group.rights = lambda credential, now=now: now if credential == both else credential  # type: ignore[misc]
+        group.change(lambda draft: draft.ask_for_plan())
+        group.rest()
+        assert set(group.targets().values()) == {two}
+        group.rights = lambda credential: credential
+        assert one not in group.state.members
+        one = group.enter(credential=both)
+
+
+def test_queues_that_come_go_and_grow() -> None:
+    """A queue that was deleted and made again is another one; a widened one has targets for what is new."""
+    group = LivingGroup(queue("orders", 2))
+    one = group.enter()
+    group.queues = [queue("orders", 3)]
+    group.change(lambda draft: draft.ask_for_plan())
+    group.rest()
+    assert group.targets() == {("orders", partition): one for partition in (1, 2, 3)}
+    group.queues = [queue("orders", 1, uid=99)]
+    group.change(lambda draft: draft.ask_for_plan())
+    group.rest()
+    assert set(group.state.plan) == {99}
+
+
+def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
+    """Also where nobody else reads the queue; a key that was narrowed meanwhile has none."""
+    group = LivingGroup(queue("orders", 2), queue("reports", 2))
+    key = limited("orders")
+    one = group.enter(credential=key, instance="a", grace=60_000)
+    two = group.enter(("reports",))
+    group.change(lambda draft: draft.leave(one, returns=True))
+    group.change(lambda draft: draft.ask_for_plan())
+    group.rest()
+    assert Counter(group.targets().values()) == {one: 2, two: 2}
+    group.rights = lambda credential: None if credential == key else credential
+    group.change(lambda draft: draft.ask_for_plan())
+    group.rest()
+    assert set(group.targets().values()) == {two}
+
+
+def large(queues: int, partitions: int, name: str = "reports-of-customer-{:05}") -> list[Queue]:
+    return [queue(name.format(number), partitions) for number in range(queues)]
+
+
+@pytest.mark.parametrize(("queues", "partitions"), [(50, 200), (10_000, 1)])
+def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
+    """1,000 members and 10,000 partitions: no row above 64 KiB, 1 MiB in all; a member that leaves changes few rows."""
+    draft = GroupDraft(GroupState(), NOW, SLACK, {})
+    for _ in range(1_000):
+        draft.be_present(draft.join(JoinRequest((), ("*",), OWNER, "i" * 100), bytes(32)).number)
+    draft.plan(large(queues, partitions), lambda credential: credential)
+    assert draft.unassigned == 0
+    change = draft.change()
+    assert change is not None
+    sizes = [len(row.body) for row in change.rows]
+    assert max(sizes) < 20 << 10
+    assert sum(sizes) < 1 << 20
+    state = read_state(StoredGroup(change.head, change.rows))
+    assert state == draft.state
+    later = GroupDraft(state, NOW + 5_000, SLACK, {})
+    later.leave(500)
+    later.plan(large(queues, partitions), lambda credential: credential)
+    assert len(changed_rows(state, later.state)) < 25
+
+
+def test_what_is_beyond_the_bounds_has_no_targets() -> None:
+    """The last queues by name, by partitions and by bytes."""
+    group = LivingGroup(*large(MAX_PARTITIONS // 200 + 1, 200))
+    group.enter()
+    assert {name for name, _ in group.targets()} == {each.name for each in group.queues[:-1]}
+    long = LivingGroup(*large(6_000, 1, name="{:05}" + 200 * "n"))
+    long.enter()
+    there = {name for name, _ in long.targets()}
+    assert there == {each.name for each in long.queues[: len(there)]}
+    size = sum(len(row.body) for row in changed_rows(GroupState(), long.state) if row.kind == CHUNK)
+    assert MAX_PLAN - (200 << 10) < size <= MAX_PLAN

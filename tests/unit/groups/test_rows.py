@@ -1,0 +1,112 @@
+"""Rows of a group's state: read as they were written, and only those that change are written."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.access import Caller, Grant
+from queuey.errors import StoreIncompatible
+from queuey.groups.rows import PARTITION_SIZE, QUEUE_SIZE, changed_rows, read_state, size_of
+from queuey.groups.state import (
+    CHUNK,
+    MEMBER,
+    Credential,
+    GroupRow,
+    GroupState,
+    Head,
+    Member,
+    PlannedQueue,
+    StoredGroup,
+    Subscription,
+    Target,
+)
+
+numbers = st.integers(1, 1 << 53)
+targets = st.dictionaries(st.integers(1, 5), st.builds(Target, numbers, numbers), min_size=1, max_size=3)
+plans = st.dictionaries(numbers, st.tuples(st.text(max_size=9), targets), max_size=4).map(
+    lambda plan: {uid: PlannedQueue(uid, name, owners) for uid, (name, owners) in plan.items()}
+)
+grants = st.builds(
+    Grant,
+    st.sampled_from(("shop", None)),
+    st.frozensets(st.sampled_from(("read", "claim"))),
+    st.one_of(st.text(max_size=3), st.just(("a*", "b"))),
+)
+callers = st.builds(Caller, st.frozensets(st.text(max_size=3)), st.lists(grants, max_size=2).map(tuple))
+names = st.lists(st.text(max_size=3), max_size=3).map(tuple)
+subscriptions = st.dictionaries(
+    st.integers(0, 63), st.builds(Subscription, names, names, st.builds(Credential, st.binary(), callers)), max_size=3
+)
+
+
+def by_number(members: list[Member]) -> dict[int, Member]:
+    """Returns members by number, no two in one slot."""
+    return {number: msgspec.structs.replace(each, slot=number, number=number) for number, each in enumerate(members, 1)}
+
+
+times = st.integers(0, 1 << 41)
+members = st.lists(
+    st.builds(
+        Member,
+        *[st.just(0)] * 2,
+        st.binary(max_size=3),
+        st.integers(0, 63),
+        st.text(max_size=2),
+        *[times] * 4,
+        st.sampled_from(("new", "absent")),
+        times,
+    ),
+    max_size=3,
+).map(by_number)
+states = st.builds(GroupState, st.just(Head()), members, subscriptions, plans)
+
+
+def put(rows: dict[tuple[int, int], GroupRow], changed: tuple[GroupRow, ...]) -> None:
+    """Writes rows, as a store does."""
+    rows.update({(row.kind, row.key): row for row in changed})
+
+
+@given(states, states)
+def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
+    """Each state after the one before; slots that become free are blank, and the same again writes nothing."""
+    rows: dict[tuple[int, int], GroupRow] = {}
+    before = GroupState()
+    for state in (first, second, GroupState()):
+        put(rows, changed_rows(before, state))
+        assert read_state(StoredGroup(state.head, tuple(rows.values()))) == state
+        assert changed_rows(state, state) == ()
+        before = state
+    assert all(row.body == b"" for row in rows.values())
+
+
+@given(plans)
+def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQueue]) -> None:
+    """So bounds by bytes hold; 16 bytes are for the row itself."""
+    rows = changed_rows(GroupState(), GroupState(plan=plan))
+    counted = sum(size_of(queue.name, max(queue.targets)) for queue in plan.values())
+    assert sum(len(row.body) for row in rows) <= counted + 16 * len(rows)
+    assert PARTITION_SIZE * 200 + QUEUE_SIZE < 4 << 10
+
+
+def test_what_a_later_version_wrote_is_refused() -> None:
+    """With what to do; also what is no row at all."""
+    for kind, body in (
+        (MEMBER, msgspec.msgpack.encode((2, {}))),
+        (CHUNK, b"\xc1"),
+        (MEMBER, msgspec.msgpack.encode((1, {}))),
+    ):
+        with pytest.raises(StoreIncompatible, match=f"Row {kind}/5 .*Update"):
+            read_state(StoredGroup(Head(), (GroupRow(kind, 5, body),)))
+
+
+def test_rows_that_stand_beside_each_other() -> None:
+    """One member more is one row more, one partition that moves is one chunk."""
+    plan = {uid: PlannedQueue(uid, str(uid), {1: Target(1, 5), 2: Target(2, 5)}) for uid in range(100)}
+    state = GroupState(plan=plan)
+    moved = GroupState(plan=plan | {7: PlannedQueue(7, "7", {1: Target(1, 5), 2: Target(1, 6)})})
+    (row,) = changed_rows(state, moved)
+    assert row.kind == CHUNK
+    assert len({row.key for row in changed_rows(GroupState(), state)}) > 32
