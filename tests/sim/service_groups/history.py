@@ -138,7 +138,7 @@ class History:
         ):
             return
         if before.plan.keys() == after.plan.keys() and not all(
-            one in kept and other == member.number for one, other in moved.values()
+            one not in before.members or (one in kept and other == member.number) for one, other in moved.values()
         ):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 

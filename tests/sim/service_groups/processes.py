@@ -25,12 +25,14 @@ class Machine(Process):
 
     Attributes:
         known: What it knows of that.
+        was_set: When it was set last (true time).
         standing: Threads that have not ended.
     """
 
     def __init__(self, world: World, offset: float) -> None:
         super().__init__(world, offset)
         self.known = self._usual = offset
+        self.was_set = 0.0
         self.standing: set[greenlet] = set()
 
     def stand(self, seconds: float) -> None:
@@ -45,7 +47,7 @@ class Machine(Process):
         self.known = self.offset
 
     def _set(self) -> None:
-        self.offset = self._usual
+        self.offset, self.was_set = self._usual, self.world.now
         self.world.at(self.world.rng.random() * CHECKED, self._check)
 
     def wait(self, seconds: float) -> None:

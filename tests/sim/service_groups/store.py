@@ -12,6 +12,7 @@ from queuey import ids
 from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
 from queuey.groups.state import GroupChange, Head, StoredGroup
 from queuey.messages import (
+    ClockSample,
     GroupSessions,
     Lag,
     MemberCommit,
@@ -84,7 +85,11 @@ class GroupStore:
         """See the contract."""
         return ClaimLogs.claim_now(cast("ClaimLogs", self))
 
-    def confirm_clock(self) -> None:
+    def sample_clock(self) -> ClockSample:
+        """See the contract."""
+        return ClockSample(self.claim_now(), self._world.now)
+
+    def confirm_clock(self, sample: ClockSample) -> None:
         """See the contract."""
         if self._stored.linear:
             return
@@ -92,8 +97,10 @@ class GroupStore:
         while self._world.now < until:
             sent = self._process.clock()
             if sent - self._call(lambda: self._world.now) >= -self._stored.slack / 2:
+                if self._process.was_set > sample.since_boot:
+                    break
                 return
-        raise StoreUnavailable("the clock is behind")
+        raise StoreUnavailable("the clock was behind")
 
     # Calls
 
