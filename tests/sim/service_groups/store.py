@@ -109,7 +109,7 @@ class GroupStore:
         stored, world, process = self._stored, self._world, self._process
         rng, faults = world.rng, stored.faults
         if faults.hesitant and rng.random() < faults.hesitant:
-            (process.pause if rng.random() < 0.5 else process.stand)(rng.choice((0.5, 2.0, 6.0)))
+            (process.pause if stored.linear or rng.random() < 0.5 else process.stand)(rng.choice((0.5, 2.0, 6.0)))
             process.wait(0.0)
         if stored.linear:
             process.wait(world.some(faults.slow))

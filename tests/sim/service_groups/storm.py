@@ -59,7 +59,7 @@ class Storm:
         self.present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
         self.history.rights = self.present
         self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
-        offsets = (-slack / 2, 0.0, slack / 2)
+        offsets = (-0.4 * slack, 0.0, 0.4 * slack)
         self.webs = [Web(self, 0.0 if linear else rng.choice(offsets)) for _ in range(rng.choice((1, 2, 2, 3)))]
         for name in NAMES[: rng.choice((1, 2, 2, 3))]:
             self.create(name)
