@@ -51,6 +51,7 @@ class GroupUseCases:
 
     Attributes:
         rights: Set by the server before the first request: a credential with its rights as they are now; blocks.
+        served: The groups that this process serves, by application and name.
     """
 
     rights: Rights
@@ -58,7 +59,7 @@ class GroupUseCases:
     def __init__(self, store: Store, core: Core) -> None:
         self._store = store
         self._core = core
-        self._served: dict[tuple[str, str], LocalGroup] = {}
+        self.served: dict[tuple[str, str], LocalGroup] = {}
         self._counts: Counter[str] = Counter()
         self._joins: Counter[str] = Counter()
         """By application, in the present minute."""
@@ -67,10 +68,10 @@ class GroupUseCases:
 
     def _local(self, application: str, group: str) -> LocalGroup:
         require_group_name(group)
-        served = self._served.get((application, group))
+        served = self.served.get((application, group))
         if served is None:
-            served = LocalGroup(self._store, self._core, application, group, self._rights, self._served, self._counts)
-            self._served[application, group] = served
+            served = LocalGroup(self._store, self._core, application, group, self._rights, self.served, self._counts)
+            self.served[application, group] = served
         served.use()
         return served
 
@@ -84,7 +85,7 @@ class GroupUseCases:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
         """
         self._count_join(application)
-        clock = self._store.claim_now()
+        clock = self._store.sample_clock()
         local = self._local(application, group)
         if (refusal := self._store.groups_refusal()) is not None:
             raise Conflict(refusal)
@@ -104,8 +105,8 @@ class GroupUseCases:
             )
 
         member = await local.change(join)
-        await self._core.in_thread(self._store.confirm_clock)
-        session = max(0, member.joined + member.session - clock) / 1000
+        await self._core.in_thread(partial(self._store.confirm_clock, clock))
+        session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
 
     def _count_join(self, application: str) -> None:
@@ -269,7 +270,7 @@ class GroupUseCases:
 
     def statistics(self) -> dict[str, float]:
         """Returns counters: groups, members, plans, partitions moved by origin, unassigned ones, sessions over."""
-        served = [each for each in list(self._served.values()) if each.members]
+        served = [each for each in list(self.served.values()) if each.members]
         counts = self._counts
         return {
             "groups_served": len(served),
@@ -282,7 +283,7 @@ class GroupUseCases:
 
     async def end(self) -> None:
         """Ends the work in the background."""
-        await asyncio.gather(*(each.end() for each in list(self._served.values())))
+        await asyncio.gather(*(each.end() for each in list(self.served.values())))
 
 
 def _not_found(group: str) -> GroupNotFound:
