@@ -136,7 +136,7 @@ class HeartbeatPoll(Waiter):
         last = web.process.world.now >= self._end
         present = web.storm.rights(self._credential)
         if present is None:  # as a view does after a refused try
-            call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False)
+            call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False, said=False)
             begin(web.core, call, lambda _value, _error: self._answer(None, NotAllowed("the key was revoked")))
             return
         call = web.groups.heartbeat(

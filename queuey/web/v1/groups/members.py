@@ -75,7 +75,7 @@ class GroupViews(Views):
             # With its credential the membership ends, and others need not wait for the end of the session.
             if credential is not None:
                 with suppress(QueueyError):
-                    await self._service.groups.leave(*names, credential, returns=False)
+                    await self._service.groups.leave(*names, credential, returns=False, said=False)
             raise
         return json_response(answer)
 
