@@ -260,11 +260,11 @@ def test_a_revoked_key_loses_its_partitions(store: Store) -> None:
 def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
     """One beyond them is answered at once, and its tenant's reads still wait; nothing stays taken."""
     owner.create("q")
-    members = [Member(owner) for _ in range(4)]
 
     async def work(gateway: Gateway) -> None:
         path = "/v1/queuey/_groups/g/members"
-        beats = [Request("POST", f"{path}/{member.id}", b'{"wait": 20}') for member in members]
+        joins = [await Request("POST", path, b'{"queues": ["q"]}').to(gateway) for _ in range(4)]
+        beats = [Request("POST", f"{path}/{join.json['member']}", b'{"wait": 20}') for join in joins]
         tasks = [asyncio.ensure_future(beat.to(gateway)) for beat in beats]
         # One got the partition, and one no place.
         await until(lambda: sum(task.done() for task in tasks) == 2)

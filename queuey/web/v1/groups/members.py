@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.access import ANYBODY, allowed
+from queuey.access import allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
@@ -64,9 +64,8 @@ class GroupViews(Views):
         except NotAuthenticated:
             # With its credential the membership ends, and others need not wait for the end of the session.
             if credential is not None:
-                ended = Credential(credential.id, ANYBODY)
                 with suppress(QueueyError):
-                    await self._service.groups.leave(*names, ended, returns=False)
+                    await self._service.groups.leave(*names, credential, returns=False, said=False)
             raise
         return json_response(answer)
 
