@@ -74,13 +74,17 @@ class StateCache:
         if head is None:
             state = self._none(before)
         elif head.version != before.head.version:
-            stored = await self._core.in_thread(partial(self._store.group_state, *self._key))
-            state = self._none(before) if stored is None else read_state(stored)
+            found = await self._core.in_thread(self._read_all)
+            state = self._none(before) if found is None else found
         if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
             self._began = began
             self.adopt(state, now)
         if is_serial:
             self._serial = now
+
+    def _read_all(self) -> GroupState | None:
+        stored = self._store.group_state(*self._key)
+        return None if stored is None else read_state(stored)
 
     def _none(self, before: GroupState) -> GroupState:
         """Returns the state of a group that does not exist, which would be one of this data centre."""
@@ -91,7 +95,9 @@ class StateCache:
         """Takes a state that was the present one at a boot time or later."""
         self._checked = checked
         if state is not self.state:
-            self.state, self.targets, self.is_own = state, Targets(state), is_own
+            if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
+                self.targets = Targets(state)
+            self.state, self.is_own = state, is_own
             self.adopted = self.tick()
             self._changed()
 
