@@ -305,15 +305,17 @@ class LocalGroup:
                 for name, some in beat.content.given_back.items()
             }
             await self.owners.settle_all(words, beat.arrived, words)
-        targets = self.cache.targets
-        since = max(beat.arrived, self.cache.adopted)
-        sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
-        missing = targets.missing(number, owned).keys() - sure
-        # More are read in turns while it waits.
-        old = sorted(name for name in missing if self.owners.known(name, since) is None)
-        old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
-        old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
-        await self.owners.settle_all(old, since)
+        for _ in range(ATTEMPTS):
+            targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
+            sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
+            missing = targets.missing(number, owned).keys() - sure
+            # More are read in turns while it waits.
+            old = sorted(name for name in missing if self.owners.known(name, since) is None)
+            old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
+            old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
+            await self.owners.settle_all(old, since)
+            if targets is self.cache.targets:
+                break
         rows: dict[str, Rows] = {}
         for name in sorted(sure | missing):
             known = self.owners.known(name, since)

@@ -27,7 +27,7 @@ class StateCache:
     Attributes:
         state: Of version 0 if there is no such group.
         targets: Its targets.
-        adopted: Tick at which it came to be the present one.
+        planned: Tick at which these came to be the present ones.
         is_own: It was written by this process.
     """
 
@@ -43,7 +43,7 @@ class StateCache:
         self.targets = Targets(self.state)
         self._checked = -math.inf
         """Boot time at which it was read, or its head compared."""
-        self._ticks = self._began = self.adopted = 0
+        self._ticks = self._began = self.planned = 0
         self.is_own = False
 
     def tick(self) -> int:
@@ -96,9 +96,8 @@ class StateCache:
         self._checked = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
-                self.targets = Targets(state)
+                self.targets, self.planned = Targets(state), self.tick()
             self.state, self.is_own = state, is_own
-            self.adopted = self.tick()
             self._changed()
 
     def doubt(self) -> None:
