@@ -6,7 +6,7 @@ import pytest
 
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage import Store
-from tests.backends import APP
+from tests.backends import APP, Clock
 from tests.contract.samples import at_once, fresh_name
 
 ROWS = (GroupRow(0, 0, b"wishes"), GroupRow(1, 0, b"member"), GroupRow(1, 999, b"another"), GroupRow(2, 63, b"plan"))
@@ -138,3 +138,15 @@ def test_clock_is_confirmed(store: Store) -> None:
     assert 0 <= store.claim_now() - sample.now < 60_000
     store.confirm_clock(sample)
     assert store.groups_refusal() is None
+
+
+@pytest.mark.needs("clock")
+def test_the_highest_time_stays(store: Store, other: Store, clock: Clock, group: str) -> None:
+    """Whoever was slow, or has a clock that is behind, does not take back that a member was seen."""
+    seen = store.renew_session(APP, group, 1, 3000)
+    clock.advance(-1)
+    assert other.renew_session(APP, group, 1, 3000) == seen - 1000
+    assert store.group_sessions(APP, group).members[1].seen == seen
+    clock.advance(2)
+    assert other.renew_session(APP, group, 1, 3000) == seen + 1000
+    assert store.group_sessions(APP, group).members[1].seen == seen + 1000
