@@ -17,7 +17,7 @@ class Plan(NamedTuple):
     """A plan.
 
     Attributes:
-        queues: By uid, those that have targets.
+        queues: The queues that have targets, by uid.
         unassigned: Number of partitions without a target, of queues that members ask for.
     """
 
@@ -54,21 +54,21 @@ def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
         former = state.plan[uid].targets.get(partition) if uid in state.plan else None
         target = former if former is not None and former.member == member else Target(member, state.head.epoch)
         targets.setdefault(uid, {})[partition] = target
-    asked = {uid for view in views.values() for uid in view.wanted}
-    unassigned = sum(queue.partitions for queue in queues if queue.uid in asked) - len(owners)
+    requested = {uid for view in views.values() for uid in view.requested}
+    unassigned = sum(queue.partitions for queue in queues if queue.uid in requested) - len(owners)
     return Plan({uid: PlannedQueue(uid, chosen[uid], part) for uid, part in targets.items()}, unassigned)
 
 
 class _View:
-    """The queues of a subscription, by uid with their partitions: those that it asks for, and may read."""
+    """The queues that a subscription asks for, and which of them it may read, with their partitions; both by uid."""
 
     def __init__(self, subscription: Subscription, queues: Sequence[Queue]) -> None:
         is_wanted, caller = subscription.matcher(), subscription.credential.caller
-        wanted = [queue for queue in queues if is_wanted(queue.name)]
-        self.wanted = {queue.uid for queue in wanted}
+        requested = [queue for queue in queues if is_wanted(queue.name)]
+        self.requested = {queue.uid for queue in requested}
         self.readable = {
             queue.uid: queue.partitions
-            for queue in wanted
+            for queue in requested
             if allowed(queue, caller, "read") and allowed(queue, caller, "claim")
         }
 

@@ -33,7 +33,7 @@ class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         epoch: The highest epoch of a target.
-        members: Of the targets; 0: there is none.
+        members: The members that are the targets; 0: the partition has no target.
         ages: By how much the epochs of the targets are below ``epoch``.
     """
 

@@ -138,8 +138,7 @@ class Service:
         """
         self.stopping.set()
         tasks = [task for task in (self.moves.end(), self.schedules.end(), self.expiry.end()) if task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+        await asyncio.wait([*tasks, asyncio.ensure_future(self.groups.end())], timeout=seconds)
 
     def leave(self, seconds: float) -> None:
         """Answers open questions of other workers, for at most ``seconds``, and asks and answers no more."""
@@ -154,6 +153,7 @@ class Service:
             **self.moves.statistics(),
             **self.schedules.statistics(),
             **self.names.statistics(),
+            **self.groups.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
             "streams_open": float(len(self.streams.all)),
             "loop_longest_turn_seconds": self.core.longest_turn,

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from msgspec.structs import replace
+
+from queuey import ids
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
-from queuey.api.progress import RecordedOffsets
-from queuey.groups.drafts import Rights
-from queuey.groups.state import Credential, JoinRequest
-from queuey.messages import OffsetChange, Queue
+from queuey.api.progress import RecordedOffset, RecordedOffsets
+from queuey.errors import (
+    Conflict,
+    GroupActive,
+    GroupNotFound,
+    InvalidRequest,
+    StoreBusy,
+    TooManyGroups,
+    TooManyMembers,
+)
+from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.rows import read_state
+from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest, Member
+from queuey.messages import MemberCommit, OffsetChange, Queue
 from queuey.service.core import Core
+from queuey.service.groups import views
+from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of
+from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
 from queuey.storage import Store
+
+MAX_GROUPS = 1000
+"""Max groups of an application; a few more if several are made at the same moment."""
+MAX_JOINS = 3000
+"""Max joins of an application in one process within a minute."""
+MAX_NAMED = 10_000
+"""Max partitions that a heartbeat may name."""
+EMPTY = GroupState()
 
 
 class GroupUseCases:
@@ -23,7 +50,8 @@ class GroupUseCases:
         core: The loop and the clock.
 
     Attributes:
-        rights: Set by the server before the first request: a credential with its rights as they are now.
+        rights: Set by the server before the first request: a credential with its rights as they are now; blocks.
+        served: The groups that this process serves, by application and name.
     """
 
     rights: Rights
@@ -31,6 +59,24 @@ class GroupUseCases:
     def __init__(self, store: Store, core: Core) -> None:
         self._store = store
         self._core = core
+        self.served: dict[tuple[str, str], LocalGroup] = {}
+        self._counts: Counter[str] = Counter()
+        self._joins: Counter[str] = Counter()
+        """By application, in the present minute."""
+        self._minute = 0
+        self.rights = lambda credential: credential
+
+    def _local(self, application: str, group: str) -> LocalGroup:
+        require_group_name(group)
+        served = self.served.get((application, group))
+        if served is None:
+            served = LocalGroup(self._store, self._core, application, group, self._rights, self.served, self._counts)
+            self.served[application, group] = served
+        served.use()
+        return served
+
+    def _rights(self, credential: Credential) -> Credential | None:
+        return self.rights(credential)
 
     async def join(self, application: str, group: str, request: JoinRequest) -> Joined:
         """Joins.
@@ -38,7 +84,39 @@ class GroupUseCases:
         Raises:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
         """
-        raise NotImplementedError
+        self._count_join(application)
+        clock = self._store.sample_clock()
+        local = self._local(application, group)
+        if (refusal := self._store.groups_refusal()) is not None:
+            raise Conflict(refusal)
+        if not (await local.cache.refresh()).head.version:
+            names = await self._core.in_thread(partial(self._store.group_names, application, limit=MAX_GROUPS))
+            if len(names) >= MAX_GROUPS:
+                raise TooManyGroups(f"The application has {MAX_GROUPS} groups. Delete one: queuey group delete GROUP")
+        secret = f"{self._core.chance.getrandbits(128):032x}"
+        digest = digest_of(secret)
+
+        def join(draft: GroupDraft) -> Member:
+            state = draft.state
+            local.require_here(state)
+            # It is there if a transaction that was in doubt has been applied.
+            return next((each for each in state.members.values() if each.digest == digest), None) or draft.join(
+                request, digest
+            )
+
+        member = await local.change(join)
+        await self._core.in_thread(partial(self._store.confirm_clock, clock))
+        session = max(0, member.joined + member.session - clock.now) / 1000
+        return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
+
+    def _count_join(self, application: str) -> None:
+        minute = int(self._core.boottime() // 60)
+        if minute != self._minute:
+            self._minute = minute
+            self._joins.clear()
+        if self._joins[application] >= MAX_JOINS:
+            raise TooManyMembers(f"The application had {MAX_JOINS} joins within a minute.")
+        self._joins[application] += 1
 
     async def heartbeat(
         self,
@@ -53,12 +131,15 @@ class GroupUseCases:
     ) -> HeartbeatAnswer | None:
         """Renews a session and says what there is to do; None: nothing, and ``waiter`` is woken when that may change.
 
-        Without a waiter, or with ``last``, the answer is never None.
+        Without a waiter, or with ``last``, the answer is never None. All calls for one request have the same waiter.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
+            InvalidRequest: It names too many partitions.
         """
-        raise NotImplementedError
+        if sum(map(len, (*beat.owned.values(), *beat.given_back.values()))) > MAX_NAMED:
+            raise InvalidRequest({"owned": f"Names more than {MAX_NAMED} partitions"})
+        return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
     async def leave(self, application: str, group: str, member: str, credential: Credential, *, returns: bool) -> None:
         """Leaves; with ``returns`` an instance that comes back within its grace.
@@ -66,7 +147,7 @@ class GroupUseCases:
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
         """
-        raise NotImplementedError
+        await self._local(application, group).leave(member, credential, returns=returns)
 
     async def commit(
         self,
@@ -84,7 +165,19 @@ class GroupUseCases:
             NotOwner: Those partitions are unchanged, all others are recorded.
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
-        raise NotImplementedError
+        local = self._local(access.queue.application, group)
+        found = await local.member(member, credential)
+        await local.require_session(found)
+        # One that was slow must not take back what a later one has recorded.
+        forward = [change if change.compare else replace(change, forward=True) for change in changes]
+        fence = MemberCommit(found.number, dict(epochs), dict(notes))
+
+        async def record(queue: Queue) -> dict[int, RecordedOffset]:
+            check_partitions((change.partition for change in forward), queue)
+            recorded = await self._core.in_thread(partial(self._store.set_offsets, queue, group, forward, commit=fence))
+            return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
+
+        return RecordedOffsets(group=group, partitions=await access.apply(record) if forward else {})
 
     async def require_inactive(self, application: str, group: str) -> None:
         """Makes sure that a group has no member whose session is not over, after what was read before this call.
@@ -92,7 +185,20 @@ class GroupUseCases:
         Raises:
             GroupActive: It has some.
         """
-        raise NotImplementedError
+        await self._inactive_state(application, group)
+
+    async def _inactive_state(self, application: str, group: str) -> GroupState:
+        """Returns the state of a group without members that are at work; of version 0 if there is no group."""
+        stored = await self._core.in_thread(partial(self._store.group_state, application, group))
+        state = EMPTY if stored is None else read_state(stored)
+        if state.members:
+            sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
+            seen = {number: each.seen for number, each in sessions.members.items()}
+            draft = GroupDraft(state, sessions.clock, round(self._store.clock_difference * 1000), seen)
+            draft.end_sessions()
+            if any(member.state != "absent" for member in draft.state.members.values()):
+                raise GroupActive(group)
+        return state
 
     async def show(
         self,
@@ -108,11 +214,18 @@ class GroupUseCases:
         Raises:
             GroupNotFound: There is no such group.
         """
-        raise NotImplementedError
+        stored = await self._core.in_thread(partial(self._store.group_state, application, group))
+        if stored is None:
+            raise _not_found(group)
+        state = read_state(stored)
+        work = partial(views.show, self._store, application, group, state, visible, start, lag=lag)
+        return await self._core.in_thread(work)
 
     async def names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
         """Lists groups by name."""
-        raise NotImplementedError
+        read = partial(self._store.group_names, application, start=start, limit=limit + 1)
+        names = await self._core.in_thread(read)
+        return GroupNames(tuple(names[:limit]), names[limit] if len(names) > limit else None)
 
     async def forget(self, application: str, group: str) -> None:
         """Removes a group's state; its offsets stay.
@@ -121,7 +234,19 @@ class GroupUseCases:
             GroupActive: It has members.
             GroupNotFound: There is no such group.
         """
-        raise NotImplementedError
+        for _ in range(ATTEMPTS):
+            state = await self._inactive_state(application, group)
+            if not state.head.version:
+                raise _not_found(group)
+            # The epochs of a group of this name that is made again are above those of this one.
+            ahead = state.head.epoch - round(self._store.clock_difference * 1000) - self._store.claim_now()
+            if ahead >= 0:
+                await asyncio.sleep((ahead + 1) / 1000)
+                continue
+            remove = partial(self._store.remove_group, application, group, state.head.version)
+            if await self._core.in_thread(remove):
+                return
+        raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 
     async def move(self, application: str, group: str, centre: str) -> None:
         """Moves a group to this process's data centre, ``centre``, when the former one is lost.
@@ -130,12 +255,36 @@ class GroupUseCases:
             GroupNotFound: There is no such group.
             InvalidRequest: It is not the data centre of this process.
         """
-        raise NotImplementedError
+        if centre != self._store.centre:
+            own = f"is {self._store.centre!r}" if self._store.centre else "has no name"
+            raise InvalidRequest({"centre": f"Not the data centre of this process, which {own}"})
+        for _ in range(ATTEMPTS):
+            head = await self._core.in_thread(partial(self._store.group_head, application, group, serial=True))
+            if head is None:
+                raise _not_found(group)
+            moved = replace(head, centre=centre, moved=self._store.claim_now())
+            change = partial(self._store.change_group, application, group, head.version, GroupChange(moved, ()))
+            if head.centre == centre or await self._core.in_thread(change) is not None:
+                return
+        raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 
     def statistics(self) -> dict[str, float]:
         """Returns counters: groups, members, plans, partitions moved by origin, unassigned ones, sessions over."""
-        raise NotImplementedError
+        served = [each for each in list(self.served.values()) if each.members]
+        counts = self._counts
+        return {
+            "groups_served": len(served),
+            "groups_members": sum(each.members for each in served),
+            "groups_unassigned": sum(each.unassigned for each in served),
+            "groups_plans_total": counts["plans"],
+            "groups_sessions_over_total": counts["sessions_over"],
+            **{f"groups_moved_{came.replace(' ', '_')}_total": counts[came] for came in ("new", "given back", "lost")},
+        }
 
     async def end(self) -> None:
         """Ends the work in the background."""
-        raise NotImplementedError
+        await asyncio.gather(*(each.end() for each in list(self.served.values())))
+
+
+def _not_found(group: str) -> GroupNotFound:
+    return GroupNotFound(group, f"Group {group!r} does not exist. List those that do: queuey group list")

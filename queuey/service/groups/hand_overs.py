@@ -1,0 +1,167 @@
+"""Hands partitions over to their next owners, queue by queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
+from queuey.groups.owners import hand_over
+from queuey.messages import Queue
+from queuey.service.core import Core
+from queuey.service.groups.answers import Rows
+from queuey.service.groups.state_cache import StateCache
+from queuey.storage import Store
+
+ATTEMPTS = 20
+STATE_AGE = 0.5
+"""Max seconds since the state was read by which owners are decided."""
+AT_ONCE = 8
+"""Max queues that a call works on at the same time."""
+KEPT = 10.0
+"""Seconds for which rows are kept."""
+
+Words = Mapping[int, tuple[int, int]]
+"""By partition the member that gives it back and the epoch of its ownership."""
+
+
+class Known(NamedTuple):
+    """Rows of a queue, the tick after which they were read, and the boot time of that."""
+
+    since: int
+    when: float
+    rows: Rows
+
+
+class HandOvers:
+    """The owners of a group's partitions.
+
+    Args:
+        store: Has the rows.
+        core: The loop and the clock.
+        application: The owner of the queues.
+        group: Name of the group.
+        cache: Its state.
+        unknown: Returns the partitions of a queue of which members here will be told notes.
+        needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
+
+    Attributes:
+        rows: By queue, as they were last read.
+        left: Members that left through this process and whose partitions it gives back.
+        counts: Partitions that were handed over, by origin.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        application: str,
+        group: str,
+        cache: StateCache,
+        unknown: Callable[[str], set[int]],
+        needs_plan: Callable[[], None],
+        counts: Counter[str],
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._application = application
+        self._group = group
+        self._cache = cache
+        self._unknown = unknown
+        self._needs_plan = needs_plan
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._words: dict[str, dict[int, tuple[int, int]]] = {}
+        self.rows: dict[str, Known] = {}
+        self.left: set[int] = set()
+        self.counts = counts
+
+    def known(self, name: str, since: int) -> Rows | None:
+        """Returns the rows of a queue if they were read after a tick of the state."""
+        known = self.rows.get(name)
+        return known.rows if known is not None and known.since >= since else None
+
+    async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
+        """:meth:`settle` for several queues."""
+        waiting = sorted(names)
+        for first in range(0, len(waiting), AT_ONCE):
+            some = waiting[first : first + AT_ONCE]
+            await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in some))
+
+    async def settle(self, name: str, since: int, words: Words) -> None:
+        """Hands over what is free, or given back, in a queue; its rows are then known as of a tick or later.
+
+        Give-backs that come while another hand-over of the queue is under way share the next one.
+
+        Raises:
+            StoreUnavailable: It may have been done.
+        """
+        waiting = self._words.setdefault(name, {})
+        for number, word in words.items():
+            waiting[number] = max(word, waiting.get(number, word), key=lambda each: each[1])
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        async with lock:
+            waiting = self._words.get(name, {})
+            if self.known(name, since) is not None and not waiting:
+                return
+            began, now = self._cache.tick(), self._core.boottime()
+            self.rows[name] = Known(began, now, await self._hand_over(name))
+            if not self._words.get(name, True):
+                del self._words[name]
+
+    async def _hand_over(self, name: str) -> Rows:
+        """Returns the rows afterwards; none if the queue is gone."""
+        is_fresh = False
+        for _ in range(ATTEMPTS):
+            began = self._core.boottime()
+            queue = await self._queue(name, fresh=is_fresh)
+            if queue is None:
+                self._words.pop(name, None)
+                return {}
+            read = partial(self._store.owned_offsets, queue, self._group, self._unknown(name))
+            found = await self._core.in_thread(read)
+            state = await self._cache.refresh(STATE_AGE)
+            if any(row.epoch > state.head.epoch for row in found.rows.values()):
+                state = await self._cache.refresh()
+            words = dict(self._words.get(name, {}))
+            leaving = {n: (row.owner, row.epoch) for n, row in found.rows.items() if row.owner in self.left}
+            decided = hand_over(state, queue.uid, found.rows, words | leaving)
+            if decided.needs_plan:
+                self._needs_plan()
+            try:
+                done = not decided.owners or await self._core.in_thread(
+                    partial(self._store.hand_over, queue, self._group, found.version, decided.owners)
+                )
+            except QueueChanged:
+                is_fresh, done = True, False
+            except Conflict:  # The queue has 1,000 groups already.
+                return found.rows
+            if done:
+                self.counts.update(row.came for row in decided.owners if row.owner)
+                said = self._words.get(name, {})
+                for number, word in words.items():
+                    if said.get(number) == word:
+                        del said[number]
+                return {**found.rows, **{row.partition: row for row in decided.owners}}
+            await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
+        raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
+
+    async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
+        """Returns the row of a queue, None if it is gone or is not the planned one any more."""
+        planned = self._cache.targets.queues.get(name)
+        with suppress(NotFound):
+            queue = await self._core.in_thread(partial(self._store.queue, self._application, name, fresh=fresh))
+            if planned is None or queue.uid == planned.uid:
+                return queue
+        return None if fresh else await self._queue(name, fresh=True)
+
+    def forget(self) -> None:
+        """Drops rows that were read some time ago."""
+        old = self._core.boottime() - KEPT
+        self.rows = {name: known for name, known in self.rows.items() if known.when >= old}

@@ -1,0 +1,619 @@
+"""A group as one process serves it: its members' heartbeats, changes of its state, and what is done now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from queuey.api.groups import Heartbeat, HeartbeatAnswer
+from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.state import Credential, GroupState, Member
+from queuey.messages import ClockSample, GroupSessions, Queue
+from queuey.service.core import Core
+from queuey.service.groups.answers import Rows, Told, tell
+from queuey.service.groups.hand_overs import HandOvers
+from queuey.service.groups.searches import differs, find_queues
+from queuey.service.groups.state_cache import StateCache
+from queuey.service.watching import Waiter
+from queuey.storage import Store
+
+ATTEMPTS = 20
+"""Max attempts at a change of the state that others interfere with."""
+STATE_AGE = 2.0
+"""Max age of the state by which requests are answered, in seconds; it is read afresh before a refusal."""
+POLL, QUICK_POLL = 0.5, 0.2
+"""Intervals between reads of the head, in seconds; the second one while a member waits or has to give back."""
+MAX_POLLS = 200
+"""Max reads of heads of one process per second."""
+SEARCH = 15.0
+"""Interval between searches for queues, in seconds, of all processes together."""
+RIGHTS = 3.0
+"""Interval between checks of the members' rights, in seconds."""
+LATE = 500
+"""Milliseconds after which a plan that another process has to make is overdue."""
+KEPT = 60.0
+"""Seconds for which a group is kept that no request asks for."""
+ASKED = 300.0
+"""Seconds for which it is remembered that a member was asked; no session is longer."""
+MAX_QUEUES = 128
+"""Max queues that a process reads in a turn because members wait for them."""
+MAX_AT_ARRIVAL = 64
+"""Max queues that a heartbeat reads because its member waits for them."""
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class _Act(NamedTuple):
+    """A change that waits, and whoever waits for its result."""
+
+    apply: Callable[[GroupDraft], Any]
+    done: asyncio.Future[Any] | None
+
+
+class _Beat:
+    """The last heartbeat of a member that came to this process.
+
+    Attributes:
+        content: What it names.
+        waiter: It is woken by news; None: it does not wait.
+        clock: At its arrival.
+        arrived, when: Tick and boot time of its arrival.
+        told: What the last answer asked the member to give back.
+    """
+
+    __slots__ = ("arrived", "clock", "content", "told", "waiter", "when")
+
+    def __init__(
+        self, content: Heartbeat, waiter: Waiter | None, clock: ClockSample, arrived: int, when: float
+    ) -> None:
+        self.content = content
+        self.waiter = waiter
+        self.clock = clock
+        self.arrived = arrived
+        self.when = when
+        self.told: frozenset[tuple[str, int, int]] = frozenset()
+
+    @property
+    def waits(self) -> bool:
+        return self.waiter is not None and not self.waiter.closed
+
+
+class LocalGroup:
+    """A group in one process. Used in the loop's thread.
+
+    Args:
+        store: Its owner closes it.
+        core: The loop and the clock.
+        application: The owner of the group.
+        name: Its name.
+        rights: Returns a credential with its present rights; blocks.
+        served: All groups of this process; this one removes itself when it is not needed.
+
+    Attributes:
+        cache: Its state.
+        owners: The owners of its partitions.
+        counts: Plans, moves and ended sessions.
+        unassigned: Partitions without a target, by the last plan that this process made.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        application: str,
+        name: str,
+        rights: Rights,
+        served: dict[tuple[str, str], LocalGroup],
+        counts: Counter[str],
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._key = application, name
+        self._rights = rights
+        self._served = served
+        self.cache = StateCache(store, core, application, name, self._wake_all)
+        self.owners = HandOvers(store, core, application, name, self.cache, self._unknown, self._need_plan, counts)
+        self.counts = counts
+        self.unassigned = 0
+        self._beats: dict[int, _Beat] = {}
+        self._acts: list[_Act] = []
+        self._changing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._used = self._core.boottime()
+        self._woken = asyncio.Event()
+        self._next_turn = math.inf
+        """Boot time of the next turn; infinite while one is under way."""
+        self._sessions = GroupSessions(0, 0, {})
+        self._sessions_read = self._rights_read = -math.inf
+        self._renewed: dict[int, int] = {}
+        self._found: dict[int, tuple[object, ...]] | None = None
+        self._asked: dict[tuple[int, int], float] = {}
+        self._turn_at = ""
+
+    @property
+    def members(self) -> int:
+        """Number of members whose heartbeats come to this process."""
+        return len(self._beats)
+
+    def use(self) -> None:
+        """Keeps the group in memory for some time, and has its news followed while it has members here."""
+        now = self._used = self._core.boottime()
+        if self._watching is None:
+            self._watching = self._core.spawn(self._watch())
+        elif now >= self._next_turn:  # The machine slept.
+            self._woken.set()
+
+    # Members
+
+    async def member(self, text: str, credential: Credential) -> Member:
+        """Returns a member by its id.
+
+        Raises:
+            MemberGone: It is none, or has joined with another credential.
+            GroupElsewhere: The group is served in another data centre.
+        """
+        for max_age in (STATE_AGE, 0.0):
+            state = await self.cache.refresh(max_age)
+            number, _, secret = text.partition("-")
+            member = state.members.get(int(number)) if number.isdecimal() and len(number) < 20 else None  # noqa: PLR2004
+            if (
+                member is not None
+                and hmac.compare_digest(member.digest, digest_of(secret))
+                and state.subscriptions[member.subscription].credential.id == credential.id
+                and self._is_here(state)
+            ):
+                return member
+        self.require_here(state)
+        raise MemberGone
+
+    def _is_here(self, state: GroupState) -> bool:
+        return state.head.centre in {"", self._store.centre}
+
+    def require_here(self, state: GroupState) -> None:
+        if not self._is_here(state):
+            raise GroupElsewhere(self._key[1], state.head.centre)
+
+    def _seen(self, member: Member) -> int:
+        """Returns when a member was last seen, as far as this process knows (ms)."""
+        seen = self._sessions.members.get(member.number)
+        moved = self.cache.state.head.moved
+        return max(
+            member.joined,
+            moved + member.session // 3 if moved else 0,
+            0 if seen is None else seen.seen,
+            self._renewed.get(member.number, 0),
+        )
+
+    async def require_session(self, member: Member) -> None:
+        """Makes sure that the session of a member is not over, if that can be known.
+
+        Raises:
+            MemberGone: It is over.
+        """
+        if member.number in self._beats:
+            return
+        with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
+            if self._core.boottime() - self._sessions_read > STATE_AGE:
+                await self.read_sessions()
+            if self._sessions.clock > self._seen(member) + member.session:
+                raise MemberGone
+
+    async def heartbeat(
+        self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
+    ) -> HeartbeatAnswer | None:
+        """See :meth:`queuey.service.groups.GroupUseCases.heartbeat`."""
+        clock, now, arrived = self._store.sample_clock(), self._core.boottime(), self.cache.tick()
+        member = await self.member(text, credential)
+        number = member.number
+        beat = self._beats.get(number)
+        is_new = beat is None or waiter is None or beat.waiter is not waiter
+        if beat is None or is_new:
+            beat = _Beat(content, waiter, clock, arrived, now)
+            beat.told = self._beats[number].told if number in self._beats else frozenset()
+            self._beats[number] = beat
+        try:
+            member = await self._renew(member, beat, credential)
+            told = await self._told(member, beat, is_new=is_new)
+            answer = HeartbeatAnswer(
+                epoch=self.cache.targets.epoch,
+                session=(self._seen(member) + member.session - beat.clock.now) / 1000,
+                wait=member.session / 3000,
+                take=told.take,
+                give_back=told.give_back,
+                lost=told.lost,
+            )
+            if waiter is not None and not last and not (told.take or told.lost or told.given_back - beat.told):
+                return None
+            third = member.session / 3000
+            self.require_here(await self.cache.refresh(STATE_AGE, serial_age=third))
+            await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
+        except MemberGone:
+            self._beats.pop(number, None)
+            raise
+        beat.told, beat.waiter = told.given_back, None
+        return answer
+
+    async def _renew(self, member: Member, beat: _Beat, credential: Credential) -> Member:
+        """Checks the rights of a member, has it seen, and has it present or leaving; returns it."""
+        number = member.number
+        subscription = self.cache.state.subscriptions[member.subscription]
+        if subscription.credential.caller != credential.caller:
+            await self.change(lambda draft: draft.remove(number))
+            raise MemberGone
+        now = self._store.claim_now()
+        if now >= self._seen(member) + member.session:
+            await self.read_sessions()
+            if now >= self._seen(member) + member.session:
+                raise MemberGone
+        if now - self._seen(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
+            renew = partial(self._store.renew_session, *self._key, number, member.session)
+            self._renewed[number] = max(await self._core.in_thread(renew), self._renewed.get(number, 0))
+        if beat.content.leaving and member.state in {"new", "present"}:
+            await self.change(lambda draft: draft.drain(number))
+        elif member.state == "new":
+            await self.change(lambda draft: draft.be_present(number))
+        present = self.cache.state.members.get(number)
+        if present is None:
+            raise MemberGone
+        return present
+
+    def _is_overdue(self, member: Member, beat: _Beat, now: int) -> bool:
+        """Returns whether a member is late in giving back what it names, or owns and was asked for."""
+        held = {name: dict(some) for name, some in beat.content.owned.items()}
+        for name in self._asked_of(member.number):
+            known = self.owners.rows.get(name)
+            for partition, row in (known.rows if known else {}).items():
+                if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
+                    held.setdefault(name, {})[partition] = row.epoch
+        return self.cache.targets.is_overdue(member, held, now - self.slack)
+
+    @property
+    def slack(self) -> int:
+        """S in milliseconds."""
+        return round(self._store.clock_difference * 1000)
+
+    def _asked_of(self, number: int) -> set[str]:
+        """Returns queues of which others want partitions that a member may own without knowing."""
+        seen = self._sessions.members.get(number)
+        plan = self.cache.state.plan
+        return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
+
+    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> Told:
+        """Takes what a member gives back, and returns what it has to do."""
+        owned, number = beat.content.owned, member.number
+        if is_new and beat.content.given_back:
+            words = {
+                name: {partition: (number, epoch) for partition, epoch in some.items()}
+                for name, some in beat.content.given_back.items()
+            }
+            await self.owners.settle_all(words, beat.arrived, words)
+        targets = self.cache.targets
+        since = max(beat.arrived, self.cache.adopted)
+        sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
+        missing = targets.missing(number, owned).keys() - sure
+        # More are read in turns while it waits.
+        old = sorted(name for name in missing if self.owners.known(name, since) is None)
+        old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
+        old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
+        await self.owners.settle_all(old, since)
+        rows: dict[str, Rows] = {}
+        for name in sorted(sure | missing):
+            known = self.owners.known(name, beat.arrived)
+            if known is not None:
+                rows[name] = known
+        return tell(self.cache.targets, member, beat.content, rows, beat.clock.now)
+
+    async def leave(self, text: str, credential: Credential, *, returns: bool) -> None:
+        """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
+        member = await self.member(text, credential)
+        number = member.number
+        beat = self._beats.pop(number, None)
+        names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
+        if self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
+            # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
+            self.owners.left.add(number)
+        try:
+            await self.change(lambda draft: draft.leave(number, returns=returns))
+            with suppress(QueueyError):
+                await self.owners.settle_all(names, self.cache.tick())
+        finally:
+            self.owners.left.discard(number)
+
+    def _unknown(self, name: str) -> set[int]:
+        """Returns the partitions of a queue that are planned for members here and that these do not name."""
+        missing = (self.cache.targets.missing(number, beat.content.owned) for number, beat in self._beats.items())
+        return set().union(*(each.get(name, ()) for each in missing))
+
+    # Changes of the state
+
+    async def change(self, apply: Callable[[GroupDraft], T]) -> T:
+        """Changes the state in one transaction with what else waits; returns the result.
+
+        Args:
+            apply: Is called again if another process is faster, or if a transaction is in doubt.
+
+        Raises:
+            QueueyError: As ``apply`` does by the present state, or the store.
+        """
+        done: asyncio.Future[T] = self._core.loop.create_future()
+        self._add(_Act(apply, done))
+        return await done
+
+    def _add(self, act: _Act) -> None:
+        self._acts.append(act)
+        if self._changing is None or self._changing.done():
+            self._changing = self._core.spawn(self._change())
+
+    def _need_plan(self) -> None:
+        if self.cache.state.head.due is None:
+            self._add(_Act(GroupDraft.ask_for_plan, None))
+
+    async def _change(self) -> None:
+        while self._acts:
+            acts, self._acts = self._acts, []
+            try:
+                results = await self._transact(acts)
+            except QueueyError as error:
+                results = [error] * len(acts)
+            except BaseException:
+                _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
+                raise
+            _settle(acts, results)
+
+    async def _transact(self, acts: list[_Act]) -> list[Any]:
+        """Applies acts in one transaction; returns their results, some of which may be errors."""
+        is_in_doubt = False
+        for _ in range(ATTEMPTS):
+            began = self._core.boottime()
+            sessions = await self.read_sessions()
+            state = await self.cache.refresh(STATE_AGE)
+            draft = self._draft(state, sessions)
+            ended = draft.end_sessions()
+            results = [_result(act, draft) for act in acts]
+            if any(isinstance(each, QueueyError) for each in results) and await self.cache.refresh() is not state:
+                continue
+            is_planned = draft.is_plan_due()
+            if is_planned:
+                queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
+                await self._core.in_thread(partial(draft.plan, queues, self._rights))
+            change = draft.change()
+            if change is None:
+                return results
+            try:
+                head = await self._core.in_thread(
+                    partial(self._store.change_group, *self._key, state.head.version, change)
+                )
+            except StoreUnavailable as error:
+                if error.outcome == "none":
+                    raise
+                head, is_in_doubt = None, True
+            if head is not None:
+                self.cache.adopt(replace(draft.state, head=head), began, is_own=True)
+                self.counts["sessions_over"] += len(ended)
+                if is_planned:
+                    self.counts["plans"] += 1
+                    self.unassigned, self._found = draft.unassigned, _described(queues)
+                return results
+            self.cache.doubt()
+            await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
+        text = f"Group {self._key[1]!r} is being changed by others. Try again."
+        raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
+
+    def _draft(self, state: GroupState, sessions: GroupSessions) -> GroupDraft:
+        seen = {number: each.seen for number, each in sessions.members.items()}
+        return GroupDraft(state, sessions.clock, self.slack, seen)
+
+    async def read_sessions(self) -> GroupSessions:
+        """Reads the sessions of the group, after a sound clock."""
+        began = self._core.boottime()
+        sessions = await self._core.in_thread(partial(self._store.group_sessions, *self._key))
+        if began >= self._sessions_read:
+            self._sessions, self._sessions_read = sessions, began
+        return sessions
+
+    # What is done now and then
+
+    def _wake_all(self) -> None:
+        """Wakes waiting members for which a new state has something to do."""
+        members = self.cache.state.members
+        targets = self.cache.targets
+        for number, beat in self._beats.items():
+            owned = beat.content.owned
+            if number not in members or targets.missing(number, owned) or targets.foreign(number, owned):
+                _wake(beat)
+        self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
+
+    async def _watch(self) -> None:
+        """Follows the group while it has members here, and forgets it some time after the last request."""
+        while self._beats or self._acts or self._core.boottime() - self._used < KEPT:
+            self._next_turn = math.inf
+            self._woken.clear()
+            try:
+                pause = await self.turn()
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                logger.debug("group %s waits: %s", self._key[1], error)
+                pause = POLL
+            except Exception:
+                logger.exception("work on group %s has failed; it is tried again", self._key[1])
+                pause = POLL
+            pause = max(pause, len(self._served) / MAX_POLLS)
+            self._next_turn = self._core.boottime() + pause
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), pause)
+        del self._served[self._key]
+
+    async def turn(self) -> float:
+        """Does what is due; returns the seconds until the next turn."""
+        if not self._beats:
+            return POLL
+        now = self._core.boottime()
+        state = await self.cache.refresh()
+        self._drop_silent(state, now)
+        shortest = min((member.session for member in state.members.values()), default=0) / 3000
+        if now - self._sessions_read >= min(shortest, SEARCH):
+            await self._check_sessions(state)
+        if now - self._rights_read >= RIGHTS:
+            self._rights_read = now
+            await self._check_rights(state)
+        if self._sessions.clock - self._sessions.searched > SEARCH * 1000:
+            await self._search(state)
+        pause = self._plan_when_due()
+        self.owners.forget()
+        is_busy = await self._hand_over_in_turn()
+        return min(pause, QUICK_POLL if is_busy else POLL)
+
+    def _drop_silent(self, state: GroupState, now: float) -> None:
+        """Forgets members whose session has passed since their last heartbeat here."""
+        for number, beat in list(self._beats.items()):
+            member = state.members.get(number)
+            if not beat.waits and (member is None or now - beat.when > member.session / 1000):
+                del self._beats[number]
+
+    async def _check_sessions(self, state: GroupState) -> None:
+        """Ends sessions that are over, and wakes members that are asked for partitions."""
+        before = self._sessions.members
+        sessions = await self.read_sessions()
+        if self._draft(state, sessions).end_sessions():
+            self._add(_Act(_nothing, None))
+        for number, seen in sessions.members.items():
+            beat = self._beats.get(number)
+            if beat is not None and seen.asked and (number not in before or seen.asked != before[number].asked):
+                _wake(beat)
+
+    async def _check_rights(self, state: GroupState) -> None:
+        """Removes members whose rights have changed or ended."""
+        used = {member.subscription for member in state.members.values()}
+        credentials = {slot: each.credential for slot, each in state.subscriptions.items() if slot in used}
+        present = await self._core.in_thread(
+            lambda: {slot: self._rights(credential) for slot, credential in credentials.items()}
+        )
+        changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
+        numbers = [member.number for member in state.members.values() if member.subscription in changed]
+        if numbers:
+            self._add(_Act(lambda draft: _remove(draft, numbers), None))
+
+    async def _search(self, state: GroupState) -> None:
+        """Has a plan made if queues have come, gone or changed."""
+        await self._core.in_thread(partial(self._store.note_search, *self._key, self._sessions.clock))
+        self._sessions = replace(self._sessions, searched=self._sessions.clock)
+        queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
+        found = _described(queues)
+        if (self._found is not None and found != self._found) or differs(state, queues):
+            self._need_plan()
+        self._found = found
+
+    def _plan_when_due(self) -> float:
+        """Begins a plan that is due, or overdue for the process that asked for it; returns the seconds until then."""
+        due = self.cache.state.head.due
+        if due is None:
+            return POLL
+        left = due + (0 if self.cache.is_own else LATE) - self._store.claim_now()
+        if left <= 0:
+            self._add(_Act(_nothing, None))
+        return max(left / 1000, QUICK_POLL / 2) if left > 0 else POLL
+
+    async def _hand_over_in_turn(self) -> bool:
+        """Hands over what members here wait for, a limited number of queues a turn; returns whether any waits."""
+        waiting = {
+            number: self.cache.targets.missing(number, beat.content.owned)
+            for number, beat in self._beats.items()
+            if beat.waits
+        }
+        names = sorted(set().union(*waiting.values()))
+        if names:
+            some = [name for name in names if name > self._turn_at] + [n for n in names if n <= self._turn_at]
+            some = some[: max(1, MAX_QUEUES // len(self._served))]
+            self._turn_at = some[-1]
+            await self.owners.settle_all(some, self.cache.tick())
+            for number, missing in waiting.items():
+                await self._tell_or_ask(number, {name: missing[name] for name in some if name in missing})
+        return bool(names) or any(beat.waits and beat.told for beat in self._beats.values())
+
+    async def _tell_or_ask(self, number: int, missing: dict[str, set[int]]) -> None:
+        """Wakes a member that has got a partition, and asks owners for what it has waited for too long."""
+        state, beat = self.cache.state, self._beats.get(number)
+        member = state.members.get(number)
+        if member is None or beat is None:
+            return
+        for name, numbers in missing.items():
+            known, planned = self.owners.rows.get(name), self.cache.targets.queues.get(name)
+            if known is None or planned is None:
+                continue
+            owners = {n: known.rows[n].owner for n in numbers if n in known.rows}
+            if number in owners.values():
+                _wake(beat)
+            latest = self._store.claim_now() - member.session // 3
+            for partition, owner in owners.items():
+                target = planned.targets.get(partition)
+                if owner in state.members and owner != number and target is not None and target.epoch < latest:
+                    await self._ask(state.members[owner], planned.uid)
+
+    async def _ask(self, owner: Member, uid: int) -> None:
+        now = self._core.boottime()
+        if now - self._asked.get((owner.number, uid), -math.inf) >= owner.session / 3000:
+            self._asked = {key: when for key, when in self._asked.items() if now - when < ASKED}
+            self._asked[owner.number, uid] = now
+            ask = partial(self._store.ask_member, *self._key, owner.number, uid, owner.session)
+            await self._core.in_thread(ask)
+
+    async def end(self) -> None:
+        """Ends its tasks."""
+        tasks = [task for task in (self._changing, self._watching) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def digest_of(secret: str) -> bytes:
+    """Returns what the state has of a member's id."""
+    return sha256(secret.encode()).digest()
+
+
+def _nothing(_draft: GroupDraft) -> None:
+    """Has the state changed by what is due anyway."""
+
+
+def _remove(draft: GroupDraft, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        draft.remove(number)
+
+
+def _described(queues: Iterable[Queue]) -> dict[int, tuple[object, ...]]:
+    """Returns what a plan depends on, by uid."""
+    return {queue.uid: (queue.name, queue.partitions, queue.principals, queue.type) for queue in queues}
+
+
+def _result(act: _Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
+    try:
+        return act.apply(draft)
+    except QueueyError as error:
+        return error
+
+
+def _settle(acts: list[_Act], results: list[Any]) -> None:
+    for act, result in zip(acts, results, strict=True):
+        if act.done is None or act.done.done():
+            continue
+        if isinstance(result, Exception):
+            act.done.set_exception(result)
+        else:
+            act.done.set_result(result)
+
+
+def _wake(beat: _Beat) -> None:
+    if beat.waiter is not None and beat.waits:
+        beat.waiter.wake()

@@ -1,0 +1,95 @@
+"""Searches for the queues that the members of a group ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from queuey.access import Caller, allowed
+from queuey.errors import QueueNotFound
+from queuey.groups.state import MAX_PARTITIONS, GroupState
+from queuey.messages import Queue
+from queuey.storage import Store
+
+PAGE = 1000
+MAX_LISTED = 100_000
+"""Max queues that a search reads for one pattern."""
+_SPECIAL = re.compile(r"[*?\[]")
+
+
+def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
+    """Returns the queues that members ask for, by name; blocks.
+
+    One that a list lacks although it is planned counts as deleted only if a read of its own row says so.
+
+    Args:
+        store: Has the queues.
+        application: Their owner.
+        state: Of the group.
+        fresh: Rows of queues that are named are read, not taken from the cache.
+    """
+    used = {member.subscription for member in state.members.values()}
+    wishes = [each for slot, each in state.subscriptions.items() if slot in used]
+    matchers = [each.matcher() for each in wishes]
+    found: dict[str, Queue] = {}
+    for prefix in _prefixes([pattern for each in wishes for pattern in each.patterns]):
+        for queue in _listed(store, application, prefix):
+            if any(is_wanted(queue.name) for is_wanted in matchers):
+                found[queue.name] = queue
+            if len(found) > MAX_PARTITIONS:
+                break
+    planned = [each.name for each in state.plan.values() if any(is_wanted(each.name) for is_wanted in matchers)]
+    for name in sorted({*planned, *(name for each in wishes for name in each.names)} - found.keys()):
+        with suppress(QueueNotFound):
+            found[name] = store.queue(application, name, fresh=fresh)
+    return [found[name] for name in sorted(found)]
+
+
+def differs(state: GroupState, queues: Sequence[Queue]) -> bool:
+    """Returns whether a plan does not fit the queues that were found."""
+    there = {queue.uid for queue in queues}
+    if any(uid not in there for uid, planned in state.plan.items() if planned.targets):
+        return True
+    callers = {slot: each.credential.caller for slot, each in state.subscriptions.items()}
+    matchers = {slot: each.matcher() for slot, each in state.subscriptions.items()}
+    wishes = {member.subscription for member in state.members.values() if member.state == "present"}
+    for queue in queues:
+        planned = state.plan.get(queue.uid)
+        targets = {} if planned is None else planned.targets
+        owners = {target.member for target in targets.values()}
+        readers = {slot for slot, caller in callers.items() if owners and may_own(queue, caller)}
+        if any(number in state.members and state.members[number].subscription not in readers for number in owners):
+            return True
+        if len(targets) < queue.partitions and any(
+            matchers[slot](queue.name) and may_own(queue, callers[slot]) for slot in wishes
+        ):
+            return True
+    return False
+
+
+def may_own(queue: Queue, caller: Caller) -> bool:
+    """Returns whether partitions of a queue may be given to a member."""
+    return allowed(queue, caller, "read") and allowed(queue, caller, "claim")
+
+
+def _prefixes(patterns: Sequence[str]) -> list[str]:
+    """Returns the texts with which matching names begin, sorted; none of them begins with another."""
+    found: list[str] = []
+    for prefix in sorted(_SPECIAL.split(pattern, maxsplit=1)[0] for pattern in patterns):
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
+
+
+def _listed(store: Store, application: str, prefix: str) -> Iterator[Queue]:
+    start = prefix
+    for _ in range(MAX_LISTED // PAGE):
+        page = store.list_queues(application, start=start, limit=PAGE)
+        for queue in page:
+            if not queue.name.startswith(prefix):
+                return
+            yield queue
+        if len(page) < PAGE:
+            return
+        start = page[-1].name + "\0"

@@ -1,0 +1,100 @@
+"""A group's state as this process last read it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from functools import partial
+
+from queuey.groups.rows import read_state
+from queuey.groups.state import GroupState, Head
+from queuey.service.core import Core
+from queuey.service.groups.answers import Targets
+from queuey.storage import Store
+
+
+class StateCache:
+    """The state of a group in the memory of a process. Used in the loop's thread.
+
+    Args:
+        store: Has the state.
+        core: The loop and the clock.
+        application: The owner.
+        name: Of the group.
+        changed: Called when the state is another one.
+
+    Attributes:
+        state: Of version 0 if there is no such group.
+        targets: Its targets.
+        adopted: Tick at which it came to be the present one.
+        is_own: It was written by this process.
+    """
+
+    def __init__(self, store: Store, core: Core, application: str, name: str, changed: Callable[[], None]) -> None:
+        self._store = store
+        self._core = core
+        self._key = application, name
+        self._changed = changed
+        self._reading = asyncio.Lock()
+        self._serial = -math.inf
+        """Boot time of the last serial read."""
+        self.state = GroupState()
+        self.targets = Targets(self.state)
+        self._checked = -math.inf
+        """Boot time at which it was read, or its head compared."""
+        self._ticks = self._began = self.adopted = 0
+        self.is_own = False
+
+    def tick(self) -> int:
+        """Returns a number above all former ones: it tells what began before what, however fast clocks go."""
+        self._ticks += 1
+        return self._ticks
+
+    async def refresh(self, max_age: float = 0.0, *, serial_age: float = math.inf) -> GroupState:
+        """Returns the state as it was at most some seconds ago.
+
+        Args:
+            max_age: Max seconds since it was read, or its head compared; 0: that begins now.
+            serial_age: Max seconds since the head was read serially, if the store has data centres.
+        """
+        now = self._core.boottime()
+        is_serial = bool(self._store.centre) and now - self._serial > serial_age
+        if is_serial or not max_age or now - self._checked > max_age:
+            asked = self.tick()
+            async with self._reading:
+                while self._began < asked or (is_serial and self._serial < now):
+                    await self._read(is_serial=is_serial)
+        return self.state
+
+    async def _read(self, *, is_serial: bool) -> None:
+        before, began, now = self.state, self.tick(), self._core.boottime()
+        head = await self._core.in_thread(partial(self._store.group_head, *self._key, serial=is_serial))
+        state = before
+        if head is None:
+            state = self._none(before)
+        elif head.version != before.head.version:
+            stored = await self._core.in_thread(partial(self._store.group_state, *self._key))
+            state = self._none(before) if stored is None else read_state(stored)
+        if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
+            self._began = began
+            self.adopt(state, now)
+        if is_serial:
+            self._serial = now
+
+    def _none(self, before: GroupState) -> GroupState:
+        """Returns the state of a group that does not exist, which would be one of this data centre."""
+        empty = GroupState(head=Head(centre=self._store.centre))
+        return before if before == empty else empty
+
+    def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
+        """Takes a state that was the present one at a boot time or later."""
+        self._checked = checked
+        if state is not self.state:
+            self.state, self.targets, self.is_own = state, Targets(state), is_own
+            self.adopted = self.tick()
+            self._changed()
+
+    def doubt(self) -> None:
+        """Has the state read before it is used again: another process has changed it, or a change is in doubt."""
+        self._checked = -math.inf

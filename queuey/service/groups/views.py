@@ -1,0 +1,81 @@
+"""How a group is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import UNSET
+
+from queuey import ids
+from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
+from queuey.errors import QueueChanged
+from queuey.groups.owners import is_owner
+from queuey.groups.state import GroupState
+from queuey.messages import Lag, OwnedOffset, Queue
+from queuey.service.groups.searches import find_queues
+from queuey.storage import Store
+
+PAGE, LAG_PAGE = 100, 16
+"""Max queues of a page, without and with lags."""
+
+
+def show(
+    store: Store,
+    application: str,
+    group: str,
+    state: GroupState,
+    visible: Callable[[Queue], bool],
+    start: str,
+    *,
+    lag: bool,
+) -> GroupInfo:
+    """Returns a page of a group; blocks."""
+    queues = find_queues(store, application, state, fresh=False)
+    seen = [queue for queue in queues if visible(queue)]
+    page = [queue for queue in seen if queue.name >= start]
+    limit = LAG_PAGE if lag else PAGE
+    targets = sum(len(planned.targets) for planned in state.plan.values())
+    return GroupInfo(
+        group=group,
+        centre=state.head.centre,
+        epoch=state.head.epoch,
+        members=tuple(
+            MemberInfo(each.number, each.instance, each.state, each.joined / 1000, each.session / 1000)
+            for each in state.members.values()
+        ),
+        hidden_queues=len(queues) - len(seen),
+        unassigned=max(0, sum(queue.partitions for queue in queues) - targets),
+        queues={queue.name: _partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
+        next=page[limit].name if len(page) > limit else None,
+    )
+
+
+def _partitions(store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool) -> dict[int, OwnedPartition]:
+    rows = store.owned_offsets(queue, group).rows
+    numbers = range(1, queue.partitions + 1)
+    found = {number: rows.get(number, OwnedOffset(number)) for number in numbers}
+    lags: Mapping[int, Lag] = {}
+    if lag:
+        try:
+            lags = dict(zip(numbers, store.lag(queue, [(n, found[n].position) for n in numbers]), strict=True))
+        except QueueChanged:  # Its row is not up to date. The next request has the lag.
+            store.queue(queue.application, queue.name, fresh=True)
+    targets = state.plan[queue.uid].targets if queue.uid in state.plan else {}
+    return {
+        number: _partition(row, state, targets[number].member if number in targets else None, lags.get(number))
+        for number, row in found.items()
+    }
+
+
+def _partition(row: OwnedOffset, state: GroupState, target: int | None, lag: Lag | None) -> OwnedPartition:
+    is_owned = row.owner > 0 and is_owner(state, row)
+    return OwnedPartition(
+        owner=row.owner if is_owned else None,
+        since=row.epoch / 1000 if is_owned else None,
+        target=target,
+        came=row.came,
+        offset=None if row.position is None else ids.to_hex(row.position),
+        updated=row.updated or None,
+        lag=UNSET if lag is None else lag.count,
+        lag_exact=UNSET if lag is None else lag.exact,
+    )
