@@ -76,7 +76,6 @@ def test_large_state(store: Store, group: str) -> None:
 def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
     """A group that is removed leaves no rows to the next one of its name, and no version comes back."""
     head = made(store, group)
-    store.note_search(APP, group, 1)
     assert other.remove_group(APP, group, head.version)
     assert store.group_head(APP, group) is None
     assert store.group_state(APP, group) is None
@@ -121,15 +120,15 @@ def test_asked(store: Store, other: Store, group: str) -> None:
     seen = store.renew_session(APP, group, 1, 60_000)
     other.ask_member(APP, group, 1, 71, 60_000)
     other.ask_member(APP, group, 2, 70, 60_000)
-    made(store, group)
-    for when in (5, 9, 7):
+    now = store.claim_now()
+    for when in (now - 4, now, now - 2):
         other.note_search(APP, group, when)
     found = store.group_sessions(APP, group)
     assert {n: (member.seen, set(member.asked)) for n, member in found.members.items()} == {
         1: (seen, {70, 71}),
         2: (0, {70}),
     }
-    assert found.searched == 9
+    assert found.searched == now
 
 
 def test_clock_is_confirmed(store: Store) -> None:
