@@ -17,7 +17,7 @@ class Plan(NamedTuple):
     """A plan.
 
     Attributes:
-        queues: The queues that have targets, by uid.
+        queues: The queues with their targets, by uid.
         unassigned: Number of partitions without a target, of queues that members ask for.
     """
 
@@ -28,6 +28,8 @@ class Plan(NamedTuple):
 def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
     """Plans anew: even, with the fewest moves. Absent members keep what they had and may read, and get nothing else.
 
+    Without any member all queues stay, without targets: where the group stood is shown until it begins again.
+
     Args:
         state: Its plan is the one before, its epoch that of the new one.
         queues: All that the subscriptions match.
@@ -35,6 +37,8 @@ def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
     present = {member.number: member.subscription for member in state.members.values() if member.state == "present"}
     absent = {member.number: member.subscription for member in state.members.values() if member.state == "absent"}
     slots = present | absent
+    if not slots:
+        return Plan({uid: PlannedQueue(uid, queue.name, {}) for uid, queue in state.plan.items()}, 0)
     views = {slot: _View(state.subscriptions[slot], queues) for slot in set(slots.values())}
     before = {
         (uid, partition): target.member
