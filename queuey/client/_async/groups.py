@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class AsyncConsumerGroups:
     """The consumer groups of an application whose partitions the service divides among members.
 
-    Made by :attr:`AsyncClient.consumer_groups <queuey.client.AsyncClient.consumer_groups>`. For async code, in one event
+    It is :attr:`AsyncClient.consumer_groups <queuey.client.AsyncClient.consumer_groups>`. For async code, in one event
     loop.
     """
 

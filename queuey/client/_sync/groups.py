@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ConsumerGroups:
     """The consumer groups of an application whose partitions the service divides among members.
 
-    Made by :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`. For async code, in one event
+    It is :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`. For async code, in one event
     loop.
     """
 

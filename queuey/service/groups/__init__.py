@@ -15,6 +15,7 @@ from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
     Conflict,
     GroupActive,
+    GroupElsewhere,
     GroupNotFound,
     InvalidRequest,
     StoreBusy,
@@ -39,6 +40,8 @@ MAX_JOINS = 3000
 """Max joins of an application in one process within a minute."""
 MAX_NAMED = 10_000
 """Max partitions that a heartbeat may name."""
+SWEEP = 1.0
+"""Min seconds between two searches for groups that need not be kept in memory."""
 EMPTY = GroupState()
 
 
@@ -51,6 +54,7 @@ class GroupUseCases:
 
     Attributes:
         rights: Set by the server before the first request: a credential with its rights as they are now; blocks.
+        served: The groups that this process serves, by application and name.
     """
 
     rights: Rights
@@ -58,20 +62,25 @@ class GroupUseCases:
     def __init__(self, store: Store, core: Core) -> None:
         self._store = store
         self._core = core
-        self._served: dict[tuple[str, str], LocalGroup] = {}
+        self.served: dict[tuple[str, str], LocalGroup] = {}
         self._counts: Counter[str] = Counter()
         self._joins: Counter[str] = Counter()
         """By application, in the present minute."""
         self._minute = 0
+        self._swept = 0.0
         self.rights = lambda credential: credential
 
     def _local(self, application: str, group: str) -> LocalGroup:
         require_group_name(group)
-        served = self._served.get((application, group))
+        served = self.served.get((application, group))
+        now = self._core.boottime()
+        if now - self._swept >= SWEEP:
+            self._swept = now
+            self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
         if served is None:
-            served = LocalGroup(self._store, self._core, application, group, self._rights, self._served, self._counts)
-            self._served[application, group] = served
-        served.use()
+            served = LocalGroup(self._store, self._core, application, group, self._rights, self._counts)
+            self.served[application, group] = served
+        served.used = now
         return served
 
     def _rights(self, credential: Credential) -> Credential | None:
@@ -97,7 +106,6 @@ class GroupUseCases:
 
         def join(draft: GroupDraft) -> Member:
             state = draft.state
-            local.require_here(state)
             # It is there if a transaction that was in doubt has been applied.
             return next((each for each in state.members.values() if each.digest == digest), None) or draft.join(
                 request, digest
@@ -140,13 +148,17 @@ class GroupUseCases:
             raise InvalidRequest({"owned": f"Names more than {MAX_NAMED} partitions"})
         return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
-    async def leave(self, application: str, group: str, member: str, credential: Credential, *, returns: bool) -> None:
+    async def leave(
+        self, application: str, group: str, member: str, credential: Credential, *, returns: bool, said: bool = True
+    ) -> None:
         """Leaves; with ``returns`` an instance that comes back within its grace.
+
+        ``said``: by the member's own word, so that its partitions are given back; else they are lost.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
         """
-        await self._local(application, group).leave(member, credential, returns=returns)
+        await self._local(application, group).leave(member, credential, returns=returns, said=said)
 
     async def commit(
         self,
@@ -191,6 +203,8 @@ class GroupUseCases:
         stored = await self._core.in_thread(partial(self._store.group_state, application, group))
         state = EMPTY if stored is None else read_state(stored)
         if state.members:
+            if state.head.centre not in {"", self._store.centre}:
+                raise GroupElsewhere(group, state.head.centre)
             sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
             seen = {number: each.seen for number, each in sessions.members.items()}
             draft = GroupDraft(state, sessions.clock, round(self._store.clock_difference * 1000), seen)
@@ -269,7 +283,7 @@ class GroupUseCases:
 
     def statistics(self) -> dict[str, float]:
         """Returns counters: groups, members, plans, partitions moved by origin, unassigned ones, sessions over."""
-        served = [each for each in list(self._served.values()) if each.members]
+        served = [each for each in list(self.served.values()) if each.members]
         counts = self._counts
         return {
             "groups_served": len(served),
@@ -282,7 +296,7 @@ class GroupUseCases:
 
     async def end(self) -> None:
         """Ends the work in the background."""
-        await asyncio.gather(*(each.end() for each in list(self._served.values())))
+        await asyncio.gather(*(each.end() for each in list(self.served.values())))
 
 
 def _not_found(group: str) -> GroupNotFound:
