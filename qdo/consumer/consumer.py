@@ -18,12 +18,14 @@ from qdo.consumer.fetch_buffer import Batch, BufferedSlice, FetchBuffer
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.partition_listener import Callback, Callbacks, PartitionListener
+from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener
+from qdo.consumer.partition_reader import PartitionReader
 from qdo.consumer.positions import LatestStart, point_of
 from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
-from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.coordination import AnyCoordinator, CommittedOffset, Coordinator, HandlingNote, ServiceCoordinator
+from qdo.consumer.rebalance.session_events import SessionOptions
+from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
 from qdo.coordination.service.former_file import LocalCoordination, default_path
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
@@ -123,9 +125,13 @@ class AsyncConsumer:
         self._failure: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
+        listeners: list[PartitionListener] = [CallbackListener(on_assign, on_revoke, on_lost)]
+        if self.settings.commit_every is not None:
+            listeners.append(CallbackListener(on_revoke=self._commit_settled))
         self._mirror = None
         if isinstance(coordinator, Coordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
+            listeners.append(self._mirror)
         self._buffer = FetchBuffer()
         self._refusals = Refusals(wants)
         self._finder = QueueFinder(
@@ -149,23 +155,22 @@ class AsyncConsumer:
         self._latest_start = LatestStart(
             client,
             lambda ends: self._group.table.record(ends),  # noqa: PLW0108 - the group is made below
-            lambda row, position: self._listener.begin_at(row, position),  # noqa: PLW0108 - so is the listener
+            lambda row, position: self._reader.begin_at(row, position),  # noqa: PLW0108 - so is the reader
             is_shared=bool(wants),
         )
-        self._listener = PartitionListener(
+        self._reader = PartitionReader(
             self._buffer,
             self._fetcher,
-            Callbacks(on_assign, on_revoke, on_lost),
+            listeners,
             begin=self._latest_start.begin if self.settings.start == "latest" else None,
-            leaving=self._commit_settled,
             changed=self._changed,
             failed=self._fail,
         )
-        self._assigned = None if wants else ManualAssignment(coordinator, self._listener, self.settings.revoke_timeout)
+        self._assigned = None if wants else ManualAssignment(coordinator, self._reader, self.settings.revoke_timeout)
         self._group = self._assigned or GroupMember(
             self.coordinator,
             self.member,
-            self._listener,
+            self._reader,
             queues=self._finder,
             static=member is not None,
             options=SessionOptions(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
@@ -180,17 +185,23 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
-    def attach(self, callbacks: Callbacks) -> None:
-        """Adds callbacks for changes of partitions, to be called before the present ones.
+    def attach(self, listener: PartitionListener, commit_messages: int, commit_seconds: float) -> None:
+        """Adds a listener for changes of partitions, which is notified before the user's callbacks.
 
         It is for code that drives the consumer, such as a worker. Call it before the start.
+
+        Args:
+            listener: The listener.
+            commit_messages: Number of messages after which the offsets that it adds to :attr:`ownership` are committed.
+            commit_seconds: Seconds after which they are committed if they are fewer.
 
         Raises:
             InvalidArgument: It is no member of a group.
         """
-        if self._assigned is not None:
+        if not isinstance(self._group, GroupMember):
             raise InvalidArgument("a member of a group is needed: name queues or patterns")
-        self._listener.attach(callbacks)
+        self._group.gather_commits(commit_messages, commit_seconds)
+        self._reader.attach(listener)
 
     async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Joins the group; partitions come when the group has shared them out.
@@ -322,7 +333,7 @@ class AsyncConsumer:
             raise InvalidArgument("without a group nothing can be committed: give the consumer group=")
         if offsets is None:
             offsets = {row.partition: row.position for row in self._rows() if row.position is not None}
-        await self._group.table.commit(offsets, self._mirror, back=back)
+        await self._group.table.commit(offsets, back=back)
 
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
         """Reads these partitions from now on, and no others; for a consumer that was made without queues and patterns.
@@ -372,33 +383,14 @@ class AsyncConsumer:
         await self._assigned.assign(wanted)
         return frozenset(wanted)
 
-    async def note(self, partition: Partition, note: HandlingNote | None, end: str | None = None) -> None:
-        """Records beside a partition's offset what was begun of it, in one write with the offset.
-
-        Args:
-            partition: The partition.
-            note: What was begun.
-            end: An offset to commit; None: it stays as it is.
-
-        Raises:
-            InvalidArgument: The offset cannot be committed; nothing was recorded.
-            NotOwner: The partition is not this member's.
-            CoordinationLost, SessionLost
-        """
-        if end is not None and (row := self._known(partition)).accepts(end):
-            row.note = note
-            await self._group.table.commit({partition: end}, self._mirror)
-        elif not await self._group.table.note(partition, note):
-            raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
+    @property
+    def ownership(self) -> Ownership:
+        """What this member owns in its present session, for code that drives the consumer."""
+        return self._group.table
 
     def rejoin(self) -> None:
         """Releases all partitions, each when it is finished, leaves the group and joins it again."""
         self._group.rejoin()
-
-    def found(self, partition: Partition) -> CommittedOffset:
-        """Returns the record of an owned partition as it was when this member took it."""
-        row = self._group.table.held_row(partition)
-        return CommittedOffset() if row is None else row.claimed
 
     @property
     def connected(self) -> bool:
@@ -424,7 +416,7 @@ class AsyncConsumer:
         self._fetcher.leave(row)
         self._buffer.clear(row)
         row.seek(position)
-        self._listener.moved(row)
+        self._reader.moved(row)
 
     @property
     def coordinator(self) -> AnyCoordinator:
@@ -514,7 +506,7 @@ class AsyncConsumer:
 
     @property
     def _stopped(self) -> bool:
-        return self._listener.stopped or not self._group.table.connected
+        return self._reader.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
         """Hands out the messages that were taken, after letting the loop request the next ones."""
@@ -534,7 +526,7 @@ class AsyncConsumer:
     async def _close(self, within: float | None) -> None:
         await cancel(*self._tasks)
         await self._fetcher.close()
-        await self._listener.close()
+        await self._reader.close()
         await self._group.stop(within)
         if self._mirror is not None:
             with suppress(TimeoutError):
@@ -546,14 +538,12 @@ class AsyncConsumer:
             await asyncio.sleep(every)
             await self._commit_settled()
 
-    async def _commit_settled(self, leaving: OwnedPartition | None = None) -> None:
-        """Commits what counts as processed, if that is wanted: all of it, or that of one partition."""
-        if self.settings.commit_every is None:
-            return
-        rows = [row for row in self._rows() if leaving in {None, row}]
+    async def _commit_settled(self, leaving: frozenset[Partition] | None = None) -> None:
+        """Commits what counts as processed: all of it, or that of some partitions."""
+        rows = [row for row in self._rows() if leaving is None or row.partition in leaving]
         offsets = {row.partition: offset for row in rows if (offset := row.auto_commit_offset) is not None}
         try:
-            await self._group.table.commit(offsets, self._mirror)
+            await self._group.table.commit(offsets)
         except QdoError as error:
             log.warning("some offsets could not be committed: %s", error)
 
@@ -601,7 +591,10 @@ class AsyncConsumer:
 
 
 def chosen_coordinator(
-    client: AsyncClient, coordinator: AnyCoordinator | LocalCoordination | None, group: str | None, settings: ConsumerSettings
+    client: AsyncClient,
+    coordinator: AnyCoordinator | LocalCoordination | None,
+    group: str | None,
+    settings: ConsumerSettings,
 ) -> AnyCoordinator | None:
     """Returns the coordinator of a group: the one given, or one of the service's group of a name.
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 
@@ -15,7 +16,7 @@ MAX_TRIES = 5
 """Max attempts while others record offsets at the same time."""
 
 
-class OffsetMirror:
+class OffsetMirror(PartitionListener):
     """The offsets of one group, as the service has them, so that its lag shows there.
 
     The coordination service has the offsets that count. The mirror follows: it goes back only after a seek (a member
@@ -34,8 +35,7 @@ class OffsetMirror:
         self._due: dict[Partition, tuple[str, bool]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def record(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        """Begins to record offsets, with ``True`` even if the service has later ones."""
+    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
         for partition, (offset, back) in offsets.items():
             again = self._due.get(partition, ("", False))[1]
             self._due[partition] = (offset, back or again)

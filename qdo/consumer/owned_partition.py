@@ -35,6 +35,7 @@ class OwnedPartition:
         claimed: What was recorded when it was taken.
         held: With the version that the next commit needs.
         pending_offset: The offset that is to be recorded; None: there is none.
+        pending_back: It may lie before the recorded one.
         waiting_commits: The commits that wait for it.
         note: What is to be noted beside it.
         version_known: The version is not in doubt.
@@ -70,6 +71,7 @@ class OwnedPartition:
         self.held = held
         self.claimed = CommittedOffset() if held is None else held.offset
         self.pending_offset: str | None = None
+        self.pending_back = False
         self.note = self.claimed.note
         self.version_known = True
         self.notified = self.released = False
@@ -107,12 +109,19 @@ class OwnedPartition:
         identifier = self.recorded if self.pending_offset is None else self.pending_offset
         return msgspec.structs.replace(self.held, offset=offset), identifier
 
+    def want(self, offset: str, *, back: bool = False) -> None:
+        """Makes an offset the one that is to be recorded, in the place of what was wanted before."""
+        self.pending_offset = offset
+        self.pending_back = self.pending_back or self.seek_pending or back
+        self.seek_pending = False
+
     def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
         """Answers the waiting calls, or the first of them; when all are answered, no commit is wanted any more."""
         answered = self.waiting_commits[:waiting]
         del self.waiting_commits[:waiting]
         if waiting is None:
-            self.pending_offset = None
+            self.seek_pending = self.seek_pending or (self.pending_back and not recorded)
+            self.pending_offset, self.pending_back = None, False
         for each in answered:
             each.answer(self.partition, recorded=recorded)
 

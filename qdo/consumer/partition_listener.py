@@ -1,12 +1,9 @@
-"""The listener for a consumer's group: which partitions the consumer owns from now on, and which no longer.
+"""The life of a partition, as those follow it who work on it: what is called when partitions come and go.
 
 Per partition ``on_assign`` comes first and is over before anything is read, then either ``on_revoke``, which may still
 commit, or ``on_lost``, or both when the session ends, or the time is over, in the middle of a revocation. Callbacks for
 different partitions may run side by side. An exception in one of them is logged; the partitions go where the group says
 all the same.
-
-A row is one ownership. When a partition comes back although the callbacks for its former row have not come to an end
-in time, the former row is lost first, and what is called for it later does nothing.
 """
 
 from __future__ import annotations
@@ -14,169 +11,81 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
 
-from qdo.consumer.fetch_buffer import FetchBuffer
-from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
-from qdo.tasks import cancel, start
 
 log = logging.getLogger("qdo.consumer")
 
 Callback = Callable[[frozenset[Partition]], Awaitable[None] | None]
 
 
-class Callbacks(NamedTuple):
-    """The callbacks of a consumer's user; each may be a coroutine function or a plain one.
-
-    The last two are plain functions: nothing is handed out from ``on_suspend`` until ``on_resume``, because it is
-    unknown whether this member still owns the partitions.
-    """
-
-    on_assign: Callback | None = None
-    on_revoke: Callback | None = None
-    on_lost: Callback | None = None
-    on_suspend: Callable[[], None] | None = None
-    on_resume: Callable[[], None] | None = None
-
-
 class PartitionListener:
-    """Starts and ends the reads of this member's partitions, and calls the user's callbacks.
+    """Follows the partitions that a member owns. This one does nothing.
 
-    Args:
-        buffer: Where messages are held.
-        fetcher: Reads ahead.
-        callbacks: Of the user.
-        begin: Finds out where to begin for partitions of which nothing is recorded, and calls :meth:`begin_at`; None:
-            they begin at the beginning.
-        leaving: Awaited after the callback of a revocation, before the partition is released.
-        changed: Called when partitions can be handed out that could not.
-        failed: Called with an error that does not pass without help.
-
-    Attributes:
-        stopped: Nothing may be handed out now.
+    Everything is called in the loop of the group. For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or
+    both if revoking was not done in time. Each call has ended before the next of its row begins, unless it takes longer
+    than ``revoke_timeout`` to end. A partition may come back as another row while a call of the former one still hangs.
+    What a call raises is logged; if ``revoke`` fails, ``lost`` follows.
     """
-
-    def __init__(
-        self,
-        buffer: FetchBuffer,
-        fetcher: Fetcher,
-        callbacks: Callbacks,
-        *,
-        begin: Callable[[list[OwnedPartition]], Coroutine[Any, Any, None]] | None,
-        leaving: Callable[[OwnedPartition], Awaitable[None]],
-        changed: Callable[[], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self.stopped = False
-        self._buffer = buffer
-        self._fetcher = fetcher
-        self._callbacks = [callbacks]
-        self._begin = begin
-        self._leaving = leaving
-        self._changed = changed
-        self._failed = failed
-        self._beginning: set[asyncio.Task[None]] = set()
-        self._present: dict[Partition, OwnedPartition] = {}
-        """The rows whose assignment was announced last, until the end of each is announced."""
-
-    def attach(self, callbacks: Callbacks) -> None:
-        """Adds callbacks, which are called before those that were added earlier."""
-        self._callbacks.insert(0, callbacks)
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """Calls the user's callback, then begins to read partitions."""
-        await self.lost([self._present[row.partition] for row in rows if row.partition in self._present])
-        for row in rows:
-            self._present[row.partition] = row
-            row.begun = True
-            if row.recorded is not None or self._begin is None:
-                row.place(row.recorded)
-        for each in self._callbacks:
-            await _notify(each.on_assign, self._still_present(rows))
-        for row in rows:
-            row.announced = True
-        self._open(row for row in rows if not row.closed)
+        """These are ours now; commits for them are accepted already while this runs."""
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
-        for row in rows:
-            if row.opened:
-                self._fetcher.drop(row)
-            self._buffer.clear(row)
+        """Stop handing out messages of these; called as soon as they are not ``owned`` any more."""
 
     async def revoke(self, row: OwnedPartition) -> None:
-        """Calls the user's callback for a partition; afterwards it may be released."""
-        for each in self._callbacks:
-            await _notify(each.on_revoke, self._still_present([row]))
-        if self._still_present([row]):
-            await self._leaving(row)
-            self._end([row])
+        """Returns when this may be released.
+
+        Called once per partition, so that a slow one does not hold up the rest; the calls run concurrently. It is
+        cancelled after ``revoke_timeout``.
+        """
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        ended = self._end(rows)
-        for each in self._callbacks:
-            await _notify(each.on_lost, ended)
-
-    def refused(self, error: CoordinationRefused) -> None:
-        self._failed(error)
+        """These are lost to other members: abandon all work on them; nothing can be committed."""
 
     def suspended(self) -> None:
-        self.stopped = True
-        for each in self._callbacks:
-            if each.on_suspend is not None:
-                each.on_suspend()
+        """The service does not answer: hand out nothing new."""
 
     def resumed(self) -> None:
-        self.stopped = False
-        self._changed()
-        for each in self._callbacks:
-            if each.on_resume is not None:
-                each.on_resume()
+        """The service answers again: go on with what is still held."""
 
-    def begin_at(self, row: OwnedPartition, position: str) -> None:
-        """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""
-        if row.closed or row.fetch_from is not None:
-            return
-        row.place(position)
-        self._open([row])
+    def refused(self, error: CoordinationRefused) -> None:
+        """The service refuses something that the member cannot do without; it is tried again all the same."""
 
-    def moved(self, row: OwnedPartition) -> None:
-        """Reads a partition from where the user placed it, unless the user's callback still runs."""
-        if row.announced:
-            self._open([row])
+    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
+        """These offsets were recorded, with ``True`` even if they go back."""
 
-    async def close(self) -> None:
-        await cancel(*self._beginning)
-
-    def _still_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-        return [row for row in rows if self._present.get(row.partition) is row]
-
-    def _end(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-        """Returns the rows whose end is to be announced now; for the others it was, or it does not count any more."""
-        ended = self._still_present(rows)
-        for row in ended:
-            del self._present[row.partition]
-        return ended
-
-    def _open(self, rows: Iterable[OwnedPartition]) -> None:
-        unplaced = []
-        for row in rows:
-            if row.fetch_from is None:
-                unplaced.append(row)
-            elif not row.opened:
-                row.opened = True
-                self._fetcher.add(row)
-        if unplaced and self._begin is not None:
-            start(self._begin(unplaced), self._beginning)
-        self._changed()
+    def not_recorded(self, error: Exception, failures: int) -> None:
+        """A write of offsets failed, for the number of times in a row. CoordinationLost: it is tried again."""
 
 
-async def _notify(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
-    if callback is None or not rows:
+class CallbackListener(PartitionListener):
+    """Calls the callbacks of a consumer's user, each a coroutine function or a plain one."""
+
+    def __init__(
+        self, on_assign: Callback | None = None, on_revoke: Callback | None = None, on_lost: Callback | None = None
+    ) -> None:
+        self._on_assign = on_assign
+        self._on_revoke = on_revoke
+        self._on_lost = on_lost
+
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+        await _call(self._on_assign, rows)
+
+    async def revoke(self, row: OwnedPartition) -> None:
+        await _call(self._on_revoke, [row])
+
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+        await _call(self._on_lost, rows)
+
+
+async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
+    if callback is None:
         return
     partitions = frozenset(row.partition for row in rows)
     with logged(callback, partitions):

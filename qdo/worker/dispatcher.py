@@ -1,27 +1,29 @@
-"""The messages in flight: gives them to handlers, and deals with the results."""
+"""The messages of partitions that a group shares out: gives them to handlers, and deals with the results."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
-from time import time
-from typing import Literal
-
-import msgspec
+from typing import Any, Literal
 
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
-from qdo.errors import QdoError
-from qdo.partitions import Partition
+from qdo.errors import CoordinationLost, InvalidArgument, QdoError
+from qdo.partitions import Partition, some
 from qdo.settings import key_by
+from qdo.tasks import happens
+from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
+from qdo.worker.dead_letters import publish
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
+    ExitCode,
     Failure,
     RetryLater,
     RunResult,
@@ -29,33 +31,45 @@ from qdo.worker.failure import (
     StopTheWorker,
     WorkerLost,
 )
-from qdo.worker.offset_committer import OffsetCommitter
-from qdo.worker.partition_queue import FailedMessage, KeyedQueue, OrderedQueue
-from qdo.worker.partition_work import CrashSuspicion, PartitionWork
+from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
+from qdo.worker.rights import require_rights
 from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
-from qdo.worker.sources import Handling
-from queuey.client import Message, RetryPolicy, deadletters
-from queuey.client.deadletters import Cause
+from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
+from queuey.client import ClientError, Message
 
 logger = logging.getLogger("qdo.worker")
 
 _HELD_RUNS = 5
 """Max batches that are held in all; beyond that only single messages are fetched, for partitions without any."""
-_PAUSES = RetryPolicy(base=0.5, cap=30.0)
-"""Pauses after something could not be stored."""
+_PAUSE_SECONDS = 0.5
+"""Interval after a note could not be recorded."""
 _NOTING_SECONDS = 2.0
 """Timeout to record that no message is being handled, before a partition is released, in seconds."""
+_HAND_BACK = 0.8
+"""Ratio of the time for a revocation in which running messages may be finished; the rest is for the commit."""
+_RECORDING_SECONDS = 5.0
+"""Timeout to record progress when the worker ends, after the time for finishing, in seconds."""
+_LEEWAY_SECONDS = 1.0
+"""Min seconds beyond both, so that the worker releases the partition, and not the consumer at the end of its time."""
+_MAX_SHOWN = 5
+"""Max partitions that a line of the log names."""
 
 
-class Dispatcher:
-    """Runs the messages that it is fed, in turn between partitions, as far as there are free handlers."""
+class Dispatcher(PartitionListener):
+    """Runs the messages of a consumer's partitions, in turn between them, as far as there are free handlers.
 
-    def __init__(self, consumer: AsyncConsumer, progress: OffsetCommitter, handling: Handling) -> None:
+    It commits everything before the first unfinished message of each. A source; see :class:`qdo.worker.sources.Source`.
+    """
+
+    def __init__(self, consumer: AsyncConsumer, handling: Handling) -> None:
+        if consumer.settings.commit_every is not None:
+            raise InvalidArgument(
+                "a worker commits handled messages, so its consumer must not commit by itself: leave out commit_every"
+            )
         self.busy: set[Partition] = set()
         """Partitions that are to get no more messages now; see :meth:`_update_busy`."""
         settings = handling.settings
         self._runner = handling.runner
-        self._progress = progress
         self._settings = settings
         self._handling = handling
         self._metrics = handling.metrics
@@ -68,14 +82,151 @@ class Dispatcher:
         """Each also when its results do not count any more, until its partition may take messages again."""
         self._leaked: dict[PartitionWork, None] = {}
         """Work whose handlers do not end, of partitions that take messages again."""
-        self._hung: dict[Partition, HandlingNote] = {}
-        """Attempts that did not end, until their partition has messages here again."""
+        self._hung = HungAttempts()
         self._runnable: deque[PartitionWork] = deque()
         self._exclusive: PartitionWork | None = None
         """Its running message is at its last attempt: no other message may run beside it."""
         self._running = 0
         self._held = 0
         self._halted = False
+        self._drained: float | None = None
+        """When the messages in flight are to be finished, by the loop's clock, once it drains."""
+        self._finished = True
+        """False after a loss of messages in flight or of offsets, until partitions are assigned again."""
+        self._joined = False
+        consumer.attach(self, settings.commit_messages, settings.commit_seconds)
+        if not settings.processes:
+            consumer.coordinator.outlast = settings.stalled_after
+
+    # The worker's source
+
+    async def start(self) -> None:
+        await self._consumer.start(partial(require_rights, self._consumer, self._settings))
+        self._joined = True
+        logger.info("joined the group as %s", self._consumer.member, extra={"member": self._consumer.member})
+
+    async def take(self) -> bool:
+        self.dispatch()
+        most = self.room
+        if not most:
+            return False
+        try:
+            batches = await self._consumer.poll(most, None, skip=self.busy)
+        except ClientError as error:
+            logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
+            await happens(self._handling.stop_requested, REFUSED_PAUSE)
+            return True
+        for partition, messages in batches:
+            self.feed(partition, messages)
+        if self._consumer.closing:
+            self._handling.stop(ExitCode.ENDED)
+        return True
+
+    def wake(self) -> None:
+        self._consumer.wake()
+
+    def beside(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._watch_runs(), self._measure_lag()] if self._handling.lag_shown else [self._watch_runs()]
+
+    async def drain(self, patience: float) -> bool:
+        self._drained = asyncio.get_running_loop().time() + patience
+        self._shut(self._counting())  # revoke follows for each
+        await self._consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
+        return self._finished
+
+    async def close(self) -> None:
+        await self._consumer.close()
+        if self._joined:
+            logger.info("left the group", extra={"member": self._consumer.member})
+
+    async def close_all(self) -> None:
+        await self._consumer.coordinator.close()
+        await self._consumer.client.close()
+
+    async def _watch_runs(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_seconds)
+            self.note_progress()
+            end_if_handlers_hang(self._handling)
+            self._metrics.owned = len(self._consumer.assignment)
+            self._metrics.unseen = len(self._consumer.unseen)
+            note_refusal(self._handling, self._consumer.refused)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lag_seconds)
+            try:
+                self._metrics.lag = await self._consumer.lag()
+            except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
+                logger.warning("the lag could not be measured: %s", error)
+
+    # The life of partitions
+
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+        self._finished = self._finished or self._drained is None
+        self._moved("assigned", rows)
+
+    async def revoke(self, row: OwnedPartition) -> None:
+        begun, seconds = asyncio.get_running_loop().time(), self._consumer.settings.revoke_timeout
+        finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
+        if self._drained is not None:
+            finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
+        if not await self.finish([row], finishing):
+            self._leave_unfinished()
+        try:
+            if row.pending_offset is not None:
+                async with asyncio.timeout_at(recording):
+                    await self._consumer.ownership.flush([row], recording)
+        except (TimeoutError, QdoError):
+            logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - no news
+            self._leave_unfinished()
+        self._moved("revoked", [row])
+
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+        if self.discard(rows) or any(row.pending_offset is not None for row in rows):
+            self._finished = False
+        self._moved("lost", rows)
+
+    def suspended(self) -> None:
+        logger.warning("the coordination service cannot be reached: no more messages are started")
+        self._halted = True
+        for work in self._works.values():
+            work.halt()
+
+    def resumed(self) -> None:
+        logger.info("the coordination service can be reached again")
+        self._halted = False
+        self.dispatch()
+        self._changed()
+
+    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:  # noqa: ARG002 - the fact counts
+        self._metrics.note("commits")
+
+    def not_recorded(self, error: Exception, failures: int) -> None:
+        self._metrics.note("commit_failures")
+        if not isinstance(error, CoordinationLost):
+            logger.error("offsets were not committed: %s", error)
+            self._leave_unfinished()
+        elif failures == 1:
+            logger.warning("offsets were not committed and will be retried: %s", error)
+
+    def _leave_unfinished(self) -> None:
+        if self._drained is not None:
+            self._finished = False
+
+    def _moved(self, how: str, rows: Collection[OwnedPartition]) -> None:
+        gone = {row.partition for row in rows}
+        names = sorted(map(str, gone))
+        text = "%d partition%s %s: %s"
+        logger.info(text, len(names), "s" * (len(names) != 1), how, some(gone, _MAX_SHOWN), extra={"partitions": names})
+        self._metrics.moved(how, len(rows))
+        if how == "assigned":
+            self._metrics.owned = len(self._consumer.assignment)
+        else:
+            # Each ends independently, so the remaining ones are counted by the next round of _watch_runs.
+            self._metrics.lag = {each: lag for each, lag in self._metrics.lag.items() if each not in gone}
+
+    # Handling
 
     @property
     def room(self) -> int:
@@ -88,11 +239,12 @@ class Dispatcher:
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
         work = self._works.get(partition)
         if work is None:
-            offset, settings = self._consumer.found(partition), self._settings
-            if (hung := self._hung.pop(partition, None)) is not None and not _includes(offset.note, hung):
-                offset = msgspec.structs.replace(offset, note=hung)
+            row, settings = self._consumer.ownership.held_row(partition), self._settings
+            if row is None:
+                return
+            offset = self._hung.take_over(partition, row.claimed)
             suspicion = CrashSuspicion(offset, messages[0], settings.commit_messages, settings.retry.attempts)
-            work = PartitionWork(partition, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
+            work = PartitionWork(row, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
             self._works[partition] = work
         if self._key is not None and work.suspicion is None and not work.partition_queue.count:
             work.partition_queue = KeyedQueue(self._key, self._settings.parallel, self._settings.window)
@@ -117,17 +269,6 @@ class Dispatcher:
                 self._begin(work, run)
                 self._queue(work)
 
-    def halt(self) -> None:
-        """Begins nothing more; runs end after their present message."""
-        self._halted = True
-        for work in self._works.values():
-            work.halt()
-
-    def resume(self) -> None:
-        self._halted = False
-        self.dispatch()
-        self._changed()
-
     def note_progress(self) -> None:
         """Records the progress of active runs, so that handled messages need not wait for the end of their run.
 
@@ -146,10 +287,6 @@ class Dispatcher:
         for work, run in runs:
             if run.handled and not work.discarded:
                 self._note(work, run.messages[run.handled - 1].id, 0)
-
-    def stop(self) -> None:
-        """Begins no fetched messages, except in gaps; :meth:`close` follows for each partition."""
-        self._shut(self._counting())
 
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """Stops a handler that takes too long, or gives its partition to another worker.
@@ -173,32 +310,30 @@ class Dispatcher:
 
     def _count_hung(self, work: PartitionWork, run: MessageRun) -> None:
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
-        attempt = HandlingNote(message.id, run.attempt, last=True)
-        if self._hung.get(work.partition) == attempt:
+        if not self._hung.add(work.partition, HandlingNote(message.id, run.attempt, last=True)):
             return
-        self._hung[work.partition] = attempt
         failure = too_long(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
         self._handling.report(logging.ERROR, place, message, failure, text)
         self._handling.failed(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
-        attempt = self._hung[work.partition]
+        attempt = self._hung.notes[work.partition]
         self._settle_active_runs(work)
         try:
-            await self._progress.begin(work.partition, attempt)
+            await self._consumer.ownership.note(work.row, attempt)
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
             self._remove([work])
             self._consumer.rejoin()
 
-    async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
-        """Finishes the messages in flight of some partitions, or of all (None), until a deadline of the loop's clock.
+    async def finish(self, rows: Collection[OwnedPartition], deadline: float) -> bool:
+        """Finishes the messages in flight of some partitions, until a deadline of the loop's clock.
 
         Returns False if some were not finished: their results do not count.
         """
-        works = self._counting(partitions)
+        works = self._counting(rows)
         self._shut(works)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -212,7 +347,7 @@ class Dispatcher:
             logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
         await self._remove_own_attempts(works)
         self._remove(works)
-        self._readmit(partitions)
+        self._readmit(rows)
         return not unfinished
 
     async def until_ended(self, deadline: float) -> None:
@@ -225,18 +360,18 @@ class Dispatcher:
             for message in run.messages[run.handled :][:1]:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
-    def discard(self, partitions: Collection[Partition]) -> bool:
+    def discard(self, rows: Collection[OwnedPartition]) -> bool:
         """Ignores the results of some partitions from now on; returns True if messages of them were in flight."""
-        works = self._counting(partitions)
+        works = self._counting(rows)
         in_hand = any(work.unfinished for work in works)
         self._remove(works)
-        self._readmit(partitions)
+        self._readmit(rows)
         return in_hand
 
-    def _readmit(self, partitions: Collection[Partition] | None) -> None:
+    def _readmit(self, rows: Collection[OwnedPartition]) -> None:
         """Accepts messages again of partitions that were handed over, as of others that were lost."""
         for work in list(self._works.values()):
-            if work.state == "handed over" and (partitions is None or work.partition in partitions):
+            if work.state == "handed over" and work.row in rows:
                 work.state = "lost"
                 self._readmit_lost(work)
 
@@ -280,7 +415,8 @@ class Dispatcher:
                 continue
             self._held -= work.partition_queue.count
             work.cancel()
-            self._free_exclusive_slot(work)
+            if self._exclusive is work:
+                self._exclusive = None
             self._update_busy(work.partition)
             self._readmit_lost(work)
         if works:
@@ -305,9 +441,9 @@ class Dispatcher:
     def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
-    def _counting(self, partitions: Collection[Partition] | None = None) -> list[PartitionWork]:
+    def _counting(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
         works = self._works.values()
-        return [each for each in works if not each.discarded and (partitions is None or each.partition in partitions)]
+        return [each for each in works if not each.discarded and (rows is None or each.row in rows)]
 
     def _update_busy(self, partition: Partition) -> None:
         work = self._works.get(partition)
@@ -321,6 +457,12 @@ class Dispatcher:
             work.queued = True
             self._runnable.append(work)
         self._update_busy(work.partition)
+
+    def _go_on(self, work: PartitionWork) -> None:
+        """Something of a partition may be handled that could not."""
+        self._queue(work)
+        self.dispatch()
+        self._changed()
 
     def _begin(self, work: PartitionWork, run: MessageRun) -> None:
         run.since = asyncio.get_running_loop().time()
@@ -339,7 +481,7 @@ class Dispatcher:
             return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
         try:
-            await self._progress.begin(work.partition, note)
+            await self._consumer.ownership.note(work.row, note)
             if not (work.discarded or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
@@ -347,11 +489,11 @@ class Dispatcher:
             if (note.last or suspicion.over) and not work.discarded:
                 if ran.handled:
                     self._note(work, run.messages[ran.handled - 1].id, 0)
-                await self._progress.begin(work.partition, suspicion.ended())
+                await self._consumer.ownership.note(work.row, suspicion.ended())
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
             # Mostly the partition is another member's by now, and this worker will hear of it.
-            await work.pause(_PAUSES.base)
+            await work.pause(_PAUSE_SECONDS)
         if suspicion.over:
             work.suspicion = None
         return ran
@@ -366,7 +508,8 @@ class Dispatcher:
     def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         self._running -= 1
         self._metrics.in_flight = self._running
-        self._free_exclusive_slot(work)
+        if self._exclusive is work:
+            self._exclusive = None
         if self._handling.names_of is None:
             self._metrics.ran(work.partition.queue.name, ran)
         else:
@@ -377,19 +520,14 @@ class Dispatcher:
         self.dispatch()
         self._changed()
 
-    def _free_exclusive_slot(self, work: PartitionWork) -> None:
-        if self._exclusive is work:
-            self._exclusive = None
-
     async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
         """Removes this owner's attempts from the notes: a hand-over is no fault of a message, unless it hangs."""
-        notes = {
-            work.partition: self._hung.get(work.partition)
-            or (None if work.suspicion is None else work.suspicion.ended())
+        hung = self._hung.notes
+        writes = [
+            self._consumer.ownership.note(work.row, hung.get(work.partition) or work.note_without_own_attempt)
             for work in works
-            if not work.discarded and (work.suspicion is not None or work.partition in self._hung)
-        }
-        writes = [self._progress.begin(partition, record) for partition, record in notes.items()]
+            if not work.discarded and (work.suspicion is not None or work.partition in hung)
+        ]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):
                 for failed in await asyncio.gather(*writes, return_exceptions=True):
@@ -419,9 +557,13 @@ class Dispatcher:
             self._note(work, work.partition_queue.end, done)
 
     def _note(self, work: PartitionWork, end: str, done: int) -> None:
-        if end != work.recorded:
-            work.recorded = end
-            self._progress.note(work.partition, end, done)
+        if end == work.recorded:
+            return
+        work.recorded = end
+        try:
+            self._consumer.ownership.add(work.row, end, done)
+        except InvalidArgument as error:
+            self.not_recorded(error, 1)
 
     def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         place = Delivery(work.partition, held.attempt)
@@ -434,49 +576,19 @@ class Dispatcher:
                 self._handling.retrying(place, held.message, failure, seconds)
                 text = "attempt %d failed, the next in %.1f s: %s"
                 self._handling.report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
-                self._retry_later(work, held, seconds)
+                work.retry_later(held, seconds, self._go_on)
             case SkipMessage():
                 self._given_up(work, held, failure, "skipped")
             case DeadLetterIt():
                 work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
 
-    def _retry_later(self, work: PartitionWork, held: FailedMessage, seconds: float) -> None:
-        def again() -> None:
-            work.timer_fired(timer)
-            work.partition_queue.again(held)
-            self._queue(work)
-            self.dispatch()
-            self._changed()
-
-        timer = asyncio.get_running_loop().call_later(seconds, again)
-        work.add_timer(timer, held)
-
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
-        """Publishes a dead letter; tries again until it is stored or the partition is to be released."""
-        queue, place = work.partition.queue.name, Delivery(work.partition, held.attempt)
-        cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
-        dead_queue, ttl = self._settings.dead_queue, self._settings.dead_ttl
-        for failures in count(1):
-            try:
-                target = await deadletters.bury(
-                    self._consumer.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
-                )
-            except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
-                self._metrics.note("dead_letter_failures")
-                pause = _PAUSES.pause(failures, 1.0)
-                text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
-                self._handling.report(logging.ERROR, place, held.message, failure, text, error, pause)
-                if not await work.pause(pause):
-                    work.leave(held)
-                    return
-            else:
-                break
-        text = "given up after %d attempts, now in %s: %s"
-        self._handling.report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
-        self._given_up(work, held, failure, "dead")
-        self._queue(work)
-        self.dispatch()
-        self._changed()
+        """Publishes a dead letter, unless the partition is to be released before it is stored."""
+        if await publish(self._consumer.client, self._handling, work, held, failure):
+            self._given_up(work, held, failure, "dead")
+            self._go_on(work)
+        else:
+            work.leave(held)
 
     def _given_up(
         self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
@@ -485,7 +597,3 @@ class Dispatcher:
         before = work.partition_queue.count
         work.partition_queue.finish(held)
         self._grown(work, before)
-
-
-def _includes(recorded: HandlingNote | None, hung: HandlingNote) -> bool:
-    return recorded is not None and recorded.until == hung.until and recorded.lost >= hung.lost

@@ -13,101 +13,320 @@ lost         Results do not count. A thread cannot be stopped: the partition tak
              or its message has failed because it takes too long.
 handed over  Likewise, because a handler does not end, and until the partition has gone; then it is lost.
 
-**Suspicion.** A message that crashes its worker, or holds it up until its session ends, leaves no error. So that it
-does not end every worker in turn, the offset's record says whether the owner before released the partition. This costs
-nothing while no session is lost::
+**Messages.** A message is in one of these states::
 
-    ordinary ──lost──► watched ──lost with a run──► suspected ──lost, and again──► last attempt ──lost──► given up
-        ▲                │  ▲                           │                              │
-        └─enough handled─┘  └───────────ended───────────┴──────────────────────────────┘
+    waiting ──take──► running ──settle──► done
+       ▲                 │
+       │              (failed)
+       │                 ▼
+       └───again────── held ────finish──► done
 
-ordinary      Only offsets are recorded.
-watched       One write before each run records the offset, the last message of the run, and how many sessions are lost
-              if this one is, too. Runs are as long as ever. It ends after as many messages as could be in flight.
-suspected     The messages of a run that was lost are handled one by one, other partitions beside them. The note is then
-              about a single message: another loss is an attempt at it, together with those before.
-last attempt  The worker handles nothing else, and the note says so. When the message has ended, that is recorded before
-              another one begins.
-
-Several partitions of a worker may have a suspected message, and one of them is the cause: a message is given up only if
-it is lost when it is the only one. An owner that hands the partition back records the note without its own attempt. The
-next owner goes on from there: being handed over costs no attempt, and does not end the watch.
+While a message is held, whatever must come after it waits: in an :class:`OrderedQueue` everything, in a
+:class:`KeyedQueue` the messages with its key. A queue's ``end`` is the id up to which everything is done.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
-from qdo.coordination import CommittedOffset, HandlingNote
-from qdo.partitions import Partition
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.coordination import HandlingNote
+from qdo.settings import Key
 from qdo.tasks import happens
-from qdo.worker.partition_queue import FailedMessage, PartitionQueue
+from qdo.worker.crash_suspicion import CrashSuspicion
 from qdo.worker.runs import MessageRun
-from queuey.client import Message, order_of
+from queuey.client import Message
 
 
-class CrashSuspicion:
-    """The suspicion about one partition while one worker owns it. Pure: it decides and does nothing.
+class FailedMessage(NamedTuple):
+    """A failed message whose fate is not decided yet."""
 
-    Args:
-        found: The offset when the partition was taken.
-        first: The message behind that offset.
-        watch: Number of messages that are watched.
-        attempts: Max attempts at a message; 0: no limit.
+    message: Message
+    attempt: int
+    key: Hashable = None
+
+
+class OrderedQueue:
+    """One message after another.
+
+    Attributes:
+        end: The id up to which everything is done; None: nothing yet.
     """
 
-    def __init__(self, found: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
-        self._found = found.note
-        self._single = found.note is not None and (found.note.last or found.note.until == first.id)
-        self._left = watch if found.held or found.note is not None else 0
-        self._attempts = attempts
-        self._begun: Sequence[Message] = ()
+    done_behind = False
+    """Messages are done that cannot be recorded, because one before them is not: here there are none."""
+
+    def __init__(self) -> None:
+        self._messages: Sequence[Message] = ()
+        self._at = 0
+        self._running = False
+        self._held = False
+        self._attempt = 1
+        self.end: str | None = None
 
     @property
-    def over(self) -> bool:
-        return self._left <= 0
+    def count(self) -> int:
+        return len(self._messages) - self._at
 
-    def suspected(self, message: Message) -> bool:
-        """Returns True for a message that may have been in flight when a session was lost that had noted it."""
-        found = self._found
-        return found is not None and found.lost > 0 and order_of(message.id) <= order_of(found.until)
+    @property
+    def waiting(self) -> bool:
+        """Something may be handled, now or after what is running."""
+        return self._at < len(self._messages)
 
-    def lost(self, message: Message) -> int:
-        """Returns how many attempts at a message have ended with their worker, as far as known."""
-        found = self._found
-        return found.lost if found is not None and self._single and found.until == message.id else 0
+    @property
+    def full(self) -> bool:
+        """No more messages are to be added now: they would only take memory."""
+        return self._at < len(self._messages)
 
-    def attempt(self, message: Message) -> int:
-        """Returns the number of the next attempt, or of the last one if the message is given up."""
-        lost = self.lost(message)
-        given_up = self._found is not None and self._found.last and 0 < self._attempts <= lost
-        return lost if given_up else lost + 1
+    def add(self, messages: Sequence[Message]) -> None:
+        self._messages = [*self._messages[self._at :], *messages] if self.full else messages
+        self._at = 0
 
-    def last(self, message: Message) -> bool:
-        """Returns True if the worker may handle nothing else beside this message."""
-        return self.suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
+    @property
+    def first(self) -> Message | None:
+        """The next message, if it may be handled now."""
+        return None if self._running or self._held or not self.full else self._messages[self._at]
 
-    def begin(self, messages: Sequence[Message]) -> HandlingNote:
-        """Returns the note to record before these messages begin."""
-        self._begun = messages
-        return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.last(messages[0]))
-
-    def handled(self, messages: int) -> None:
-        self._left -= messages
-
-    def ended(self) -> HandlingNote | None:
-        """Returns the note to record when no message is being handled."""
-        if self.over:
+    def take(self, most: int) -> MessageRun | None:
+        """Returns a run of messages that may be handled now."""
+        if self.first is None:
             return None
-        if not self._begun or self.suspected(self._begun[0]):
-            return self._found
-        return HandlingNote(self._begun[-1].id, 0)
+        self._running = True
+        if self._attempt > 1:
+            most = 1
+        if self._at == 0 and most >= len(self._messages):
+            return MessageRun(self._messages, self._attempt)
+        return MessageRun(self._messages[self._at : self._at + most], self._attempt)
 
-    def _lost_before(self, message: Message) -> int:
-        """Returns the number of lost sessions, the one that caused the watch included."""
-        return self._found.lost if self._found is not None and self.suspected(message) else 1
+    def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
+        """Ends a run: the first ``handled`` messages are done; with ``failed`` the next one is held, and returned."""
+        self._running = False
+        if handled:
+            self._advance(handled)
+        if not failed:
+            return None
+        self._held = True
+        return FailedMessage(run.messages[handled], run.attempt)
+
+    def again(self, held: FailedMessage) -> None:
+        self._held = False
+        self._attempt = held.attempt + 1
+
+    def finish(self, held: FailedMessage) -> None:  # noqa: ARG002 - there is only one
+        self._held = False
+        self._advance(1)
+
+    def leave(self, held: FailedMessage) -> None:
+        """The held message is not tried again here."""
+
+    def keep_gap_fillers(self) -> set[str]:
+        """Drops all waiting messages that no done message waits for: here all of them.
+
+        Called when nothing is running, and again when a message is left. Returns the ids of what is left to do.
+        """
+        self._messages = self._messages[: self._at]
+        return set()
+
+    def _advance(self, count: int) -> None:
+        self._at += count
+        self._attempt = 1
+        self.end = self._messages[self._at - 1].id
+
+
+class KeyedQueue:
+    """Several messages at a time, those with one key one after another; methods are as in :class:`OrderedQueue`.
+
+    Args:
+        key: Returns a message's key.
+        parallel: Max runs at the same moment.
+        window: Max messages from the first unfinished one on.
+    """
+
+    first: Message | None = None
+    """The only message that may be handled next: here there are several."""
+
+    def __init__(self, key: Key, parallel: int, window: int) -> None:
+        self._key = key
+        self._parallel = parallel
+        self._window = window
+        self._prefix = ContiguousOffset()
+        self._chains: dict[Hashable, deque[Message]] = {}
+        """The messages of each key that are not done, without those that are running or held."""
+        self._ready: deque[Hashable] = deque()
+        """Keys of which nothing is running or held, in the order in which they are to be served."""
+        self._attempts: dict[Hashable, int] = {}
+        """The attempt that the first message of a key is at, if it is not the first."""
+        self._left: set[str] = set()
+        self._waiting = 0
+        self._running = 0
+
+    @property
+    def end(self) -> str | None:
+        return self._prefix.end
+
+    @property
+    def count(self) -> int:
+        return self._prefix.unfinished
+
+    @property
+    def done_behind(self) -> bool:
+        return len(self._prefix) > self._prefix.unfinished
+
+    @property
+    def waiting(self) -> bool:
+        """Messages are neither done, nor running, nor held."""
+        return self._waiting > 0
+
+    @property
+    def full(self) -> bool:
+        """The window is used up, or there is as much to do as can be done at once."""
+        return len(self._prefix) >= self._window or self._waiting >= max(1, self._window // 2)
+
+    def add(self, messages: Sequence[Message]) -> None:
+        self._prefix.add(message.id for message in messages)
+        self._waiting += len(messages)
+        for message in messages:
+            key = self._key(message)
+            chain = self._chains.get(key)
+            if chain is None:
+                self._chains[key] = deque((message,))
+                self._ready.append(key)
+            else:
+                chain.append(message)
+
+    def take(self, most: int) -> MessageRun | None:
+        """Returns a fair share: whole keys, until there are enough messages."""
+        if self._running >= self._parallel or not self._ready:
+            return None
+        first = self._ready[0]
+        attempt = self._attempts.get(first, 1)
+        if attempt > 1:
+            self._ready.popleft()
+            taken, keys = [self._chains[first].popleft()], [first]
+        else:
+            taken, keys = self._gather(min(most, -(-self._waiting // (self._parallel - self._running))))
+        self._running += 1
+        self._waiting -= len(taken)
+        return MessageRun(taken, attempt, tuple(keys))
+
+    def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
+        self._running -= 1
+        held = None
+        for message in run.messages[:handled]:
+            self._prefix.done(message.id)
+        rest = run.messages[handled:]
+        if failed:
+            held, rest = FailedMessage(rest[0], run.attempt, self._key(rest[0])), rest[1:]
+        elif handled and run.attempt > 1:
+            self._attempts.pop(run.keys[0], None)
+        for message in reversed(rest):
+            self._chains[self._key(message)].appendleft(message)
+        self._waiting += len(rest)
+        for key in run.keys:
+            if held is None or key != held.key:
+                self._freed(key)
+        return held
+
+    def again(self, held: FailedMessage) -> None:
+        """The held message is tried before all others that wait."""
+        self._chains[held.key].appendleft(held.message)
+        self._waiting += 1
+        self._attempts[held.key] = held.attempt + 1
+        self._ready.appendleft(held.key)
+
+    def finish(self, held: FailedMessage) -> None:
+        self._prefix.done(held.message.id)
+        self._attempts.pop(held.key, None)
+        self._freed(held.key)
+
+    def leave(self, held: FailedMessage) -> None:
+        self._left.add(held.message.id)
+
+    def keep_gap_fillers(self) -> set[str]:
+        gaps = self._prefix.gaps(self._left)
+        self._waiting = 0
+        for key, chain in self._chains.items():
+            self._chains[key] = deque(message for message in chain if message.id in gaps)
+            self._waiting += len(self._chains[key])
+        self._ready = deque(key for key in self._ready if self._chains[key])
+        return gaps
+
+    def _gather(self, most: int) -> tuple[list[Message], list[Hashable]]:
+        taken: list[Message] = []
+        keys: list[Hashable] = []
+        while self._ready and len(taken) < most and self._ready[0] not in self._attempts:
+            key = self._ready.popleft()
+            keys.append(key)
+            chain = self._chains[key]
+            while chain and len(taken) < most:
+                taken.append(chain.popleft())
+        return taken, keys
+
+    def _freed(self, key: Hashable) -> None:
+        if self._chains[key]:
+            self._ready.append(key)
+        else:
+            del self._chains[key]
+
+
+class ContiguousOffset:
+    """Messages in their order, some of them done.
+
+    Only messages before every unfinished one may be recorded as processed, so that nothing is lost when the
+    partition goes to another worker.
+    """
+
+    __slots__ = ("_done", "_order", "end")
+
+    def __init__(self) -> None:
+        self._order: deque[str] = deque()
+        self._done: set[str] = set()
+        self.end: str | None = None
+        """The last message of the part that is done without a gap; None: not even the first."""
+
+    def __len__(self) -> int:
+        """Messages from the first unfinished one on."""
+        return len(self._order)
+
+    @property
+    def unfinished(self) -> int:
+        """Messages among those that are not done."""
+        return len(self._order) - len(self._done)
+
+    def add(self, ids: Iterable[str]) -> None:
+        self._order.extend(ids)
+
+    def done(self, identifier: str) -> None:
+        order, done = self._order, self._done
+        done.add(identifier)
+        while order and order[0] in done:
+            self.end = order.popleft()
+            done.remove(self.end)
+
+    def gaps(self, barriers: Collection[str]) -> set[str]:
+        """Returns the unfinished messages that keep finished ones from being recorded.
+
+        Barriers are messages that will not be finished: nothing behind the first of them can be recorded.
+        """
+        left = len(self._done)
+        found: set[str] = set()
+        between: list[str] = []
+        for identifier in self._order:
+            if not left or identifier in barriers:
+                break
+            if identifier in self._done:
+                left -= 1
+                found.update(between)
+                between.clear()
+            else:
+                between.append(identifier)
+        return found
+
+
+PartitionQueue: TypeAlias = OrderedQueue | KeyedQueue
 
 
 WorkState = Literal["open", "closed", "filling", "lost", "handed over"]
@@ -117,8 +336,8 @@ class PartitionWork:
     """The work on one partition; its states are those of the module.
 
     Args:
-        partition: The partition.
-        partition_queue: Its messages.
+        row: The ownership that it belongs to.
+        partition_queue: The messages of the partition.
         ended: Called, perhaps twice, when its results do not count and none of its messages is in flight any more.
         suspicion: None: the partition is not watched.
 
@@ -129,12 +348,13 @@ class PartitionWork:
 
     def __init__(
         self,
-        partition: Partition,
+        row: OwnedPartition,
         partition_queue: PartitionQueue,
         ended: Callable[[PartitionWork], None],
         suspicion: CrashSuspicion | None = None,
     ) -> None:
-        self.partition = partition
+        self.row = row
+        self.partition = row.partition
         self.partition_queue = partition_queue
         self.suspicion = suspicion
         self.state: WorkState = "open"
@@ -181,6 +401,11 @@ class PartitionWork:
         first = None if self.suspicion is None else self.partition_queue.first
         return self.suspicion is not None and first is not None and self.open and self.suspicion.last(first)
 
+    @property
+    def note_without_own_attempt(self) -> HandlingNote | None:
+        """To be recorded when no message is being handled."""
+        return None if self.suspicion is None else self.suspicion.ended()
+
     def take(self, most: int) -> MessageRun | None:
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
@@ -200,14 +425,18 @@ class PartitionWork:
             return None
         return self.partition_queue.settle(run, handled, failed=failed)
 
-    def add_timer(self, timer: asyncio.TimerHandle, held: FailedMessage) -> None:
-        """Holds a failed message until a timer fires; leaves it if that is too late."""
+    def retry_later(self, held: FailedMessage, seconds: float, ready: Callable[[PartitionWork], None]) -> None:
+        """Holds a failed message for some seconds and calls ``ready`` then; leaves it if that is too late."""
+
+        def again() -> None:
+            del self._timers[timer]
+            self.partition_queue.again(held)
+            ready(self)
+
+        timer = asyncio.get_running_loop().call_later(seconds, again)
         self._timers[timer] = held
         if self.state == "filling":
             self._keep_gap_fillers()
-
-    def timer_fired(self, timer: asyncio.TimerHandle) -> None:
-        del self._timers[timer]
 
     def leave(self, held: FailedMessage) -> None:
         self.partition_queue.leave(held)

@@ -35,12 +35,12 @@ from qdo.settings import WorkerSettings
 from qdo.tasks import cancel
 from qdo.worker import handlers
 from qdo.worker.claim_source import Claims, ClaimSource
+from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
 from qdo.worker.failure import ExitCode, Failure, StopTheWorker, calls_nothing
 from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.offset_source import OffsetSource
 from qdo.worker.runs import Executor
 from qdo.worker.sources import Handling, Source
 from queuey.client.claims.handlers import is_async
@@ -137,7 +137,7 @@ class Worker:
         if isinstance(consumer, Claims):
             self._source = ClaimSource(consumer, handling)
         else:
-            self._source = OffsetSource(consumer, handling)
+            self._source = Dispatcher(consumer, handling)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._drained: float | None = None

@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.harness import Bench, Void, measure
 from bench.results import Report, Row, Verdict
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Coordinator, Sight
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.tree import Applied, Change, NodeData, Outcome
@@ -136,23 +136,11 @@ class KnownQueues:
         """None is unseen."""
 
 
-class IdleOwner:
+class IdleOwner(PartitionListener):
     """Owns partitions and handles nothing."""
-
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None: ...
-
-    def stop(self, rows: Collection[OwnedPartition]) -> None: ...
-
-    async def revoke(self, row: OwnedPartition) -> None: ...
-
-    async def lost(self, rows: Collection[OwnedPartition]) -> None: ...
 
     def refused(self, error: Exception) -> None:
         raise Void("the tree allows everything") from error
-
-    def suspended(self) -> None: ...
-
-    def resumed(self) -> None: ...
 
 
 class CountedGroup:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from qdo.assignment import reported
 from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.member_states import (
     Cause,
     ComputedPlan,
@@ -28,14 +29,8 @@ from qdo.consumer.rebalance.member_states import (
     decide_as_leader,
     partition_changes,
 )
-from qdo.consumer.rebalance.partition_table import (
-    DEFAULT_OPTIONS,
-    Owner,
-    Ownership,
-    PartitionTable,
-    SessionEvents,
-    SessionOptions,
-)
+from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable
+from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
 from qdo.coordination import AnyCoordinator, AnySession, CommittedOffset, Event, Member, OwnedOffset, Session, Sight
 from qdo.errors import (
     CoordinationError,
@@ -97,7 +92,7 @@ class GroupSession:
         self,
         session: AnySession,
         events: SessionEvents,
-        owner: Owner,
+        owner: PartitionListener,
         options: SessionOptions,
         queues: QueueLookup,
         sight: Sight | None = None,
@@ -314,7 +309,7 @@ class GroupMember:
         self,
         coordinator: AnyCoordinator,
         member: str,
-        owner: Owner,
+        owner: PartitionListener,
         *,
         queues: QueueLookup,
         static: bool = False,
@@ -383,6 +378,10 @@ class GroupMember:
         """Makes it check again, because other queues were found."""
         if self._events is not None:
             self._events.changed.set()
+
+    def gather_commits(self, messages: int, seconds: float) -> None:
+        """Sets when added offsets are committed in sessions that begin later; see :class:`SessionOptions`."""
+        self._options = self._options._replace(commit_messages=messages, commit_seconds=seconds)
 
     def rejoin(self) -> None:
         """Hands everything back, leaves, and joins again."""
@@ -531,7 +530,7 @@ class ManualAssignment(Ownership):
 
     held: Mapping[Partition, OwnedPartition] = {}
 
-    def __init__(self, coordinator: AnyCoordinator | None, owner: Owner, revoke_timeout: float) -> None:
+    def __init__(self, coordinator: AnyCoordinator | None, owner: PartitionListener, revoke_timeout: float) -> None:
         self.table = self
         self._coordinator = coordinator
         self._owner = owner
@@ -558,13 +557,24 @@ class ManualAssignment(Ownership):
         self.held = {row.partition: row for row in (*self.held.values(), *rows) if row.partition in partitions}
         await self._owner.assigned(rows)
 
-    async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+    async def flush(self, rows: Collection[OwnedPartition], _deadline: float | None = None) -> frozenset[Partition]:
         # As the group's offsets: the last commit wins. A member that owns one of the partitions makes it fail.
-        if self._coordinator is not None:
+        if self._coordinator is None:
+            for row in rows:
+                row.answer(recorded=True)
+            return frozenset()
+        changes = {row: (row.pending_offset, row.pending_back) for row in rows if row.pending_offset is not None}
+        offsets = {row.partition: offset for row, (offset, _) in changes.items()}
+        recorded = False
+        try:
             await self._coordinator.set_offsets(offsets)
-            for partition, identifier in offsets.items():
-                if (row := self.held.get(partition)) is not None:
-                    row.held = OwnedOffset(partition, CommittedOffset(identifier, time.time()), 0)
+            recorded = True
+        finally:
+            for row in changes:
+                row.answer(recorded=recorded)
+        for row, (offset, _) in changes.items():
+            row.held = OwnedOffset(row.partition, CommittedOffset(offset, time.time()), 0)
+        self._owner.recorded({row.partition: change for row, change in changes.items()})
         return frozenset()
 
     def rejoin(self) -> None: ...

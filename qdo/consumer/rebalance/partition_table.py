@@ -26,148 +26,29 @@ and that is waited for before the partition is taken again: each for ``revoke_ti
 what it is told late of a former row.
 
 **Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
-older one is not sent again once a newer one was asked for. When the end of a commit is not known, the partition is
-taken again first, which tells its version.
+older one is not sent again once a newer one was asked for. All of them wait in one :class:`CommitBuffer`. When the end
+of a commit is not known, the partition is taken again first, which tells its version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any
 
-from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
-from qdo.coordination import AnySession, Event, HandlingNote, OwnedOffset
+from qdo.consumer.partition_listener import PartitionListener
+from qdo.consumer.rebalance.session_events import SessionEvents, SessionOptions
+from qdo.coordination import AnySession, HandlingNote, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, NotOwner, SessionLost
 from qdo.partitions import Partition, some
-from qdo.tasks import CANCEL_GRACE, cancel, happens, start
-from queuey.client import RetryPolicy
+from qdo.tasks import CANCEL_GRACE, cancel, start
 
 log = logging.getLogger(__name__)
 
 MAX_NAMED = 5
 """Max partitions that an error names."""
-_BACKOFF = RetryPolicy(base=0.1, cap=2.0)
-"""Pauses between attempts while the service does not answer."""
-
-
-class SessionOptions(NamedTuple):
-    """The behaviour of a member.
-
-    Attributes:
-        settle: Seconds for which changes gather before it sets the target, when it leads; see
-            :mod:`qdo.consumer.rebalance.member_states`.
-        grace: Seconds for which absent static members keep their partitions.
-        revoke_timeout: Seconds after which a partition is released even if its owner is not done.
-        patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
-            of what is under way is waited for when the group is left.
-        recheck: Seconds after which it checks again without a reported change.
-        now: The clock, seconds since 1970.
-        draw: Random numbers from 0 to 1.
-    """
-
-    settle: float = 0.05
-    grace: float = 0.0
-    revoke_timeout: float = 30.0
-    patience: float = 10.0
-    recheck: float = 60.0
-    now: Callable[[], float] = time.time
-    draw: Callable[[], float] = random.random
-
-    def pause(self, failures: int) -> float:
-        """Returns the seconds to wait after so many failures in a row."""
-        return _BACKOFF.pause(failures, self.draw())
-
-
-DEFAULT_OPTIONS: Final = SessionOptions()
-
-
-class SessionEvents:
-    """The events of a session.
-
-    Args:
-        notified: Called with every event, at once.
-
-    Attributes:
-        changed: There is something to check.
-        lost: The session is over.
-        over: It is, or is to be left.
-        suspended: The service does not answer at present.
-    """
-
-    def __init__(self, notified: Callable[[Event], None]) -> None:
-        self.changed = asyncio.Event()
-        self.lost = asyncio.Event()
-        self.over = asyncio.Event()
-        self.suspended = False
-        self._on_event = notified
-
-    def __call__(self, event: Event) -> None:
-        if self.lost.is_set():
-            return
-        if event == "lost":
-            self.lost.set()
-            self.over.set()
-        elif event != "changed":
-            self.suspended = event == "suspended"
-        self.changed.set()
-        self._on_event(event)
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleeps.
-
-        Raises:
-            SessionLost: The session ended meanwhile.
-        """
-        if await happens(self.lost, seconds):
-            raise SessionLost("the session has ended")
-
-    def ended(self, task: asyncio.Task[None]) -> None:
-        """Handles the end of work that the member cannot do without: its failure ends the session."""
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if not isinstance(error, SessionLost):
-            log.error("an error in the group member; its session ends", exc_info=error)
-        self("lost")
-
-
-class Owner(Protocol):
-    """Works on partitions. Everything is called in the loop of the group.
-
-    For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or both if revoking was not done in time. Each call
-    has ended before the next of its row begins, unless it takes longer than ``revoke_timeout`` to end. A partition may
-    come back as another row while a call of the former one still hangs. What a call raises is logged; if ``revoke``
-    fails, ``lost`` follows.
-    """
-
-    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """These are ours now; commits for them are accepted already while this runs."""
-
-    def stop(self, rows: Collection[OwnedPartition]) -> None:
-        """Stop handing out messages of these; called as soon as they are not ``owned`` any more."""
-
-    async def revoke(self, row: OwnedPartition) -> None:
-        """Returns when this may be released.
-
-        Called once per partition, so that a slow one does not hold up the rest; the calls run concurrently. It is
-        cancelled after ``revoke_timeout``.
-        """
-
-    async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """These are lost to other members: abandon all work on them; nothing can be committed."""
-
-    def refused(self, error: CoordinationRefused) -> None:
-        """The service refuses something that the member cannot do without; it is tried again all the same."""
-
-    def suspended(self) -> None:
-        """The service does not answer: hand out nothing new."""
-
-    def resumed(self) -> None:
-        """The service answers again: go on with what is still held."""
 
 
 class Ownership:
@@ -186,14 +67,11 @@ class Ownership:
     def held_row(self, partition: Partition) -> OwnedPartition | None:
         return self.held.get(partition)
 
-    async def commit(
-        self, offsets: Mapping[Partition, str], mirror: OffsetMirror | None = None, *, back: bool = False
-    ) -> None:
+    async def commit(self, offsets: Mapping[Partition, str], *, back: bool = False) -> None:
         """Checks the ids of last processed messages and records them; what is recorded already costs nothing.
 
         Args:
             offsets: The ids.
-            mirror: Gets them as well.
             back: They may lie before what was committed.
 
         Raises:
@@ -204,36 +82,235 @@ class Ownership:
         """
         rows = {each: row for each in offsets if (row := self.held_row(each)) is not None and row.begun}
         lost = frozenset(offsets.keys() - rows.keys())
-        new = {each: offsets[each] for each, row in rows.items() if row.accepts(offsets[each], back=back)}
-        sought = [rows[each] for each in new if rows[each].seek_pending]
-        for row in sought:
-            row.seek_pending = False
+        changed = [row for each, row in rows.items() if row.accepts(offsets[each], back=back)]
+        sought = [row for row in changed if row.seek_pending]
+        for row in changed:
+            row.want(offsets[row.partition], back=back)
         try:
-            lost |= await self.record(new) if new else lost
+            lost |= await self.flush(changed) if changed else lost
         except BaseException:
             # Recorded or not: a caller that went back may have to do so again.
             for row in sought:
                 row.seek_pending = True
             raise
-        if mirror is not None:
-            moved = {row.partition for row in sought}
-            mirror.record({each: (new[each], back or each in moved) for each in new.keys() - lost})
         if lost:
             raise NotOwner(f"no longer owned by this member: {some(lost, MAX_NAMED)}", lost)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        """Records the last processed ids; returns the partitions that are not ours, for which nothing was recorded."""
-        return frozenset(offsets)
+        """Records offsets unchecked; returns the partitions that are not ours, for which nothing was recorded."""
+        rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
+        for row in rows:
+            row.want(offsets[row.partition])
+        return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
 
-    async def note(self, _partition: Partition, _note: HandlingNote | None) -> bool:
-        """Records a note beside a partition's offset; returns whether the partition is ours."""
-        return False
+    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+        """Records the id of a last handled message together with others, later; see :class:`CommitBuffer`.
+
+        Args:
+            row: The ownership; nothing happens if it is over.
+            offset: The id.
+            messages: Number of messages handled since the last call.
+
+        Raises:
+            InvalidArgument: The id cannot be committed.
+        """
+
+    async def flush(self, rows: Collection[OwnedPartition], _deadline: float | None = None) -> frozenset[Partition]:
+        """Records what is pending of some rows, at once; returns as :meth:`record` does.
+
+        Args:
+            rows: The ownerships.
+            deadline: Until when it is tried, by the loop's clock; for ``patience`` seconds if it is None.
+
+        Raises:
+            CoordinationLost: Each was recorded or not.
+            SessionLost
+        """
+        return frozenset(row.partition for row in rows)
+
+    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+        """Records beside a partition's offset what was begun of it, in one write with what is pending.
+
+        Raises:
+            NotOwner: The ownership is over.
+            CoordinationLost, SessionLost
+        """
+        if row.commits:
+            row.note = note
+        if await self.flush([row]):
+            raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
+
+
+class CommitBuffer:
+    """The offsets of one session that are to be recorded: of each partition the one that was asked for last.
+
+    ::
+
+        pending ──enough messages, or enough time, or a caller waits──► due ──written──► recorded
+
+    Everything that is pending is written together; how, the session decides. While the service does not answer it is
+    tried again, for as long as the partition is ours, whether a caller waits or not.
+
+    Args:
+        session: Writes offsets, and takes partitions again whose version is in doubt.
+        listener: Is notified of what was recorded, and what was not.
+        options: With the two thresholds.
+        events: Of the session.
+        begin: Starts the writer.
+        settled: Called after a write with a row and what is held of it now, None if that is another member's.
+        written: Called after each write.
+
+    Attributes:
+        rows: With something to be recorded.
+        writer: The task that writes, None if nothing is due.
+    """
+
+    def __init__(
+        self,
+        session: AnySession,
+        listener: PartitionListener,
+        options: SessionOptions,
+        events: SessionEvents,
+        *,
+        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        settled: Callable[[OwnedPartition, OwnedOffset | None], None],
+        written: Callable[[], None],
+    ) -> None:
+        self.rows: dict[Partition, OwnedPartition] = {}
+        self.writer: asyncio.Task[None] | None = None
+        self._session = session
+        self._listener = listener
+        self._options = options
+        self._events = events
+        self._begin = begin
+        self._settled = settled
+        self._written = written
+        self._messages = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+        self._closed = False
+
+    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+        if not row.commits or not row.accepts(offset):
+            return
+        row.want(offset)
+        self.rows[row.partition] = row
+        self._messages += messages
+        if self._messages >= self._options.commit_messages:
+            self.write()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._options.commit_seconds, self.write)
+
+    async def flush(self, rows: Collection[OwnedPartition], deadline: float | None) -> frozenset[Partition]:
+        if not rows:
+            return frozenset()
+        commit = PendingCommit(len(rows), deadline or asyncio.get_running_loop().time() + self._options.patience)
+        for row in rows:
+            row.waiting_commits.append(commit)
+            self.rows[row.partition] = row
+        self.write()
+        return await asyncio.shield(commit.end)
+
+    def write(self) -> None:
+        """Begins to write everything that is pending."""
+        self._messages = 0
+        self._stop_timer()
+        self._due = bool(self.rows)
+        if self._due and self.writer is None and not self._closed:
+            self.writer = self._begin(self._write_all())
+
+    def drop(self, row: OwnedPartition) -> None:
+        """What is pending of a row is not recorded any more."""
+        self.rows.pop(row.partition, None)
+        row.answer(recorded=False)
+
+    def close(self) -> None:
+        """The session is over."""
+        self._closed = True
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _write_all(self) -> None:
+        failures = 0
+        while self._due and self.rows and not self._closed:
+            self._due = False
+            rows = list(self.rows.values())
+            try:
+                await self._write(rows)
+                failures = 0
+            except SessionLost:
+                raise
+            except Exception as error:  # noqa: BLE001 - the caller of the commit gets it, and the listener
+                failures += 1
+                self._due = True
+                await self._events.sleep(self._put_off(rows, error, failures))
+            self._written()
+        self.writer = None
+
+    async def _write(self, rows: list[OwnedPartition]) -> None:
+        """Writes what is pending of some rows once."""
+        await self._settle_doubts(rows)
+        sent = [
+            (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
+            for row in rows
+            if row.version_known and row.partition in self.rows
+        ]
+        if not sent:
+            return
+        try:
+            results = await self._session.commit([request for *_, request in sent])
+        except BaseException:
+            for row, *_ in sent:
+                row.version_known = False
+            raise
+        recorded: dict[Partition, tuple[str, bool]] = {}
+        for row, offset, note, waiting, _ in sent:
+            self._settled(row, results.get(row.partition))
+            if not row.version_known:
+                continue
+            if offset is not None:
+                recorded[row.partition] = offset, row.pending_back
+            if row.pending_offset == offset and row.note == note:
+                del self.rows[row.partition]
+                row.answer(recorded=True)
+            else:
+                row.answer(waiting, recorded=True)
+        if recorded:
+            self._listener.recorded(recorded)
+
+    async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
+        """Takes rows again of which it is not known whether the last write was carried out."""
+        if doubtful := [row for row in rows if not row.version_known]:
+            again = await self._session.claim([row.partition for row in doubtful])
+            for row in doubtful:
+                self._settled(row, again.get(row.partition))
+
+    def _put_off(self, rows: Iterable[OwnedPartition], error: Exception, failures: int) -> float:
+        """Returns after how long a failed commit is tried again; calls for which that is too late get the error."""
+        if isinstance(error, CoordinationRefused):
+            self._listener.refused(error)
+        pause = self._options.pause(failures)
+        now = asyncio.get_running_loop().time()
+        for row in rows:
+            if isinstance(error, CoordinationLost) and row.commits:
+                row.fail(error, due=now + pause)
+            elif row.partition in self.rows:
+                row.fail(error)
+                self.drop(row)
+        self._listener.not_recorded(error, failures)
+        return pause if self.rows else 0.0
 
 
 class PartitionTable(Ownership):
     """The rows of one session; see the module."""
 
-    def __init__(self, session: AnySession, owner: Owner, options: SessionOptions, events: SessionEvents) -> None:
+    def __init__(
+        self, session: AnySession, owner: PartitionListener, options: SessionOptions, events: SessionEvents
+    ) -> None:
         self._session = session
         self._owner = owner
         self._options = options
@@ -242,13 +319,14 @@ class PartitionTable(Ownership):
         self._rows: dict[Partition, OwnedPartition] = {}
         self._closed = False
         self._claiming: frozenset[Partition] = frozenset()
-        self._due: dict[Partition, OwnedPartition] = {}
         self._leaving: dict[Partition, OwnedPartition] = {}
-        self._recording: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[bool]] = set()
         self._lost_calls: set[asyncio.Task[bool]] = set()
+        self._commits = CommitBuffer(
+            session, owner, options, events, begin=self._start, settled=self._settle, written=self._let_leave
+        )
 
     @property
     def connected(self) -> bool:
@@ -267,6 +345,15 @@ class PartitionTable(Ownership):
     def held_row(self, partition: Partition) -> OwnedPartition | None:
         row = None if self._closed else self._rows.get(partition)
         return row if row is not None and row.commits else None
+
+    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+        self._commits.add(row, offset, messages)
+
+    async def flush(self, rows: Collection[OwnedPartition], deadline: float | None = None) -> frozenset[Partition]:
+        if self._closed:
+            raise SessionLost("the session has ended")
+        ours = [row for row in rows if row.commits]
+        return frozenset(row.partition for row in rows if not row.commits) | await self._commits.flush(ours, deadline)
 
     # Beginnings.
 
@@ -311,28 +398,6 @@ class PartitionTable(Ownership):
             elif row.state == "unsure" and partition not in self._claiming:
                 self._let_go(row)
 
-    async def note(self, partition: Partition, note: HandlingNote | None) -> bool:
-        if (row := self.held_row(partition)) is not None:
-            row.note = note
-        return not await self.record({partition: None})
-
-    async def record(self, offsets: Mapping[Partition, str] | Mapping[Partition, None]) -> frozenset[Partition]:
-        # Tried again for ``patience`` while the service does not answer, even if nobody waits for it any more.
-        if self._closed:
-            raise SessionLost("the session has ended")
-        rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
-        lost = frozenset(offsets) - {row.partition for row in rows}
-        if not rows:
-            return lost
-        commit = PendingCommit(len(rows), asyncio.get_running_loop().time() + self._options.patience)
-        for row in rows:
-            row.pending_offset = offsets[row.partition] or row.pending_offset  # in the place of what was wanted before
-            row.waiting_commits.append(commit)
-            self._due[row.partition] = row
-        if self._recording is None:
-            self._recording = self._start(self._record_all())
-        return lost | await asyncio.shield(commit.end)
-
     # Ends.
 
     def give_up_all(self, seconds: float) -> None:
@@ -361,6 +426,7 @@ class PartitionTable(Ownership):
         if self._closed:
             return
         self._closed = True
+        self._commits.close()
         for row in self._rows.values():
             row.state = "lost"
             row.fail(SessionLost("the session ended meanwhile"))
@@ -370,7 +436,7 @@ class PartitionTable(Ownership):
         """Ends everything, calls the owner's ``lost`` for all that it has, and waits for it, but not for ever."""
         self.close()
         # A commit that is under way is not cancelled: that would not undo it at the service.
-        await cancel(*(task for task in self._endings if task is not self._recording))
+        await cancel(*(task for task in self._endings if task is not self._commits.writer))
         for call in self._calls:
             call.cancel()
         # A callback that hangs holds up nothing but its own partitions.
@@ -390,82 +456,22 @@ class PartitionTable(Ownership):
         task.add_done_callback(self._events.ended)
         return task
 
-    async def _record_all(self) -> None:
-        """Records what is wanted, all that has come together in one call, until nothing is."""
-        failures = 0
-        while self._due and not self._closed:
-            rows = list(self._due.values())
-            try:
-                await self._record(rows)
-                failures = 0
-            except SessionLost:
-                raise
-            except Exception as error:  # noqa: BLE001 - the caller of the commit gets it
-                failures += 1
-                await self._events.sleep(self._put_off(rows, error, failures))
-            self._let_leave()
-        self._recording = None
-
-    async def _record(self, rows: list[OwnedPartition]) -> None:
-        """Records what is wanted of some rows once."""
-        if doubtful := [row for row in rows if not row.version_known]:
-            again = await self._session.claim([row.partition for row in doubtful])
-            for row in doubtful:
-                self._note(row, again.get(row.partition))
-        sent = [
-            (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
-            for row in rows
-            if row.version_known and row.partition in self._due
-        ]
-        if not sent:
-            return
-        try:
-            results = await self._session.commit([request for *_, request in sent])
-        except BaseException:
-            for row, *_ in sent:
-                row.version_known = False
-            raise
-        for row, offset, note, waiting, _ in sent:
-            self._note(row, results.get(row.partition))
-            if not row.version_known:
-                continue
-            if row.pending_offset == offset and row.note == note:
-                del self._due[row.partition]
-                row.answer(recorded=True)
-            else:
-                row.answer(waiting, recorded=True)
-
-    def _note(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+    def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
         """Stores what is held of a row now; None: another owner, or our version is stale."""
         row.version_known = held is not None
         if held is not None:
             row.held = held
         elif not self._closed:
             log.warning("this member no longer owns %s", row.partition)
-            self._drop(row)
+            if row.pending_offset is not None:
+                one = frozenset([row.partition])
+                self._owner.not_recorded(NotOwner(f"this member no longer owns {row.partition}", one), 1)
+            self._commits.drop(row)
             owned = row.state == "owned"
             self._let_go(row)
             if owned:
                 self._owner.stop([row])
                 self._start(self._notify_lost(row))
-
-    def _put_off(self, rows: Iterable[OwnedPartition], error: Exception, failures: int) -> float:
-        """Returns after how long a failed commit is tried again; calls for which that is too late get the error."""
-        if isinstance(error, CoordinationRefused):
-            self._owner.refused(error)
-        pause = self._options.pause(failures)
-        now = asyncio.get_running_loop().time()
-        for row in rows:
-            if isinstance(error, CoordinationLost) and row.commits:
-                row.fail(error, due=now + pause)
-            elif row.partition in self._due:
-                row.fail(error)
-                self._drop(row)
-        return pause if self._due else 0.0
-
-    def _drop(self, row: OwnedPartition) -> None:
-        self._due.pop(row.partition, None)
-        row.answer(recorded=False)
 
     async def _revoke_row(self, row: OwnedPartition) -> None:
         """Revokes and releases a partition; calls ``lost`` if the owner does not stop in time."""
@@ -502,12 +508,14 @@ class PartitionTable(Ownership):
         if self._closed:
             return
         row.state = "releasing"
+        if row.partition in self._commits.rows:
+            self._commits.write()  # before it is released
         if not row.released:
             self._leaving[row.partition] = row
             self._let_leave()
 
     def _let_leave(self) -> None:
-        if self._releasing is None and self._leaving.keys() - self._due.keys():
+        if self._releasing is None and self._leaving.keys() - self._commits.rows.keys():
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
@@ -515,7 +523,7 @@ class PartitionTable(Ownership):
         # Tasks that are ready to run can add their own first.
         await asyncio.sleep(0)
         failures = 0
-        while rows := [row for partition, row in self._leaving.items() if partition not in self._due]:
+        while rows := [row for partition, row in self._leaving.items() if partition not in self._commits.rows]:
             try:
                 await self._session.release([row.partition for row in rows])
             except SessionLost:

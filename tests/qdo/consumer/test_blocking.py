@@ -110,7 +110,7 @@ def test_it_does_what_the_other_does(make: Make, client: Client, queue: str) -> 
 
 
 DRIVEN = {
-    *("attach", "connected", "coordinator", "found", "note", "prepare", "recall", "refused", "rejoin", "unseen"),
+    *("attach", "connected", "coordinator", "ownership", "prepare", "recall", "refused", "rejoin", "unseen"),
     "wanted",
 }
 """What only a worker uses."""

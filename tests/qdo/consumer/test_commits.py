@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import pytest
 
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
@@ -73,15 +74,15 @@ async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
     queue = await system.queue()
     place = Partition(queue, 1)
     sent = await system.send(queue, 3)
-    record, broken = PartitionTable.record, ["the connection broke"]
+    flush, broken = PartitionTable.flush, ["the connection broke"]
 
-    async def doubtful(self: PartitionTable, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        recorded = await record(self, offsets)
+    async def doubtful(self: PartitionTable, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
+        recorded = await flush(self, rows)
         if broken:
             raise CoordinationLost(broken.pop())
         return recorded
 
-    with replace(record, doubtful):
+    with replace(flush, doubtful):
         consumer = await system.consumer(queue)
         await collect(consumer, 3)
         with pytest.raises(CoordinationLost):

@@ -10,7 +10,8 @@ import pytest
 from qdo.consumer.fetch_buffer import FetchBuffer
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition, State
-from qdo.consumer.partition_listener import Callbacks, PartitionListener
+from qdo.consumer.partition_listener import CallbackListener
+from qdo.consumer.partition_reader import PartitionReader
 from qdo.consumer.rebalance.queue_discovery import Refusals
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition, Subscription
@@ -43,12 +44,14 @@ class ListenerSetup:
             failed=nothing,
             refusals=Refusals(Subscription()),
         )
-        self.owner = PartitionListener(
+        self.owner = PartitionReader(
             self.buffer,
             self.fetcher,
-            Callbacks(*(self._callback(name) for name in ("assign", "revoke", "lost"))),
+            [
+                CallbackListener(*(self._callback(name) for name in ("assign", "revoke", "lost"))),
+                CallbackListener(on_revoke=self._leaving),
+            ],
             begin=None,
-            leaving=self._leaving,
             changed=self.fetcher.kick,
             failed=nothing,
         )
@@ -67,7 +70,7 @@ class ListenerSetup:
         self.owner.stop([row])
         return row
 
-    async def _leaving(self, row: OwnedPartition) -> None:
+    async def _leaving(self, _: frozenset[Partition]) -> None:
         self.calls.append("leaving")
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback

@@ -205,7 +205,7 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     with pytest.raises(CoordinationLost):
         await consumer.commit()
     group.table._options = options
-    await until(lambda: consumer._listener.stopped)
+    await until(lambda: consumer._reader.stopped)
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
     await system.service.heal()
@@ -224,9 +224,9 @@ async def test_a_poll_that_is_handing_out_stops_too(system: System, how: str) ->
     await asyncio.sleep(0)
     assert consumer._buffer.count == 0
     if how == "suspended":
-        consumer._listener.suspended()
+        consumer._reader.suspended()
         assert await polling == []
-        consumer._listener.resumed()
+        consumer._reader.resumed()
         assert bodies(await collect(consumer, 3)) == [1, 2, 3]
     else:
         closing = asyncio.create_task(consumer.close())

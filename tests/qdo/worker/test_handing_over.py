@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.partition_listener import Callbacks
-from qdo.coordination import Member
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import CallbackListener
+from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable
+from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition, Queue
 from qdo.settings import Retry
+from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.failure import ExitCode, StopWorker
-from qdo.worker.offset_committer import OffsetCommitter
-from qdo.worker.offset_source import OffsetSource
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.consumer.conftest import session_of
 from tests.qdo.worker.conftest import Workers, partition_of, quick, until
@@ -57,11 +57,11 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     go_on.set()
     await until(lambda: 11 in begun)
     if suspended:
-        source._suspended()
+        source.suspended()
     filled.set()
     if suspended:
         await until(lambda: len(workers.seen) == 92)
-        source._resumed()
+        source.resumed()
     assert await task == ExitCode.ENDED
     assert len(workers.seen) == 100
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 100)
@@ -94,23 +94,23 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
 async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: Workers, handler: str) -> None:
     """So is what it had in hand, or had handled and not recorded, when it lost its session just before its end."""
     queue = await workers.system.queue()
-    go_on, lost = threading.Event(), OffsetSource._lost
+    go_on, lost = threading.Event(), Dispatcher.lost
 
     def handle(message: Message, context: object) -> None:
         workers.note(message, context)
         if handler == "hangs" and len(workers.seen) == 1:
             go_on.wait(60)
 
-    def lost_and_stopped(source: OffsetSource, partitions: frozenset[Partition]) -> None:
-        lost(source, partitions)
+    async def lost_and_stopped(source: Dispatcher, rows: Collection[OwnedPartition]) -> None:
+        await lost(source, rows)
         worker.stop()
 
-    with replace(OffsetSource._lost, lost_and_stopped):
+    with replace(lost, lost_and_stopped):
         worker = await workers.make(handle, queue, settings=quick(commit_seconds=60.0, commit_messages=100))
         task = workers.start(worker)
         await workers.system.send(queue, 1)
         source: Any = worker._source
-        await until(lambda: bool(workers.seen and (handler == "hangs" or not source.dispatcher._running)))
+        await until(lambda: bool(workers.seen and (handler == "hangs" or not source._running)))
         await workers.system.service.expire(session_of(worker.consumer))
         try:
             assert await asyncio.wait_for(task, 60) == ExitCode.UNFINISHED
@@ -154,7 +154,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
     busy, *quiet = sorted(old.consumer.assignment)
     await workers.system.send(queue, 1, busy.number)
     await until(lambda: old.metrics.in_flight == 1)
-    old.consumer.attach(Callbacks(on_assign=assigned.extend))
+    old.consumer._reader.attach(CallbackListener(on_assign=assigned.extend))
     old.stop()
     await until(lambda: len(new.consumer.assignment) == 5)
     for partition in quiet:
@@ -180,15 +180,17 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
     ended = workers.start(worker)
     await until(lambda: len(workers.seen) == 1)
 
-    async def refuse(self: AsyncConsumer, offsets: object) -> None:
+    async def refuse(self: Session, offsets: object) -> None:
         raise CoordinationLost("nobody answers")
 
-    flush = OffsetCommitter.flush
+    flush = PartitionTable.flush
 
-    async def flush_briefly(self: OffsetCommitter, partitions: Collection[Partition] | None, deadline: float) -> None:
-        await flush(self, partitions, min(deadline, asyncio.get_running_loop().time() + 0.3))
+    async def flush_briefly(
+        self: PartitionTable, rows: Collection[OwnedPartition], deadline: float
+    ) -> frozenset[Partition]:
+        return await flush(self, rows, min(deadline, asyncio.get_running_loop().time() + 0.3))
 
-    with replace(AsyncConsumer.commit, refuse), replace(flush, flush_briefly):
+    with replace(Session.commit, refuse), replace(flush, flush_briefly):
         worker.stop()
         assert await ended == ExitCode.UNFINISHED
 
@@ -282,7 +284,7 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
     await session.claim([partition])
     await session.leave()  # without a release: the next owner notes what it begins
     worker = await workers.make(workers.note_async, queue)
-    note, tried = worker.consumer.note, list[float]()
+    note, tried = Ownership.note, list[float]()
 
     async def refused(*given: Any) -> None:  # noqa: ANN401 - passed on
         tried.append(asyncio.get_running_loop().time())
@@ -290,8 +292,8 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
             raise NotOwner("it went to another member", frozenset([partition]))
         await note(*given)
 
-    worker.consumer.note = refused  # type: ignore[assignment, method-assign] # stands for a coordination that lets it know late
-    assert await workers.serve_until(worker, 3) == ExitCode.ENDED
+    with replace(note, refused):  # stands for a coordination that lets it know late
+        assert await workers.serve_until(worker, 3) == ExitCode.ENDED
     assert workers.seen == ["1:1", "1:2", "1:3"]
     assert tried[2] - tried[0] > 0.9
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Coordinator
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.partitions import Queue, Subscription

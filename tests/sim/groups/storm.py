@@ -22,7 +22,7 @@ from typing import Any
 from qdo import ConsumerSettings, Retry, WorkerSettings
 from qdo.consumer import consumer, fetcher
 from qdo.consumer.rebalance import queue_discovery
-from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import stored_assignments
 from qdo.coordination.changes import bundle
 from qdo.coordination.tree import Delete

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.partition_listener import PartitionListener
+from qdo.consumer.partition_reader import PartitionReader
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.coordination import CommittedOffset, OwnedOffset, Session, Sight, session
@@ -23,8 +23,7 @@ from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.errors import CoordinationError
 from qdo.partitions import Partition
 from qdo.worker.dispatcher import Dispatcher
-from qdo.worker.partition_queue import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue
-from qdo.worker.partition_work import PartitionWork
+from qdo.worker.partition_work import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.runs import MessageRun
 from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import violations
@@ -160,7 +159,7 @@ async def releasing_before_revoking(table: PartitionTable, row: OwnedPartition) 
     await REAL_REVOKE(table, row)
 
 
-async def beginning_at_the_beginning(one: PartitionListener, rows: Any) -> None:  # noqa: ANN401
+async def beginning_at_the_beginning(one: PartitionReader, rows: Any) -> None:  # noqa: ANN401
     """Begins to read at the oldest message."""
     await REAL_ASSIGNED(one, rows)
     for row in rows:
@@ -185,7 +184,7 @@ def taking_late_calls_for_present_ones() -> Iterator[None]:
     """Notifies late, and takes what is called for a former ownership for the present one."""
     with (
         replace(PartitionTable._notify_lost, not_waiting_for_lost),
-        replace(PartitionListener._still_present, lambda _, rows: list(rows)),
+        replace(PartitionReader._still_present, lambda _, rows: list(rows)),
     ):
         yield
 
@@ -233,7 +232,7 @@ REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._recording, Session._rel
 REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._transactions
 REAL_CLAIM = PartitionTable.claim
-REAL_ASSIGNED, REAL_FIND = PartitionListener.assigned, QueueFinder._check_once
+REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._check_once
 
 MUTATIONS: Mapping[str, Mutation] = {
     "version at a commit": Mutation(
@@ -288,9 +287,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "changes are heard": Mutation(lambda: replace(WatchedNodes.hear, hearing_nothing), ("balance", "lost")),
     "sight of a member": Mutation(lambda: replace(Sight.covers, lambda *_: True), ("rights", "lost")),
-    "begin at the offset": Mutation(
-        lambda: replace(PartitionListener.assigned, beginning_at_the_beginning), ("order",)
-    ),
+    "begin at the offset": Mutation(lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)),
     "a commit passes no gap": Mutation(
         lambda: replace(ContiguousOffset.done, recording_over_gaps), ("early",), first=6
     ),
@@ -310,7 +307,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a partition is read beside a hung handler": Mutation(
         lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=33
     ),
-    "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",), first=110),
+    "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",), first=634),
     "look for queues": Mutation(
         lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone"), first=7
     ),

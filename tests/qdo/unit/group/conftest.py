@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.partition_table import SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Member
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.unit.group.faulty import SimulatedGroup

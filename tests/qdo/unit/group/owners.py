@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import Sight
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue, Subscription
@@ -80,7 +81,7 @@ class Catalogue:
         self.unseen = unseen
 
 
-class Diary:
+class Diary(PartitionListener):
     """An owner that writes down what it is told.
 
     Attributes:
@@ -93,6 +94,8 @@ class Diary:
         on_revoke: What it does when it gives something up; a coroutine is awaited.
         cancelled: The calls that were cancelled.
         wrong: What it was told out of order.
+        recorded_offsets: What was recorded, in order.
+        commit_failures: Why something was not.
     """
 
     def __init__(self) -> None:
@@ -105,6 +108,8 @@ class Diary:
         self.on_revoke: Callable[[frozenset[Partition]], object] | None = None
         self.cancelled: list[str] = []
         self.wrong: list[str] = []
+        self.recorded_offsets: list[Mapping[Partition, tuple[str, bool]]] = []
+        self.commit_failures: list[Exception] = []
 
     def hurry(self) -> None:
         """It gives up what it was slow to give up, and is slow no more."""
@@ -153,6 +158,14 @@ class Diary:
     def refused(self, error: CoordinationRefused) -> None:
         """See the protocol."""
         self.refusals.append(error)
+
+    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
+        """See the protocol."""
+        self.recorded_offsets.append(offsets)
+
+    def not_recorded(self, error: Exception, _failures: int) -> None:
+        """See the protocol."""
+        self.commit_failures.append(error)
 
     def suspended(self) -> None:
         """See the protocol."""

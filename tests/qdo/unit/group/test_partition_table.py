@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from qdo.consumer.owned_partition import State
-from qdo.consumer.rebalance.partition_table import PartitionTable, SessionEvents, SessionOptions
-from qdo.coordination import Member, Session
+from qdo.consumer.owned_partition import OwnedPartition, State
+from qdo.consumer.rebalance.partition_table import PartitionTable
+from qdo.consumer.rebalance.session_events import SessionEvents, SessionOptions
+from qdo.coordination import HandlingNote, Member, Session
 from qdo.coordination.tree import Delete
-from qdo.errors import CoordinationLost, SessionLost
+from qdo.errors import CoordinationLost, InvalidArgument, NotOwner, SessionLost
 from qdo.partitions import Partition
 from qdo.tasks import CANCEL_GRACE
 from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER, TWO
@@ -328,3 +329,81 @@ async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
     assert await later == frozenset()
     assert setup.recorded(ONE) == LATER
     assert setup.coordinator.calls[-2:] == ["commit", "commit"]
+
+
+async def begin(setup: TableSetup, *partitions: Partition) -> list[OwnedPartition]:
+    """Claims partitions and hands everything of them out."""
+    await setup.table.claim(partitions)
+    rows = [setup.table.held[each] for each in partitions]
+    for row in rows:
+        row.position = LATER
+    return rows
+
+
+@pytest.mark.parametrize("threshold", ["messages", "seconds", "a caller"])
+async def test_added_offsets_are_written_together(setup: TableSetup, threshold: str) -> None:
+    """After enough messages, enough time, or when a caller waits for one of them: in one call."""
+    setup.renew(commit_messages=5, commit_seconds=3.0)
+    one, two = await begin(setup, ONE, TWO)
+    with standing_time() as skip:
+        setup.table.add(one, FIRST, 2)
+        setup.table.add(two, FIRST, 2)
+        setup.table.add(one, LATER, 0)
+        await asyncio.sleep(0)
+        assert "commit" not in setup.coordinator.calls
+        if threshold == "messages":
+            setup.table.add(two, LATER, 1)
+        elif threshold == "seconds":
+            skip(3.0)
+        else:
+            assert await setup.table.flush([one]) == frozenset()
+        await until(lambda: bool(setup.owner.recorded_offsets))
+    assert setup.recorded(ONE) == LATER
+    assert setup.recorded(TWO) == (LATER if threshold == "messages" else FIRST)
+    assert setup.coordinator.calls.count("commit") == 1
+    assert [set(offsets) for offsets in setup.owner.recorded_offsets] == [{ONE, TWO}]
+
+
+async def test_an_offset_that_cannot_be_committed_takes_no_other_with_it(setup: TableSetup) -> None:
+    """It alone is refused, and neither what was added beside it nor what is added later."""
+    setup.renew(commit_messages=100, commit_seconds=60.0)
+    one, two = await begin(setup, ONE, TWO)
+    with pytest.raises(InvalidArgument):
+        setup.table.add(one, "f" * 32, 1)
+    setup.table.add(two, FIRST, 1)
+    setup.table.add(one, FIRST, 1)
+    assert await setup.table.flush([one, two]) == frozenset()
+    assert (setup.recorded(ONE), setup.recorded(TWO)) == (FIRST, FIRST)
+
+
+async def test_an_added_offset_is_written_before_the_release(setup: TableSetup) -> None:
+    """Though neither threshold is reached."""
+    setup.renew(commit_messages=100, commit_seconds=60.0)
+    (row,) = await begin(setup, ONE)
+    setup.table.add(row, FIRST, 1)
+    await setup.give_up()
+    assert setup.recorded(ONE) == FIRST
+
+
+async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableSetup) -> None:
+    """Its partition has come back: the present ownership records only what it handled itself."""
+    (former,) = await begin(setup, ONE)
+    await setup.give_up()
+    (present,) = await begin(setup, ONE)
+    setup.table.add(former, LATER, 1)
+    assert await setup.table.flush([former]) == {ONE}
+    with pytest.raises(NotOwner):
+        await setup.table.note(former, HandlingNote(LATER, 1))
+    setup.table.add(present, FIRST, 1)
+    await until(lambda: setup.recorded(ONE) == FIRST)
+    assert (present.note, setup.table.held[ONE]) == (None, present)
+
+
+async def test_an_added_offset_is_tried_until_the_service_answers(setup: TableSetup) -> None:
+    """Though nobody waits for it; the listener is told of the failures."""
+    setup.renew(patience=0.0)
+    (row,) = await begin(setup, ONE)
+    setup.faults["commit"] = "refused"
+    setup.table.add(row, FIRST, 1)
+    await until(lambda: setup.recorded(ONE) == FIRST)
+    assert [type(error) for error in setup.owner.commit_failures] == [CoordinationLost]

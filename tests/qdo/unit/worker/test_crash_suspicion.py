@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
 from qdo.settings import Retry, WorkerSettings
+from qdo.worker.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.handlers import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.offset_committer import OffsetCommitter
-from qdo.worker.partition_work import CrashSuspicion
 from qdo.worker.runs import MessageRun
 from qdo.worker.sources import Handling
 from queuey.client import Message
-from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages
+from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages, rows_of
 
 FIRST, SECOND, THIRD, FOURTH = messages(5, 1)[1:]
 BEFORE = messages(1, 1)[0].id
@@ -138,21 +137,28 @@ class Records(Owned):
         self.records: dict[Partition, CommittedOffset] = {}
         self.buried: Counter[tuple[int, str]] = Counter()
         self.life = 0
+        self._added: dict[Partition, str] = {}
 
-    def found(self, partition: Partition) -> CommittedOffset:
-        """See the protocol."""
-        return self.offsets[f"p{partition.number}"]
+    def begin(self) -> None:
+        """A worker takes everything."""
+        self.offsets = {f"p{each.number}": offset for each, offset in self.records.items()}
+        self.rows = {}
+        self._added = {}
 
-    async def note(self, partition: Partition, note: HandlingNote | None, end: str | None = None) -> None:
-        """Records a note, as a consumer does."""
-        life = self.life
+    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+        """Takes in an offset, until it is recorded."""
+        self._added[row.partition] = offset
+
+    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+        """Records a note, and the offset that was added."""
+        life, end = self.life, self._added.get(row.partition)
         await asyncio.sleep(0)
         if life == self.life:
-            self.records[partition] = CommittedOffset(end or self.records[partition].id, held=True, note=note)
+            self.records[row.partition] = CommittedOffset(end or self.records[row.partition].id, held=True, note=note)
 
-    async def commit(self, offsets: Mapping[Partition, str]) -> None:
-        """Records offsets, likewise."""
-        life = self.life
+    async def commit_added(self) -> None:
+        """Records the offsets that were added, likewise."""
+        life, offsets = self.life, self._added.copy()
         await asyncio.sleep(0)
         if life == self.life:
             self.records |= {each: structs.replace(self.records[each], id=end) for each, end in offsets.items()}
@@ -183,10 +189,9 @@ async def live(
         The message that ended it, and whether everything is done.
     """
     commits, hands_over = odds
-    records.offsets = {f"p{each.number}": offset for each, offset in records.records.items()}
+    records.begin()
     settings = WorkerSettings(retry=Retry(attempts=attempts), on_failure="skip", commit_messages=20)
     runner = Deadly(chance, 3, culprits)
-    progress = OffsetCommitter(records, settings, WorkerMetrics(None))  # type: ignore[arg-type] # as far as it goes
     handling = Handling(
         runner,  # type: ignore[arg-type] # likewise
         settings,
@@ -198,7 +203,7 @@ async def live(
         stop=lambda _: None,
         lag_shown=False,
     )
-    middle = Dispatcher(records, progress, handling)  # type: ignore[arg-type] # likewise
+    middle = Dispatcher(records, handling)  # type: ignore[arg-type] # likewise
     left: dict[Partition, Any] = {}
     for partition, offset in records.records.items():
         left[partition] = [m for m in messages(12, partition.number)[1:] if offset.id is None or m.id > offset.id]
@@ -214,17 +219,16 @@ async def live(
     while not runner.died.is_set() and middle._held and chance.random() >= hands_over:
         await asyncio.sleep(0)
         if chance.random() < commits:
-            await progress.flush(None, loop.time() + 60)
+            await records.commit_added()
     done = not runner.died.is_set() and not middle._held
     if not runner.died.is_set():
         runner.slow = True
-        await middle.close(None, loop.time())
-        await progress.flush(None, loop.time() + 60)
+        await middle.finish(rows_of(middle, *left), loop.time())
+        await records.commit_added()
         records.release()
     records.life += 1
-    progress.close()
-    middle.halt()
-    middle.discard(list(left))
+    middle.suspended()
+    middle.discard(rows_of(middle, *left))
     for task in runner.tasks:
         task.cancel()
     await asyncio.gather(*runner.tasks, return_exceptions=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
 from random import Random
 from typing import Any
 
@@ -11,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from qdo.errors import InvalidArgument
-from qdo.partitions import Partition, Queue
-from qdo.settings import WorkerSettings, key_by
-from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.offset_committer import OffsetCommitter
-from qdo.worker.partition_queue import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue, PartitionQueue
+from qdo.settings import key_by
+from qdo.worker.partition_work import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue, PartitionQueue
 from qdo.worker.runs import MessageRun
 from queuey.client import Message
 from tests.qdo.unit.worker.dead_letter_samples import message
@@ -249,9 +244,6 @@ def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
     assert partition_queue.done_behind
 
 
-REFUSED, OTHER = (Partition(Queue("store", "app", "q"), number) for number in (1, 2))
-
-
 @given(some.integers(1, 30).flatmap(lambda count: some.permutations(range(count))))
 def test_the_end_is_what_lies_before_the_first_unfinished_one(order: list[int]) -> None:
     """Whatever the order in which messages are done, the end never passes one that is not, and misses none that is."""
@@ -280,32 +272,3 @@ def test_gaps_are_what_keeps_finished_messages_from_being_recorded(states: list[
     last = max((at for at in range(until) if states[at] == "done"), default=0)
     expected = {str(at) for at in range(last) if states[at] == "waiting"}
     assert prefix.gaps(held) == expected
-
-
-class Consumer:
-    """Refuses one end, alone or beside others, and calls something meanwhile."""
-
-    def __init__(self) -> None:
-        self.recorded: dict[Partition, str] = {}
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    async def commit(self, offsets: Mapping[Partition, str]) -> None:
-        """Records offsets, all or none."""
-        if offsets.get(REFUSED) == "refused":
-            if len(offsets) == 1:
-                self.meanwhile()
-            raise InvalidArgument("refused")
-        self.recorded |= offsets
-
-
-async def test_an_end_that_is_noted_while_an_earlier_one_is_refused_is_recorded() -> None:
-    """Of several ends one is refused; only that is forgotten, and not what was handled meanwhile."""
-    consumer = Consumer()
-    progress = OffsetCommitter(consumer, WorkerSettings(), WorkerMetrics(None))  # type: ignore[arg-type] # as far as it goes
-    consumer.meanwhile = lambda: progress.note(REFUSED, "later", 1)
-    progress.note(REFUSED, "refused", 1)
-    progress.note(OTHER, "end", 1)
-    for _ in range(2):
-        await progress.flush(None, asyncio.get_running_loop().time() + 60)
-    progress.close()
-    assert (consumer.recorded, progress.dropped) == ({REFUSED: "later", OTHER: "end"}, 0)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from qdo.coordination import CommittedOffset, HandlingNote
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.rebalance.partition_table import Ownership
+from qdo.coordination import CommittedOffset, HandlingNote, OwnedOffset
 from qdo.partitions import Partition, Queue
-from qdo.settings import WorkerSettings
+from qdo.settings import ConsumerSettings, WorkerSettings
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import Crashed
@@ -27,57 +29,60 @@ from queuey.client import Message
 QUEUE = Queue("host", "app", "q")
 
 
-class Unrecorded:
-    """Records no offsets."""
-
-    def __init__(self, owned: Owned) -> None:
-        self.begin = owned.note
-
-    def note(self, *_: object) -> None:
-        """Is told how far a partition is."""
-
-
 def messages(count: int, partition: int) -> list[Message]:
     """Messages of one partition."""
     return [Message(f"{number:032x}", "0", partition, "x", None, {}) for number in range(count)]
 
 
-class Owned:
-    """What is recorded of partitions.
+class Owned(Ownership):
+    """A consumer, with what is recorded of its partitions.
 
     Attributes:
         offsets: As they were found.
         noted: What was noted, in order.
-        connected: They are surely owned.
         rejoined: How often the group was left to join again.
     """
 
     client: Any = None
+    connected = True
 
     def __init__(self, **offsets: CommittedOffset) -> None:
         self.offsets = offsets
         self.noted: list[tuple[int, HandlingNote | None]] = []
-        self.connected = True
         self.rejoined = 0
+        self.settings = ConsumerSettings()
+        self.coordinator = self.ownership = self
+        self.rows: dict[Partition, OwnedPartition] = {}
 
-    def found(self, partition: Partition) -> CommittedOffset:
-        """See the protocol; ``p1`` is partition 1."""
-        return self.offsets.get(f"p{partition.number}", CommittedOffset())
+    def attach(self, *_: object) -> None:
+        """See the consumer."""
 
-    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
+    def held_row(self, partition: Partition) -> OwnedPartition:
+        """See the base class; the offset ``p1`` is of partition 1."""
+        if partition not in self.rows:
+            offset = self.offsets.get(f"p{partition.number}", CommittedOffset())
+            self.rows[partition] = OwnedPartition(partition, OwnedOffset(partition, offset, 1))
+        return self.rows[partition]
+
+    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
         """Is told what begins."""
-        self.noted.append((partition.number, note))
+        self.noted.append((row.partition.number, note))
 
     def rejoin(self) -> None:
-        """See the protocol."""
+        """See the consumer."""
         self.rejoined += 1
+
+
+def rows_of(middle: Dispatcher, *partitions: Partition) -> list[OwnedPartition]:
+    """The present ownerships of partitions."""
+    found = [middle._consumer.ownership.held_row(each) for each in partitions]
+    return [row for row in found if row is not None]
 
 
 async def handling(
     handler: Any,  # noqa: ANN401 - any handler
     ended: list[object] | None = None,
     owned: Owned | None = None,
-    progress: Any = None,  # noqa: ANN401 - as far as it is used
     *,
     slots: int = 2,
     run_seconds: float = 0.5,
@@ -92,7 +97,6 @@ async def handling(
     else:
         runner = ThreadExecutor(handler, None, slots, run_seconds, hooks)
     await runner.open()
-    owned = owned or Owned()
     handling = Handling(
         runner,
         settings,
@@ -104,7 +108,7 @@ async def handling(
         stop=lambda _: None,
         lag_shown=False,
     )
-    return Dispatcher(owned, progress or Unrecorded(owned), handling)  # type: ignore[arg-type]
+    return Dispatcher(owned or Owned(), handling)  # type: ignore[arg-type] # as far as it goes
 
 
 async def test_partitions_that_leave_make_room() -> None:
@@ -116,7 +120,7 @@ async def test_partitions_that_leave_make_room() -> None:
         gate.clear()
         middle.feed(partition, messages(500, number))
         middle.dispatch()
-        closing = asyncio.create_task(middle.close([partition], asyncio.get_running_loop().time() + 30))
+        closing = asyncio.create_task(middle.finish(rows_of(middle, partition), asyncio.get_running_loop().time() + 30))
         await asyncio.sleep(0)
         gate.set()
         assert await closing
@@ -132,7 +136,7 @@ async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
         middle.feed(partition, messages(5, partition.number))
     middle.dispatch()
     owned.connected = False
-    assert middle.discard(partitions)
+    assert middle.discard(rows_of(middle, *partitions))
     gate.set()
     await middle.until_ended(loop.time() + 30)
     assert middle.room > 0
@@ -182,7 +186,7 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     middle.note_progress()
     assert middle._metrics.oldest < 50
     gate.set()
-    assert await middle.close(None, asyncio.get_running_loop().time() + 30)
+    assert await middle.finish(rows_of(middle, Partition(QUEUE, 1)), asyncio.get_running_loop().time() + 30)
 
 
 async def test_the_smallest_window_lets_one_after_another_through() -> None:
@@ -224,7 +228,7 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
         middle.feed(partition, messages(1, partition.number))
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
-    middle.discard(gone)
+    middle.discard(rows_of(middle, *gone))
     aged(middle, 11)
     aged(middle, 20)
     assert middle._runner.slots == 5
@@ -249,7 +253,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
         middle.feed(Partition(QUEUE, number), messages(1, number))
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
-    middle.discard([Partition(QUEUE, 1), Partition(QUEUE, 2)])
+    middle.discard(rows_of(middle, Partition(QUEUE, 1), Partition(QUEUE, 2)))
     aged(middle, 11)
     aged(middle, 20)
     assert middle._runner.slots == 0
@@ -260,7 +264,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     codes: list[int] = []
     end_if_handlers_hang(middle._handling._replace(stop=codes.append))
     assert codes == [ExitCode.FAILED]
-    middle.discard([Partition(QUEUE, 3)])
+    middle.discard(rows_of(middle, Partition(QUEUE, 3)))
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
     assert (middle._runner.slots, sorted(begun)) == (2, [1, 2])
@@ -283,7 +287,7 @@ async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone
     middle.dispatch()
     await _until(begun.is_set)
     assert middle._works[Partition(QUEUE, 2)].partition_queue.count == 1
-    middle.discard([Partition(QUEUE, 1)])
+    middle.discard(rows_of(middle, Partition(QUEUE, 1)))
     work = middle._works[Partition(QUEUE, 2)]
     await _until(lambda: not work.partition_queue.count)
     gate.set()
@@ -297,10 +301,10 @@ class Answerless(Owned):
         super().__init__(**offsets)
         self.answers = asyncio.Event()
 
-    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
-        """See the protocol."""
+    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+        """See the base class."""
         await self.answers.wait()
-        await super().note(partition, note)
+        await super().note(row, note)
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
@@ -391,7 +395,7 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     giving = work.handing_over
     assert giving is not None
     await asyncio.sleep(0)
-    middle.discard([partition])
+    middle.discard(rows_of(middle, partition))
     owned.answers.set()
     await giving
     assert owned.rejoined == 0
@@ -420,7 +424,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
             gate.set()
             await work.until_quiet()
         assert partition in middle.busy
-        middle.discard([partition])
+        middle.discard(rows_of(middle, partition))
         assert partition not in middle.busy
         assert work.quiet == ends_before
     gates.append(gates[0])

@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from qdo import delivery
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset
 from qdo.partitions import Partition
 from qdo.worker import runs
 from queuey.client import Message
-from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages
+from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages, rows_of
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS
 
@@ -23,20 +24,21 @@ BLOCKED = 3
 """The number of the message whose handler waits."""
 
 
-class SlowProgress:
-    """Records the ends that are noted; a note of what begins takes a while, as one of a busy coordination service."""
+class Slow(Owned):
+    """Records the offsets that are added; a note of what begins takes a while, as one of a busy service."""
 
-    def __init__(self) -> None:
+    def __init__(self, **offsets: CommittedOffset) -> None:
+        super().__init__(**offsets)
         self.ends: list[int] = []
         self.asked = asyncio.Event()
         self.answered = asyncio.Event()
         self.answered.set()
 
-    def note(self, _partition: Partition, end: str, _count: int) -> None:
-        """Takes in an end."""
-        self.ends.append(int(end, 16))
+    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+        """Takes in an offset."""
+        self.ends.append(int(offset, 16))
 
-    async def begin(self, _partition: Partition, _note: object) -> None:
+    async def note(self, row: OwnedPartition, note: object) -> None:
         """Waits until it is answered."""
         self.asked.set()
         await self.answered.wait()
@@ -57,29 +59,29 @@ async def test_a_run_is_settled_once(why: str) -> None:
         if number == BLOCKED:
             ended.set()
 
-    progress = SlowProgress()
-    owned = Owned(p1=CommittedOffset(held=why == "revoked"))
+    owned = Slow(p1=CommittedOffset(held=why == "revoked"))
     stalled_after = 0.2 if why == "stalled" else 300.0
-    worker = await handling(handle, None, owned, progress, slots=1, run_seconds=60.0, stalled_after=stalled_after)
+    worker = await handling(handle, None, owned, slots=1, run_seconds=60.0, stalled_after=stalled_after)
     loop = asyncio.get_running_loop()
     worker.feed(PARTITION, messages(16, 1))
     worker.dispatch()
     await asyncio.to_thread(reached.wait)
-    progress.asked.clear()
-    progress.answered.clear()
-    closing = loop.create_task(worker.close({PARTITION}, loop.time() + 0.1)) if why == "revoked" else None
+    owned.asked.clear()
+    owned.answered.clear()
+    rows = rows_of(worker, PARTITION)
+    closing = loop.create_task(worker.finish(rows, loop.time() + 0.1)) if why == "revoked" else None
     async with asyncio.timeout(30):
-        while not progress.asked.is_set():
+        while not owned.asked.is_set():
             await asyncio.sleep(0.05)
             if why == "stalled":
                 worker.note_progress()
         go.set()
         await asyncio.to_thread(ended.wait)
         await asyncio.sleep(0.1)
-        progress.answered.set()
+        owned.answered.set()
         if closing is not None:
             await closing
-    assert max(progress.ends) <= max(handled)
+    assert max(owned.ends) <= max(handled)
 
 
 @pytest.mark.parametrize("when", ["lost", "stalled"])
@@ -96,8 +98,7 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
         else:
             again.set()
 
-    owned = Owned(p1=CommittedOffset(held=False))
-    worker = await handling(handle, None, owned, SlowProgress(), slots=2, stalled_after=0.2)
+    worker = await handling(handle, None, Slow(p1=CommittedOffset(held=False)), slots=2, stalled_after=0.2)
     worker.feed(PARTITION, messages(1, 1))
     worker.dispatch()
     assert await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
@@ -108,7 +109,7 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
             while not run.leaked:
                 worker.note_progress()
                 await asyncio.sleep(0.05)
-    assert worker.discard({PARTITION})
+    assert worker.discard(rows_of(worker, PARTITION))
     async with asyncio.timeout(PATIENCE_SECONDS):
         while PARTITION in worker.busy:
             worker.note_progress()
@@ -135,7 +136,7 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
     with replace_in(runs, runs._STOPPING_SECONDS, 0.0), contextlib.ExitStack() as ended:
         for gate in gates.values():
             ended.callback(gate.set)  # A handler that swallows its cancellation would outlast a test that fails.
-        worker = await handling(handle, None, None, SlowProgress(), by="header:key", stalled_after=0.2)
+        worker = await handling(handle, None, Slow(), by="header:key", stalled_after=0.2)
         both = zip(messages(2, 1), gates, strict=True)
         worker.feed(PARTITION, [replace(message, headers={"key": key}) for message, key in both])
         worker.dispatch()
@@ -144,14 +145,14 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
         other.since += 1000.0
         await asyncio.sleep(0)  # both begin
         if how == "lost":
-            worker.discard({PARTITION})
+            worker.discard(rows_of(worker, PARTITION))
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not hanging.leaked:
                 worker.note_progress()
                 await asyncio.sleep(0.05)
         if work.handing_over is not None:
             await work.handing_over
-            worker.discard({PARTITION})
+            worker.discard(rows_of(worker, PARTITION))
         busy = []
         for gate in (gates["ends"], gates["hangs"]):
             busy.append(PARTITION in worker.busy)
