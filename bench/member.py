@@ -58,16 +58,17 @@ class Polling:
 
     Args:
         client: To the service.
-        place: Where the members meet.
+        place: Where the members meet; blank: at the service.
         group: Its name.
         queues: What it subscribes to.
     """
 
     def __init__(self, client: AsyncClient, place: str, group: str, queues: list[str]) -> None:
-        self._coordinator = open_coordinator(place, group)
+        self._coordinator = open_coordinator(place, group) if place else None
         self._consumer = AsyncConsumer(
             client,
             self._coordinator,
+            group=None if place else group,
             queues=queues,
             settings=ConsumerSettings(commit_every=COMMIT_SECONDS),
             on_assign=self._assigned,
@@ -88,7 +89,8 @@ class Polling:
         await self._consumer.close()
         if self._task is not None:
             await self._task
-        await self._coordinator.close()
+        if self._coordinator is not None:
+            await self._coordinator.close()
 
     def mark(self) -> None:
         """Forgets how long partitions had to wait."""

@@ -78,7 +78,6 @@ def worker(
         "--key": KEY,
         "--queue": QUEUE,
         "--group": "bench",
-        "--coordination": f"local://{directory / 'group.sqlite3'}",
         "--context": f"{module}:gate",
         "--metrics": f"127.0.0.1:{port}",
         "--log-level": "warning",

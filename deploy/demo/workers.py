@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -16,9 +15,10 @@ from typing import NamedTuple, Self
 
 from service import DemoFailed, Service
 
-from qdo.coordination.opening import open_coordinator
+from queuey.client import Client, GroupNotFound
+from queuey.client.credentials.profile import read_profile
 
-SESSION_SECONDS = 1.0
+SESSION_SECONDS = 3.0
 """How soon a worker that was killed counts as gone: short, so that the demo is."""
 COMMIT_MESSAGES = 20
 """Few, so that a worker that is killed leaves few notices to be handled again."""
@@ -56,7 +56,7 @@ def claimer(service: Service, queue: str, record: Path) -> Iterator[subprocess.P
 
 
 class Workers:
-    """Several ``qdo work``, which meet through a file.
+    """Several ``qdo work``, which are members of one group.
 
     Args:
         service: Whose messages they handle.
@@ -69,11 +69,11 @@ class Workers:
         self._record = directory / "handled.txt"
         self._record.touch()
         self._log = directory / "workers.log"
-        self._coordination = f"local://{directory / 'workers.sqlite3'}"
+        self._profile = read_profile(service.profile)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("QUEUEY_", "QDO_"))}
         self._environment = environment | {"DEMO_RECORD": str(self._record)}
         self._work = ["work", "handling:handle", "--queue", queue, "--group", GROUP]
-        self._work += ["--profile", str(service.profile), "--coordination", self._coordination]
+        self._work += ["--profile", str(service.profile)]
         self._work += ["--session-timeout", str(SESSION_SECONDS), "--commit-messages", str(COMMIT_MESSAGES)]
         self._count = count
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -106,7 +106,7 @@ class Workers:
     def wait_until_shared(self, partitions: int, seconds: float = 60) -> None:
         """Waits until every partition has an owner and every worker owns one."""
         deadline = time.monotonic() + seconds
-        while len(owners := asyncio.run(self._owners())) < partitions or len(set(owners)) < len(self.processes):
+        while len(owners := self._owners()) < partitions or len(set(owners)) < len(self.processes):
             self._still_running(deadline, f"the workers did not share out {partitions} partitions")
 
     def wait_for(self, count: int, seconds: float = 60) -> list[Handled]:
@@ -140,10 +140,11 @@ class Workers:
             raise DemoFailed(f"{failure}:\n{self._log.read_text()}")
         time.sleep(_LOOK_SECONDS)
 
-    async def _owners(self) -> list[str]:
-        coordinator = open_coordinator(self._coordination, GROUP)
-        await coordinator.open()
-        try:
-            return list((await coordinator.owners()).values())
-        finally:
-            await coordinator.close()
+    def _owners(self) -> list[int]:
+        """Returns the number of the member that owns each partition which has an owner."""
+        with Client(self._profile.url, key=self._profile.key) as client:
+            try:
+                queues = client.consumer_groups.show(GROUP).queues
+            except GroupNotFound:
+                return []
+        return [one.owner for partitions in queues.values() for one in partitions.values() if one.owner is not None]

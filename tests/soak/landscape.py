@@ -73,8 +73,8 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
         _furnish(sqlite.open_store(data / "data"))
         options: dict[str, Sequence[str]] = {"sqlite": [], "cassandra": ["--store", url]}
         groups = {
-            "sqlite": f"local://{data / 'group.sqlite3'}",
-            "cassandra": f"zookeeper://{ensemble.connect_string}/soak",
+            "sqlite": {},
+            "cassandra": {"--coordination": f"zookeeper://{ensemble.connect_string}/soak"},
         }
         found = Landscape([], [], [], [], nodes.nodes, ensemble.nodes)
         for store, chosen in options.items():
@@ -106,15 +106,15 @@ def _furnish(store: Store) -> None:
         store.add_key(APPLICATION, digest_of(KEY))
 
 
-def _worker_settings(urls: Sequence[str], coordination: str) -> dict[str, str]:
+def _worker_settings(urls: Sequence[str], coordination: Mapping[str, str]) -> dict[str, str]:
     return {
         "--url": ",".join(urls),
         "--app": APPLICATION,
         "--key": KEY,
         "--queue": QUEUE,
         "--group": GROUP,
-        "--coordination": coordination,
         "--log-level": "warning",
+        **coordination,
     }
 
 

@@ -9,12 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from bench import local_group_side
 from bench.harness import Bench, measure
 from bench.measures.before import NAMES, trees
-from bench.measures.qdo.rebalance import PARTITIONS, Member, answering, changed, process, served, settle, undisturbed
+from bench.measures.qdo.rebalance import PARTITIONS, Member, changed, process, served, settle, undisturbed
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import filled, name, rates, row
 from bench.results import Report, Row, Verdict, paired
@@ -23,8 +20,6 @@ from bench.started.processes import Process
 from bench.started.workers import Pace
 
 MEMBERS = 4
-LOCAL_GOAL = 1.05
-"""Max CPU of a step of a local group, as a part of that of before."""
 
 
 @measure("qdo-before", "A worker of this tree over one of another tree, whose path is in BENCH_BEFORE")
@@ -76,12 +71,6 @@ def rebalance(bench: Bench) -> Report:
         return _rebalanced(bench, dict.fromkeys(both, f"zookeeper://{server.connect_string}/bench"))
 
 
-@measure("qdo-rebalance-local-before", "The same, on local files")
-def local_rebalance(bench: Bench) -> Report:
-    """Each tree has a file of its own."""
-    return _rebalanced(bench, {which: f"local://{bench.fresh(which) / 'group.sqlite3'}" for which in trees()})
-
-
 def _rebalanced(bench: Bench, places: Mapping[str, str]) -> Report:
     """Compares groups of each tree, which have their places."""
     rounds = bench.size(4, 1)
@@ -114,32 +103,3 @@ def _turn(members: Sequence[Member]) -> Turn:
     for one in others:
         one.do("leave")
     return Turn(joins.seconds, leaves.seconds, statistics.mean((joins.longest, leaves.longest)))
-
-
-@measure("qdo-local-before", "CPU of a group on a local file, of this tree over that of another one")
-def local_group(bench: Bench) -> Report:
-    """A process of each tree takes the same steps, one after the other."""
-    side, counts = str(local_group_side.__file__), ["1", "50", str(bench.size(500, 60))]
-    with contextlib.ExitStack() as stack:
-        calls = {
-            which: partial(
-                _steps, stack.enter_context(answering([side, f"{bench.fresh(which) / 'group.sqlite3'}", *counts], tree))
-            )
-            for which, tree in trees().items()
-        }
-        bench.interleave(calls, 1)
-        samples = bench.interleave(calls, bench.size(30, 1))
-    rows, verdicts = [], []
-    for step in samples["now"][0]:
-        found = {which: [steps[step] for steps in samples[which]] for which in NAMES}
-        rows += [Row(f"{step}, {which}", found[which], "us of CPU") for which in NAMES]
-        ratio = paired(*(found[which] for which in NAMES))
-        verdicts.append(Verdict(f"{step}: now / before", ratio, goal=LOCAL_GOAL, better="lower"))
-    notes = ["Steps of few partitions are repeated for 100 partitions; a join includes the connection."]
-    return Report("", "", rows, verdicts, notes)
-
-
-def _steps(one: Member) -> dict[str, float]:
-    """Returns microseconds of CPU for each step."""
-    one.begin("")
-    return msgspec.json.decode(one.end(), type=dict[str, float])
