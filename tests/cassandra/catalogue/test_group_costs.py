@@ -40,10 +40,11 @@ def sent_by(process: Process, call: Callable[[], object]) -> Sent:
 
 
 class WorldClock:
-    """The world's time in ticks."""
+    """The world's time in ticks; a process compares its clock, as is done several times a second."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, process: Process) -> None:
         self._world = world
+        self._process = process
 
     def __call__(self) -> int:
         """Gives it."""
@@ -52,6 +53,7 @@ class WorldClock:
     def advance(self, seconds: float) -> None:
         """Moves it."""
         self._world.advance(seconds)
+        assert self._process.check_clock()
 
 
 class Crew:
@@ -61,7 +63,7 @@ class Crew:
         self.process = scene.start()
         self.queue = scene.queue(self.process, partitions=partitions).name
         self.places = places_of(self.queue, partitions)
-        clock = WorldClock(scene.world)
+        clock = WorldClock(scene.world, self.process)
         self.service = Service(self.process.store, core=HandCore(clock))
         self.group = ServiceGroup([self.service], clock, "group", scene.application)
 
