@@ -84,7 +84,7 @@ class GroupUseCases:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
         """
         self._count_join(application)
-        clock = self._store.claim_now()
+        clock = self._store.sample_clock()
         local = self._local(application, group)
         if (refusal := self._store.groups_refusal()) is not None:
             raise Conflict(refusal)
@@ -104,8 +104,8 @@ class GroupUseCases:
             )
 
         member = await local.change(join)
-        await self._core.in_thread(self._store.confirm_clock)
-        session = max(0, member.joined + member.session - clock) / 1000
+        await self._core.in_thread(partial(self._store.confirm_clock, clock))
+        session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
 
     def _count_join(self, application: str) -> None:

@@ -19,7 +19,7 @@ from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.messages import GroupSessions, Queue
+from queuey.messages import ClockSample, GroupSessions, Queue
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows, Told, tell
 from queuey.service.groups.hand_overs import HandOvers
@@ -68,14 +68,16 @@ class _Beat:
     Attributes:
         content: What it names.
         waiter: It is woken by news; None: it does not wait.
-        clock: At its arrival (ms).
+        clock: At its arrival.
         arrived, when: Tick and boot time of its arrival.
         told: What the last answer asked the member to give back.
     """
 
     __slots__ = ("arrived", "clock", "content", "told", "waiter", "when")
 
-    def __init__(self, content: Heartbeat, waiter: Waiter | None, clock: int, arrived: int, when: float) -> None:
+    def __init__(
+        self, content: Heartbeat, waiter: Waiter | None, clock: ClockSample, arrived: int, when: float
+    ) -> None:
         self.content = content
         self.waiter = waiter
         self.clock = clock
@@ -170,14 +172,17 @@ class LocalGroup:
                 member is not None
                 and hmac.compare_digest(member.digest, digest_of(secret))
                 and state.subscriptions[member.subscription].credential.id == credential.id
-                and state.head.centre == self._store.centre
+                and self._is_here(state)
             ):
                 return member
         self.require_here(state)
         raise MemberGone
 
+    def _is_here(self, state: GroupState) -> bool:
+        return state.head.centre in {"", self._store.centre}
+
     def require_here(self, state: GroupState) -> None:
-        if state.head.centre != self._store.centre:
+        if not self._is_here(state):
             raise GroupElsewhere(self._key[1], state.head.centre)
 
     def _seen(self, member: Member) -> int:
@@ -209,7 +214,7 @@ class LocalGroup:
         self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
     ) -> HeartbeatAnswer | None:
         """See :meth:`queuey.service.groups.GroupUseCases.heartbeat`."""
-        clock, now, arrived = self._store.claim_now(), self._core.boottime(), self.cache.tick()
+        clock, now, arrived = self._store.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.get(number)
@@ -223,7 +228,7 @@ class LocalGroup:
             told = await self._told(member, beat, is_new=is_new)
             answer = HeartbeatAnswer(
                 epoch=self.cache.targets.epoch,
-                session=(self._seen(member) + member.session - beat.clock) / 1000,
+                session=(self._seen(member) + member.session - beat.clock.now) / 1000,
                 wait=member.session / 3000,
                 take=told.take,
                 give_back=told.give_back,
@@ -233,7 +238,7 @@ class LocalGroup:
                 return None
             third = member.session / 3000
             self.require_here(await self.cache.refresh(STATE_AGE, serial_age=third))
-            await self._core.in_thread(self._store.confirm_clock)
+            await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
         except MemberGone:
             self._beats.pop(number, None)
             raise
@@ -301,21 +306,24 @@ class LocalGroup:
         # More are read in turns while it waits.
         old = sorted(name for name in missing if self.owners.known(name, since) is None)
         old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
-        old += [name for name in sure if self.owners.known(name, since) is None]
+        old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
         await self.owners.settle_all(old, since)
         rows: dict[str, Rows] = {}
-        for name in (*sure, *missing):
+        for name in sorted(sure | missing):
             known = self.owners.known(name, beat.arrived)
             if known is not None:
                 rows[name] = known
-        return tell(self.cache.targets, member, beat.content, rows, beat.clock)
+        return tell(self.cache.targets, member, beat.content, rows, beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool) -> None:
         """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
-        number = (await self.member(text, credential)).number
+        member = await self.member(text, credential)
+        number = member.number
         beat = self._beats.pop(number, None)
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
-        self.owners.left.add(number)  # Who leaves has given back all that it owns, whoever hands it over first.
+        if self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
+            # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
+            self.owners.left.add(number)
         try:
             await self.change(lambda draft: draft.leave(number, returns=returns))
             with suppress(QueueyError):

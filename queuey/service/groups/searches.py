@@ -40,7 +40,7 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
             if len(found) > MAX_PARTITIONS:
                 break
     planned = [each.name for each in state.plan.values() if any(is_wanted(each.name) for is_wanted in matchers)]
-    for name in {*planned, *(name for each in wishes for name in each.names)} - found.keys():
+    for name in sorted({*planned, *(name for each in wishes for name in each.names)} - found.keys()):
         with suppress(QueueNotFound):
             found[name] = store.queue(application, name, fresh=fresh)
     return [found[name] for name in sorted(found)]

@@ -39,7 +39,7 @@ class StateCache:
         self._reading = asyncio.Lock()
         self._serial = -math.inf
         """Boot time of the last serial read."""
-        self.state = self._empty = GroupState(head=Head(centre=store.centre))
+        self.state = GroupState()
         self.targets = Targets(self.state)
         self._checked = -math.inf
         """Boot time at which it was read, or its head compared."""
@@ -72,15 +72,20 @@ class StateCache:
         head = await self._core.in_thread(partial(self._store.group_head, *self._key, serial=is_serial))
         state = before
         if head is None:
-            state = self._empty
+            state = self._none(before)
         elif head.version != before.head.version:
             stored = await self._core.in_thread(partial(self._store.group_state, *self._key))
-            state = self._empty if stored is None else read_state(stored)
+            state = self._none(before) if stored is None else read_state(stored)
         if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
             self._began = began
             self.adopt(state, now)
         if is_serial:
             self._serial = now
+
+    def _none(self, before: GroupState) -> GroupState:
+        """Returns the state of a group that does not exist, which would be one of this data centre."""
+        empty = GroupState(head=Head(centre=self._store.centre))
+        return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
         """Takes a state that was the present one at a boot time or later."""
