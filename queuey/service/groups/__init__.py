@@ -51,6 +51,7 @@ class GroupUseCases:
 
     Attributes:
         rights: Set by the server before the first request: a credential with its rights as they are now; blocks.
+        served: The groups that this process serves, by application and name.
     """
 
     rights: Rights
@@ -58,7 +59,7 @@ class GroupUseCases:
     def __init__(self, store: Store, core: Core) -> None:
         self._store = store
         self._core = core
-        self._served: dict[tuple[str, str], LocalGroup] = {}
+        self.served: dict[tuple[str, str], LocalGroup] = {}
         self._counts: Counter[str] = Counter()
         self._joins: Counter[str] = Counter()
         """By application, in the present minute."""
@@ -67,10 +68,10 @@ class GroupUseCases:
 
     def _local(self, application: str, group: str) -> LocalGroup:
         require_group_name(group)
-        served = self._served.get((application, group))
+        served = self.served.get((application, group))
         if served is None:
-            served = LocalGroup(self._store, self._core, application, group, self._rights, self._served, self._counts)
-            self._served[application, group] = served
+            served = LocalGroup(self._store, self._core, application, group, self._rights, self.served, self._counts)
+            self.served[application, group] = served
         served.use()
         return served
 
@@ -269,7 +270,7 @@ class GroupUseCases:
 
     def statistics(self) -> dict[str, float]:
         """Returns counters: groups, members, plans, partitions moved by origin, unassigned ones, sessions over."""
-        served = [each for each in list(self._served.values()) if each.members]
+        served = [each for each in list(self.served.values()) if each.members]
         counts = self._counts
         return {
             "groups_served": len(served),
@@ -282,7 +283,7 @@ class GroupUseCases:
 
     async def end(self) -> None:
         """Ends the work in the background."""
-        await asyncio.gather(*(each.end() for each in list(self._served.values())))
+        await asyncio.gather(*(each.end() for each in list(self.served.values())))
 
 
 def _not_found(group: str) -> GroupNotFound:

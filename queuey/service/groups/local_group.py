@@ -441,7 +441,7 @@ class LocalGroup:
             self._next_turn = math.inf
             self._woken.clear()
             try:
-                pause = await self._turn() if self._beats else POLL
+                pause = await self.turn()
             except StoreClosed:
                 return
             except QueueyError as error:
@@ -456,8 +456,10 @@ class LocalGroup:
                 await asyncio.wait_for(self._woken.wait(), pause)
         del self._served[self._key]
 
-    async def _turn(self) -> float:
+    async def turn(self) -> float:
         """Does what is due; returns the seconds until the next turn."""
+        if not self._beats:
+            return POLL
         now = self._core.boottime()
         state = await self.cache.refresh()
         self._drop_silent(state, now)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 from queuey.access import Caller, Grant
+from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.rows import changed_rows, read_state
 from queuey.groups.state import Credential, GroupState, JoinRequest, StoredGroup
@@ -22,9 +23,9 @@ def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
     return Queue(application="shop", name=name, uid=uid, qid=uid, partitions=partitions)
 
 
-def limited(*patterns: str) -> Credential:
+def limited(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> Credential:
     """Returns a key for some queues."""
-    grant = Grant("shop", frozenset({"read", "claim"}), patterns)
+    grant = Grant("shop", frozenset(allow), patterns)
     return Credential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from msgspec.structs import replace
 
 from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
+from queuey.groups.drafts import GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
 
@@ -44,8 +47,8 @@ def test_numbers_count_up_and_epochs_too() -> None:
     group.change(lambda draft: draft.leave(first))
     group.rest()
     assert group.state.head.epoch == group.now
-    assert group.state.head.born == NOW + 2 * SLACK
     assert group.enter() == first + 2
+    assert group.state.head.born == NOW + 2 * SLACK
 
 
 def test_a_session_is_over_when_every_clock_says_so() -> None:
@@ -65,10 +68,11 @@ def test_a_session_is_over_when_every_clock_says_so() -> None:
     assert group.draft().end_sessions() != []
 
 
-def test_who_leaves_is_gone() -> None:
-    """With a plan for the rest."""
+@pytest.mark.parametrize(("instance", "grace"), [("", 0), ("", 60_000), ("a", 0)])
+def test_who_leaves_is_gone(instance: str, grace: int) -> None:
+    """With a plan for the rest; only an instance that has a grace may come back."""
     group = LivingGroup(queue("orders"))
-    one, two = group.enter(), group.enter()
+    one, two = group.enter(instance=instance, grace=grace), group.enter()
     group.change(lambda draft: draft.leave(one, returns=True))
     group.rest()
     assert states(group) == {two: "present"}
@@ -97,6 +101,8 @@ def test_an_instance_that_returns_has_what_it_had() -> None:
     assert {place for place, member in group.targets().items() if member == one} == {
         place for place, member in before.items() if member == one
     }
+    assert Counter(group.targets().values())[one] == 3
+    assert group.targets() != before, "the others share evenly what is theirs"
     epoch, planned = group.state.head.epoch, group.targets()
     again = group.join(instance="a", grace=60_000)
     group.change(lambda draft: draft.be_present(again))
@@ -116,10 +122,9 @@ def test_an_instance_takes_the_place_of_a_living_one() -> None:
     assert states(group) == {two: "present"}
     assert set(group.targets().values()) == {two}
     group.change(lambda draft: draft.drain(two))
-    three = group.join(instance="a")
-    group.change(lambda draft: draft.be_present(three))
-    assert group.state.head.due is not None
     group.rest()
+    assert group.targets() == {}
+    three = group.enter(instance="a")
     assert set(group.targets().values()) == {three}
 
 
@@ -200,13 +205,14 @@ def test_bounds_of_a_group() -> None:
         draft.join(JoinRequest((), ("*",), OWNER), b"")
     with pytest.raises(TooManyMembers, match="1,000 members"):
         draft.join(JoinRequest((), ("*",), OWNER), b"")
-    for number in range(bounds.MAX_MEMBERS, 5_000):
-        draft.remove(number)
-        draft.join(JoinRequest((), ("*",), OWNER), b"")
-    draft.remove(5_000)
+    state = replace(draft.state, head=replace(draft.state.head, last_member=4_999), members={})
+    draft = GroupDraft(state, NOW + 3_599_999, SLACK, {})
+    draft.join(JoinRequest((), ("*",), OWNER), b"")
     with pytest.raises(TooManyMembers, match="5,000 joins"):
         draft.join(JoinRequest((), ("*",), OWNER), b"")
-    group.change(lambda _: None)
+    later = GroupDraft(draft.state, NOW + 3_600_000, SLACK, {})
+    assert later.join(JoinRequest((), ("*",), OWNER), b"").number == 5_001
+    assert later.join(JoinRequest((), ("*",), OWNER), b"").number == 5_002
     draft = group.draft()
     for number in range(bounds.MAX_SUBSCRIPTIONS):
         draft.join(JoinRequest((f"q{number}",), (), OWNER), b"")
@@ -215,6 +221,11 @@ def test_bounds_of_a_group() -> None:
         draft.join(JoinRequest(("another",), (), OWNER), b"")
     with pytest.raises(InvalidRequest, match="16,384 at most"):
         draft.join(JoinRequest(tuple(f"q{number:05}" for number in range(4_000)), (), OWNER), b"")
+    large = group.draft()
+    for number in range(16):
+        large.join(JoinRequest((f"{number:02}", "q" * 16_000), (), OWNER), b"")
+    with pytest.raises(InvalidRequest, match="has 16 subscriptions"):
+        large.join(JoinRequest(("16", "q" * 16_000), (), OWNER), b"")
     assert len(draft.state.members) == 2 * bounds.MAX_SUBSCRIPTIONS
     assert len(draft.state.subscriptions) == bounds.MAX_SUBSCRIPTIONS
 

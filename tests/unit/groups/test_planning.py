@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.planning import planned
-from queuey.groups.rows import changed_rows, read_state
+from queuey.groups.rows import changed_rows, chunk_of, read_state
 from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN, Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
@@ -23,7 +24,7 @@ acts = st.lists(st.tuples(st.sampled_from(("enter", "leave", "away", "drain")), 
 
 
 @given(acts, st.randoms(use_true_random=False))
-def test_plans_are_even_and_move_the_fewest(
+def test_all_that_members_may_read_is_shared(
     history: list[tuple[str, tuple[str, ...], int]], order: random.Random
 ) -> None:
     """Whatever comes and goes. Every process comes to the same plan, and a plan without a cause moves nothing."""
@@ -49,6 +50,10 @@ def test_plans_are_even_and_move_the_fewest(
         for (name, _), member in group.targets().items():
             assert members[member].state in {"present", "absent"}
             assert state.subscriptions[members[member].subscription].matcher()(name)
+        loads = Counter({number: 0 for number, member in members.items() if member.state == "present"})
+        loads.update(member for member in group.targets().values() if member in loads)
+        if len({members[number].subscription for number in loads}) == 1:
+            assert max(loads.values()) - min(loads.values()) <= 1
         readers = {
             each.name
             for each in QUEUES
@@ -85,6 +90,9 @@ def test_rights_decide() -> None:
     draft = group.draft()
     draft.plan(group.queues, group.rights)
     assert draft.unassigned == 5
+    rights: tuple[Verb, ...] = ("read", "claim")
+    for allow in rights:
+        group.enter(credential=limited("reports", allow=(allow,)))
     two = group.enter(credential=limited("reports"))
     assert Counter(group.targets().values()) == {one: 2, two: 2}
 
@@ -119,7 +127,7 @@ def test_queues_that_come_go_and_grow() -> None:
 
 
 def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
-    """Also where nobody else reads the queue; a key that was narrowed meanwhile has none."""
+    """Also where nobody else reads the queue; if its key or the queue's principals have changed, it has none."""
     group = LivingGroup(queue("orders", 2), queue("reports", 2))
     key = limited("orders")
     one = group.enter(credential=key, instance="a", grace=60_000)
@@ -128,6 +136,10 @@ def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
     group.change(lambda draft: draft.ask_for_plan())
     group.rest()
     assert Counter(group.targets().values()) == {one: 2, two: 2}
+    closed = [replace(each, principals=(Principal("app:other", read=True, delete=True),)) for each in group.queues]
+    draft = group.draft()
+    draft.plan(closed, group.rights)
+    assert draft.state.plan == {}
     group.rights = lambda credential: None if credential == key else credential
     group.change(lambda draft: draft.ask_for_plan())
     group.rest()
@@ -170,3 +182,12 @@ def test_what_is_beyond_the_bounds_has_no_targets() -> None:
     assert there == {each.name for each in long.queues[: len(there)]}
     size = sum(len(row.body) for row in changed_rows(GroupState(), long.state) if row.kind == CHUNK)
     assert MAX_PLAN - (200 << 10) < size <= MAX_PLAN
+
+
+def test_a_row_of_the_plan_is_bounded() -> None:
+    """If the uids of queues meet by chance, those that its row has no place for have no targets."""
+    uids = [uid for uid in range(3_000) if chunk_of(uid) == 5][:30]
+    group = LivingGroup(*(queue(f"orders-{uid:04}", 200, uid) for uid in uids))
+    group.enter()
+    assert set(group.state.plan) == set(uids[: len(group.state.plan)])
+    assert 20 <= len(group.state.plan) < 30

@@ -94,7 +94,7 @@ def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQue
 def test_what_a_later_version_wrote_is_refused() -> None:
     """With what to do; also what is no row at all."""
     for kind, body in (
-        (MEMBER, msgspec.msgpack.encode((2, {}))),
+        (CHUNK, msgspec.msgpack.encode((2, []))),
         (CHUNK, b"\xc1"),
         (MEMBER, msgspec.msgpack.encode((1, {}))),
     ):
@@ -103,10 +103,11 @@ def test_what_a_later_version_wrote_is_refused() -> None:
 
 
 def test_rows_that_stand_beside_each_other() -> None:
-    """One member more is one row more, one partition that moves is one chunk."""
+    """A partition that moves is one chunk; the order of queues is nothing."""
     plan = {uid: PlannedQueue(uid, str(uid), {1: Target(1, 5), 2: Target(2, 5)}) for uid in range(100)}
     state = GroupState(plan=plan)
     moved = GroupState(plan=plan | {7: PlannedQueue(7, "7", {1: Target(1, 5), 2: Target(1, 6)})})
     (row,) = changed_rows(state, moved)
     assert row.kind == CHUNK
     assert len({row.key for row in changed_rows(GroupState(), state)}) > 32
+    assert changed_rows(state, GroupState(plan=dict(reversed(plan.items())))) == ()
