@@ -280,10 +280,10 @@ def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(256)
 def _matchers(patterns: tuple[str, ...]) -> tuple[Callable[[str], object], Callable[[str], object]]:
-    """Returns a match for all patterns, and one for those that match queues for dead letters."""
+    """Returns a match for all patterns, and a match for patterns of queues for dead letters."""
     dead = [pattern for pattern in patterns if pattern.endswith(SUFFIX)]
-    every, some = ("|".join(map(translate, each)) or "(?!)" for each in (patterns, dead))
-    return re.compile(every).match, re.compile(some).match
+    every, ends = ("|".join(map(translate, each)) or "(?!)" for each in (patterns, dead))
+    return re.compile(every).match, re.compile(ends).match
 
 
 def origin_of(meta: Meta | None) -> list[str | None]:

@@ -55,6 +55,7 @@ KEYWORDS = {
     "client.md": "asyncio, python",
     "concepts.md": "horizon, offset, partition, read delay",
     "console.md": "login, web interface",
+    "groups.md": "consumer group, fence, heartbeat, rebalance, session",
     "inbox.md": "browser, cors, javascript, notification, server-sent events, stream, websocket",
     "kubernetes.md": "docker, helm",
     "operations.md": "backup, logging, metrics, monitoring, prometheus, proxy, restore, upgrade",

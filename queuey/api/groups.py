@@ -184,7 +184,7 @@ class OwnedPartition(Struct, frozen=True, kw_only=True):
         since: Since when it has its owner (seconds since 1970).
         came: As of :class:`Taken`.
         offset, updated: As of :class:`~queuey.api.progress.GroupOffset`.
-        lag, lag_exact: Messages after the offset, if they were asked for.
+        lag, lag_exact: Messages after the offset; None: they were not asked for.
     """
 
     owner: int | None
@@ -193,8 +193,8 @@ class OwnedPartition(Struct, frozen=True, kw_only=True):
     came: Literal["new", "given back", "lost"] = field(name="from")
     offset: Id | None
     updated: float | None
-    lag: int | UnsetType = UNSET
-    lag_exact: bool | UnsetType = UNSET
+    lag: Count | None = None
+    lag_exact: bool | None = None
 
 
 class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):

@@ -47,6 +47,7 @@ COMMANDS = {
     "schedule": ("scheduling:app", "Manage scheduled messages."),
     "explain": ("explaining:explain", "Say why a message is not read or claimed, or what readers of a queue see now."),
     "offsets": ("offsets:app", "Show and set how far consumer groups have processed a queue."),
+    "group": ("groups:app", "Show consumer groups, their members, and who owns which partition."),
     "profile": ("profiles:profile", "Show or write the profile: which service and key commands use."),
     "app": ("operations.apps:app", "Manage applications and their keys, on the store itself."),
     "dev": ("dev:app", "Try users on this machine before there is an issuer."),

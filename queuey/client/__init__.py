@@ -10,10 +10,12 @@ from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, PartitionInfo, QueueExplanation, QueueInfo
 from queuey.api.schedules import Tick
 from queuey.client._async.client import AsyncClient
+from queuey.client._async.groups import AsyncConsumerGroups, AsyncGroupMember
 from queuey.client._async.job import AsyncJob
 from queuey.client._async.job_queue import AsyncJobQueue
 from queuey.client._async.resources import AsyncMoving, AsyncNamedMessages, AsyncSchedules
 from queuey.client._sync.client import Client
+from queuey.client._sync.groups import ConsumerGroups, GroupMember
 from queuey.client._sync.job import Job
 from queuey.client._sync.job_queue import JobQueue
 from queuey.client._sync.resources import Moving, NamedMessages, Schedules
@@ -34,7 +36,10 @@ from queuey.client.errors import (
     ConnectionFailed,
     ConnectionLost,
     ConnectTimeout,
+    GroupActive,
+    GroupElsewhere,
     GroupNotFound,
+    InstanceTaken,
     InvalidAnswer,
     InvalidArgument,
     InvalidRequest,
@@ -43,12 +48,14 @@ from queuey.client.errors import (
     JobGone,
     KeyInUse,
     KeyReused,
+    MemberGone,
     MessageNotFound,
     NameNotFound,
     NameTaken,
     NotAllowed,
     NotAuthenticated,
     NotFound,
+    NotOwner,
     OffsetConflict,
     ProfileError,
     ProfileExposed,
@@ -102,6 +109,8 @@ __all__ = [
     "ApiError",
     "ApplicationNotFound",
     "AsyncClient",
+    "AsyncConsumerGroups",
+    "AsyncGroupMember",
     "AsyncJob",
     "AsyncJobQueue",
     "AsyncMoving",
@@ -120,11 +129,16 @@ __all__ = [
     "ConnectTimeout",
     "ConnectionFailed",
     "ConnectionLost",
+    "ConsumerGroups",
     "CreatedQueue",
     "Explanation",
+    "GroupActive",
+    "GroupElsewhere",
+    "GroupMember",
     "GroupNotFound",
     "GroupOffset",
     "Hello",
+    "InstanceTaken",
     "InvalidAnswer",
     "InvalidArgument",
     "InvalidRequest",
@@ -136,6 +150,7 @@ __all__ = [
     "JobQueue",
     "KeyInUse",
     "KeyReused",
+    "MemberGone",
     "Message",
     "MessageNotFound",
     "Move",
@@ -147,6 +162,7 @@ __all__ = [
     "NotAllowed",
     "NotAuthenticated",
     "NotFound",
+    "NotOwner",
     "OffsetConflict",
     "Offsets",
     "Outgoing",

@@ -40,6 +40,10 @@
         │   ├── KeyInUse             a post with this idempotency key is being carried out
         │   ├── NameTaken                another message has the name
         │   ├── QueueExists
+        │   ├── GroupActive          the group has members, so only they commit
+        │   ├── GroupElsewhere       the group is served in another data centre
+        │   ├── InstanceTaken        another credential has joined with the instance name
+        │   ├── NotOwner             partitions that the member does not own; others were recorded
         │   ├── OffsetConflict       current offsets, and which partitions were set nevertheless
         │   └── ClaimLost            the message was delivered again, or replaced; carries these receipts
         └── ServerError              5xx and 429; outcome of a write, outcomes of a batch
@@ -311,6 +315,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
         current: The offsets that are recorded now, per partition of the request.
         applied: The partitions whose offset was set nevertheless.
         refused: The refused receipts.
+        not_owned: The partitions that the member does not own.
     """
 
     status: int
@@ -323,6 +328,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     current: Mapping[int, str | None] = {}
     applied: tuple[int, ...] = ()
     refused: tuple[Refused, ...] = ()
+    not_owned: tuple[int, ...] = ()
 
 
 class ApiError(ClientError):
@@ -399,6 +405,10 @@ class GroupNotFound(NotFound):
     """The queue has no offsets of that group."""
 
 
+class MemberGone(NotFound):
+    """The member's session is over, or it was replaced. Others may own its partitions: join again."""
+
+
 class MessageNotFound(NotFound):
     """The queue has no such message."""
 
@@ -423,6 +433,30 @@ class OffsetConflict(Conflict):
         super().__init__(refusal)
         self.current = dict(refusal.current)
         self.applied = refusal.applied
+
+
+class NotOwner(Conflict):
+    """The member does not own some partitions, or not under these epochs. All other offsets were recorded.
+
+    Attributes:
+        partitions: Those of the call for which nothing was recorded.
+    """
+
+    def __init__(self, refusal: ErrorAnswer) -> None:
+        super().__init__(refusal)
+        self.partitions = refusal.not_owned
+
+
+class GroupActive(Conflict):
+    """The group has members: only they commit, and it cannot be forgotten."""
+
+
+class GroupElsewhere(Conflict):
+    """The group is served in another data centre, which the text names."""
+
+
+class InstanceTaken(Conflict):
+    """Another credential is a member with this instance name."""
 
 
 class KeyInUse(Conflict):
@@ -476,6 +510,8 @@ class TooManyWaiters(ServiceUnavailable):
 
 BY_CODE: dict[str, type[ApiError]] = {
     "ClaimLost": ClaimLost,
+    "GroupActive": GroupActive,
+    "GroupElsewhere": GroupElsewhere,
     "IdempotencyKeyInUse": KeyInUse,
     "IdempotencyKeyReused": KeyReused,
     "InvalidApplicationKey": NotAuthenticated,
@@ -484,7 +520,10 @@ BY_CODE: dict[str, type[ApiError]] = {
     "InvalidMessageID": MessageNotFound,
     "InvalidName": NameNotFound,
     "InvalidQueueName": QueueNotFound,
+    "InstanceTaken": InstanceTaken,
+    "MemberGone": MemberGone,
     "NameTaken": NameTaken,
+    "NotOwner": NotOwner,
     "OffsetConflict": OffsetConflict,
     "QueueExists": QueueExists,
     "TooManyWaiters": TooManyWaiters,

@@ -26,13 +26,13 @@ from queuey.groups.state import (
 )
 from queuey.messages import Queue
 
-REST_AFTER, REST, MAX_BUSY = 10_000, 200, 4
-"""Plans rest if there was one less than so many ms ago; ms, doubled with each further plan, at most so many times."""
+REST_AFTER, MIN_REST, MAX_BUSY = 10_000, 200, 4
+"""A plan rests if the one before is younger (ms); the first rest (ms), and how often it is doubled at most."""
 HOUR, MAX_JOINS = 3_600_000, 5_000
-"""Max joins of a group within so many ms."""
+"""Milliseconds of an hour, and the max joins of a group in one."""
 
 Rights = Callable[[Credential], Credential | None]
-"""Returns a credential with its rights as they are now; None: it has ended."""
+"""Returns a credential with its rights as they are now, None if the credential has ended."""
 
 
 class GroupDraft:
@@ -156,7 +156,7 @@ class GroupDraft:
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
-            rest = REST << self._head.busy if self._is_busy() else 0
+            rest = MIN_REST << self._head.busy if self._is_busy() else 0
             self._head = replace(self._head, due=max(last + rest, self._now))
 
     def is_plan_due(self) -> bool:
@@ -168,7 +168,7 @@ class GroupDraft:
 
         Args:
             queues: All queues that a subscription of the group matches, as they are now; a missing one is gone.
-            rights: Of credentials; a member whose rights differ from its subscription's is removed (O6).
+            rights: Returns a credential as it is now; a member whose rights have changed is removed (O6).
         """
         self.end_sessions()
         for slot, subscription in self._subscriptions.items():
@@ -180,7 +180,7 @@ class GroupDraft:
         self._plan, self.unassigned = planned(self.state, queues)
 
     def change(self) -> GroupChange | None:
-        """Returns what is to be written; None: nothing has changed."""
+        """Returns the rows to be written, None if nothing has changed."""
         after = self.state
         return None if after == self._before else GroupChange(after.head, changed_rows(self._before, after))
 

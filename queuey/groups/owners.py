@@ -29,8 +29,8 @@ def hand_over(
     """Decides about the partitions of a queue; see *Hand over* in ``docs/architecture-groups.md``.
 
     Args:
-        state: Of the group, read after the rows.
-        uid: Of the queue.
+        state: The group, read after the rows.
+        uid: Names the queue.
         rows: All that the group has recorded for the queue, by partition.
         given_back: By partition the member that gives it back and the epoch of its ownership.
     """

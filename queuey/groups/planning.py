@@ -17,7 +17,7 @@ class Plan(NamedTuple):
     """A plan.
 
     Attributes:
-        queues: By uid, those that have targets.
+        queues: The queues with their targets, by uid.
         unassigned: Number of partitions without a target, of queues that members ask for.
     """
 
@@ -28,6 +28,8 @@ class Plan(NamedTuple):
 def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
     """Plans anew: even, with the fewest moves. Absent members keep what they had and may read, and get nothing else.
 
+    Without any member all queues stay, without targets: where the group stood is shown until it begins again.
+
     Args:
         state: Its plan is the one before, its epoch that of the new one.
         queues: All that the subscriptions match.
@@ -35,6 +37,8 @@ def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
     present = {member.number: member.subscription for member in state.members.values() if member.state == "present"}
     absent = {member.number: member.subscription for member in state.members.values() if member.state == "absent"}
     slots = present | absent
+    if not slots:
+        return Plan({uid: PlannedQueue(uid, queue.name, {}) for uid, queue in state.plan.items()}, 0)
     views = {slot: _View(state.subscriptions[slot], queues) for slot in set(slots.values())}
     before = {
         (uid, partition): target.member
@@ -54,21 +58,21 @@ def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
         former = state.plan[uid].targets.get(partition) if uid in state.plan else None
         target = former if former is not None and former.member == member else Target(member, state.head.epoch)
         targets.setdefault(uid, {})[partition] = target
-    asked = {uid for view in views.values() for uid in view.wanted}
-    unassigned = sum(queue.partitions for queue in queues if queue.uid in asked) - len(owners)
+    requested = {uid for view in views.values() for uid in view.requested}
+    unassigned = sum(queue.partitions for queue in queues if queue.uid in requested) - len(owners)
     return Plan({uid: PlannedQueue(uid, chosen[uid], part) for uid, part in targets.items()}, unassigned)
 
 
 class _View:
-    """The queues of a subscription, by uid with their partitions: those that it asks for, and may read."""
+    """The queues that a subscription asks for, and which of them it may read, with their partitions; both by uid."""
 
     def __init__(self, subscription: Subscription, queues: Sequence[Queue]) -> None:
         is_wanted, caller = subscription.matcher(), subscription.credential.caller
-        wanted = [queue for queue in queues if is_wanted(queue.name)]
-        self.wanted = {queue.uid for queue in wanted}
+        requested = [queue for queue in queues if is_wanted(queue.name)]
+        self.requested = {queue.uid for queue in requested}
         self.readable = {
             queue.uid: queue.partitions
-            for queue in wanted
+            for queue in requested
             if allowed(queue, caller, "read") and allowed(queue, caller, "claim")
         }
 

@@ -33,7 +33,7 @@ class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         epoch: The highest epoch of a target.
-        members: Of the targets; 0: there is none.
+        members: The members that are the targets; 0: the partition has no target.
         ages: By how much the epochs of the targets are below ``epoch``.
     """
 
@@ -125,9 +125,9 @@ def _chunks(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQueue]]:
 
 
 def _pack(queue: PlannedQueue) -> _PackedQueue:
-    epoch = max(target.epoch for target in queue.targets.values())
+    epoch = max((target.epoch for target in queue.targets.values()), default=0)
     none = Target(0, epoch)
-    targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets) + 1)]
+    targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets, default=0) + 1)]
     members = [target.member for target in targets]
     return _PackedQueue(queue.uid, queue.name, epoch, members, [epoch - target.epoch for target in targets])
 

@@ -24,9 +24,9 @@ class Head(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Token; 0: there is no group yet.
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         born: First epoch of the group.
-        due: When the next plan is due; None: none is.
+        due: When the next plan is due, if one is.
         busy: Number of plans that followed each other closely.
         last_member: The highest number of a member.
         hour, hour_member: Beginning of the hour in which joins are counted, and the highest number at that time.
@@ -70,7 +70,7 @@ class StoredGroup(msgspec.Struct, frozen=True):
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """Who a member is.
+    """The credential with which a member joined.
 
     Attributes:
         id: Digest of its key, or the name of its user; what joined is compared with what asks later.
@@ -85,7 +85,7 @@ class Subscription(msgspec.Struct, frozen=True):
     """What members with the same credential ask for.
 
     Attributes:
-        names, patterns: Of queues, sorted. Patterns are shell patterns, as Qdo's.
+        names, patterns: Sorted names of queues, and patterns of them. Patterns are shell patterns, as Qdo's.
         credential: Theirs. A key's rights are read from its row, a user's are those of the last token.
     """
 

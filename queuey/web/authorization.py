@@ -443,8 +443,7 @@ class Authorization:
                 for action in CONSUMING:
                     self.enter(request, {"app": application, "queue": name}, action)
             except QueueNotFound:
-                row = Queue(application=application, name=name, uid=0, qid=0)
-                if not all(allowed(row, caller, action) for action in CONSUMING):
+                if not consumes(Queue(application=application, name=name, uid=0, qid=0), caller):
                     raise
         for action in CONSUMING:
             begins = [pattern.partition("*")[0] for pattern in caller.patterns(application, action)]
@@ -515,6 +514,11 @@ class Authorization:
         caller = self.caller(request)
         if not any(grant.application is None for grant in caller.grants):
             raise _refusal(request, caller, "Only operators' keys list applications.")
+
+
+def consumes(queue: Queue, caller: Caller) -> bool:
+    """Returns whether a caller may consume a queue as a member of a group."""
+    return all(allowed(queue, caller, action) for action in CONSUMING)
 
 
 def _may_meet(wanted: str, begin: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from queuey.client.credentials.profile import Profile, write_profile
 from queuey.storage.sqlite import check
 from tests.pages import Block, Reader, blocks, to_run
 from tests.servers.served import Served, environment
+from tests.web.document.alike import is_like
 from tests.web.users.issuer import Issuer, serving
 
 
@@ -89,6 +91,30 @@ def test_curl_of_the_readme(tmp_path: Path) -> None:
         assert text.count(address) >= 2
         printed = Reader(served, tmp_path, KEY=served.profile.key).run("README.md", Block("sh", text, 1))
         assert '"body":"any body"' in printed
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_groups_with_curl(tmp_path: Path) -> None:
+    """A second terminal takes over from one that stands still, whose next commit is refused; answers are as shown."""
+    page, end = "docs/groups.md", "----"
+    found = [block for block in blocks(page) if block.language in {"sh", "json"} and not block.mark]
+    (tmp_path / ".curlrc").write_text("silent\nshow-error\n")
+    with Served(tmp_path) as served:
+        script = "".join(f"{block.text}echo; echo {end}\n" for block in found if block.language == "sh")
+        script = script.replace("http://127.0.0.1:5000", served.profile.url)
+        printed = Reader(served, tmp_path, CURL_HOME=str(tmp_path)).run(page, Block("sh", script, 1)).split(end)
+    number = -1
+    for block in found:
+        if block.language == "sh":
+            number += 1
+            continue
+        answered, shown = json.loads(printed[number].splitlines()[-1]), json.loads(block.text)
+        assert is_like(answered, shown), f"{page}:{block.line} {answered}"
+        for taken in [*answered["take"].values()] if "take" in answered else []:
+            assert [each["from"] for each in taken.values()] == [
+                each["from"] for each in shown["take"]["parcels"].values()
+            ]
+    assert "lost" in printed[-3] + printed[-2]
 
 
 @pytest.mark.parametrize(

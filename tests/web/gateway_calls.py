@@ -268,6 +268,7 @@ class Served:
     """
 
     def __init__(self, app: App) -> None:
+        self._app = app
         limits = app.service.limits
         longest = max(limits.longest, limits.max_batch_bytes)
         self._core = Core()
@@ -286,6 +287,7 @@ class Served:
         self._gateway.start(self._core.loop)
 
     async def _stop(self) -> None:
+        await self._app.service.groups.end()
         self._gateway.stop()
 
     def reply_to(self, request: Request) -> Reply:

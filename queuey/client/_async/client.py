@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
+from queuey.client._async.groups import AsyncConsumerGroups
 from queuey.client._async.job_queue import AsyncJobQueue
 from queuey.client._async.job_results import AsyncJobResults
 from queuey.client._async.reading import AsyncReading
@@ -499,6 +500,11 @@ class AsyncClient(AsyncReading):
     async def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
         await self._sender.run(progress_calls.delete_group(queue, group))
+
+    @property
+    def consumer_groups(self) -> AsyncConsumerGroups:
+        """The consumer groups of the application whose partitions the service divides among members."""
+        return AsyncConsumerGroups(self._sender)
 
     async def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.

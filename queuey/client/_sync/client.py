@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from queuey.api.messages import Explanation, ReadMark
 from queuey.api.progress import GroupOffset, Move, Offsets
 from queuey.api.queues import Hello, QueueExplanation, QueueInfo
+from queuey.client._sync.groups import ConsumerGroups
 from queuey.client._sync.job_queue import JobQueue
 from queuey.client._sync.job_results import JobResults
 from queuey.client._sync.reading import Reading
@@ -489,6 +490,11 @@ class Client(Reading):
     def delete_group(self, queue: str, group: str) -> None:
         """Deletes a group's offsets."""
         self._sender.run(progress_calls.delete_group(queue, group))
+
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """The consumer groups of the application whose partitions the service divides among members."""
+        return ConsumerGroups(self._sender)
 
     def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
         """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.

@@ -163,6 +163,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
     outcomes: tuple[str, ...] = ()
     partitions: dict[int, _OffsetState] = {}
     results: tuple[Refused, ...] = ()
+    not_owned: tuple[int, ...] = ()
 
 
 def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
@@ -193,6 +194,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
             current={number: state.offset for number, state in body.partitions.items()},
             applied=tuple(number for number, state in body.partitions.items() if state.applied),
             refused=tuple(result for result in body.results if result.status != "ok"),
+            not_owned=body.not_owned,
         )
     )
 

@@ -48,11 +48,11 @@ def commit(
             before = given[number]
             partitions[str(number)]["expected"] = None if before is None else _id(before)
     content = encode({"partitions": partitions})
-    return Call("PUT", _path(queue, group), _set, headers=JSON, content=content)
+    return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content)
 
 
 def offsets(queue: str, group: str) -> Call[Offsets]:
-    return Call("GET", _path(queue, group), reads(Offsets), repeatable=True)
+    return Call("GET", offsets_path(queue, group), reads(Offsets), repeatable=True)
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
@@ -82,22 +82,26 @@ def groups(queue: str) -> Call[tuple[str, ...]]:
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
-    return Call("DELETE", _path(queue, group), nothing)
+    return Call("DELETE", offsets_path(queue, group), nothing)
 
 
-def _path(queue: str, group: str) -> str:
-    segment = queue_segment(queue)
+def offsets_path(queue: str, group: str) -> str:
+    return f"{queue_segment(queue)}/offsets/{group_segment(group)}"
+
+
+def group_segment(group: str) -> str:
+    """Returns a group's name as a path segment. Raises InvalidArgument if no group can have that name."""
     if _GROUP.fullmatch(string("group", group)) is None or group in {".", ".."}:
         rule = 'a name has 1 to 100 of A-Z a-z 0-9 . _ : @ -, and is not "." or ".."'
         raise InvalidArgument(f"no consumer group can be named {group!r}: {rule}")
-    return f"{segment}/offsets/{quote(group, safe='')}"
+    return quote(group, safe="")
 
 
 def _id(progress: Progress) -> str:
     return id_text(progress if isinstance(progress, str) else progress.id)
 
 
-def _set(answer: HttpAnswer) -> dict[int, str | None]:
+def recorded(answer: HttpAnswer) -> dict[int, str | None]:
     return {number: state.offset for number, state in decode(answer, RecordedOffsets).partitions.items()}
 
 

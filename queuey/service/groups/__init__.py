@@ -141,13 +141,17 @@ class GroupUseCases:
             raise InvalidRequest({"owned": f"Names more than {MAX_NAMED} partitions"})
         return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
-    async def leave(self, application: str, group: str, member: str, credential: Credential, *, returns: bool) -> None:
+    async def leave(
+        self, application: str, group: str, member: str, credential: Credential, *, returns: bool, said: bool = True
+    ) -> None:
         """Leaves; with ``returns`` an instance that comes back within its grace.
+
+        ``said``: by the member's own word, so that its partitions are given back; else they are lost.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
         """
-        await self._local(application, group).leave(member, credential, returns=returns)
+        await self._local(application, group).leave(member, credential, returns=returns, said=said)
 
     async def commit(
         self,

@@ -315,13 +315,13 @@ class LocalGroup:
                 rows[name] = known
         return tell(self.cache.targets, member, beat.content, rows, beat.clock.now)
 
-    async def leave(self, text: str, credential: Credential, *, returns: bool) -> None:
+    async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
         """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.pop(number, None)
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
-        if self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
+        if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
             # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
             self.owners.left.add(number)
         try:

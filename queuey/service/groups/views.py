@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from msgspec import UNSET
-
 from queuey import ids
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.errors import QueueChanged
@@ -76,6 +74,6 @@ def _partition(row: OwnedOffset, state: GroupState, target: int | None, lag: Lag
         came=row.came,
         offset=None if row.position is None else ids.to_hex(row.position),
         updated=row.updated or None,
-        lag=UNSET if lag is None else lag.count,
-        lag_exact=UNSET if lag is None else lag.exact,
+        lag=None if lag is None else lag.count,
+        lag_exact=None if lag is None else lag.exact,
     )

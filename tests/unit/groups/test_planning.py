@@ -146,6 +146,19 @@ def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
     assert set(group.targets().values()) == {two}
 
 
+def test_a_group_without_members_keeps_its_queues() -> None:
+    """With no targets, until the next one joins; so offsets of a group that was stopped are shown."""
+    group = LivingGroup(queue("orders", 2), queue("reports", 2))
+    only = group.enter()
+    group.change(lambda draft: draft.leave(only))
+    group.rest()
+    group.change(lambda draft: draft.plan([], group.rights))
+    assert {each.name: each.targets for each in group.state.plan.values()} == {"orders": {}, "reports": {}}
+    group.queues = [queue("orders", 2)]
+    group.enter()
+    assert {each.name for each in group.state.plan.values()} == {"orders"}
+
+
 def large(queues: int, partitions: int, name: str = "reports-of-customer-{:05}") -> list[Queue]:
     return [queue(name.format(number), partitions) for number in range(queues)]
 

@@ -49,6 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/{app}/{queue}/lag": {"partitions": {"1": None}},
     **{f"POST /v1/{{app}}/{{queue}}/claims/{what}": {"receipts": []} for what in ("ack", "renew", "release")},
     "POST /v1/{app}/{queue}/claims/state": {"states": {}},
+    "POST /v1/{app}/_groups/{group}/members/{id}": {},
 }
 QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims": {"ttl": 0}}
 """What makes requests give what is there now, and change nothing for the next caller."""
@@ -138,6 +139,7 @@ class Scene:
         listed = f"app:{other}.p,app:{other}.r=read,app:{other}.d=delete,bid:{self._mail}" if shared else ""
         self._principals = parse_principals(listed.split(","))
         store.create_queue(self.names.owner, drawn.elsewhere, QueueSpec())
+        self._group = ""
         self.callers = dict(zip(COLUMNS, map(self._caller, COLUMNS), strict=True))
 
     def _caller(self, column: str) -> Caller:
@@ -185,12 +187,22 @@ class Scene:
         queue, _ = self._store.create_queue(self.names.owner, self.names.queue, spec)
         position = self._store.append(queue, [NewMessage(SECRET, 1, 3600)])[0]
         self._store.set_offsets(queue, "g", [OffsetChange(1, position)])
+        self._consume(queue.name)
         return queue
+
+    def _consume(self, queue: str) -> None:
+        """Joins a new group for the queue, and gets its partition."""
+        self._group = f"group{next(NUMBERS)}"
+        consumer = self.callers["`app:`" if self._principals else "owner"]
+        path = f"/v1/{quote(self.names.owner, safe='')}/_groups/{self._group}/members"
+        joined = consumer.send_json("POST", path, {"queues": [queue]}).json["member"]
+        assert consumer.send_json("POST", f"{path}/{joined}", {"wait": 1}).json["take"].keys() == {queue}
 
     def request(self, route: str, caller: Caller) -> Reply:
         """Makes a request as a row names it."""
         method, path = route.split(" ")
-        parts = {"app": self.names.owner, "queue": self.names.queue, "group": "g", "ids": ID, "name": "n"}
+        group = self._group if "_groups" in route else "g"
+        parts = {"app": self.names.owner, "queue": self.names.queue, "group": group, "ids": ID, "name": "n"}
         parts |= {"move": "0" * 16, "id": ID, "schedule": "s"}
         path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
         if route.endswith("/_read"):
@@ -199,7 +211,8 @@ class Scene:
             # To itself, which is refused only after the caller was let in.
             return caller.send_json(method, path, {"from": self.names.queue, "to": self.names.queue})
         named = {
-            f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]} for name in ("_stream", "_claims", "_unread")
+            f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]}
+            for name in ("_stream", "_claims", "_unread", "_groups/{group}/members")
         }
         plan = {"queue": self.names.queue, "message": {"body": "tick"}, "every": 3600, "paused": True}
         bodies: dict[str, Any] = {**BODIES, **named, "PUT /v1/{app}/_schedules/{schedule}": plan}
@@ -241,7 +254,8 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
             part in route for part in ("{group}", "{name}", "{move}", "{schedule}", "/jobs/{id}")
         )
         itself = reply.status == 400 and route == "POST /v1/{app}/_moves"
-        assert reply.status in {200, 201} or missing or itself, place
+        active = reply.status == 409 and route == "DELETE /v1/{app}/_groups/{group}"
+        assert reply.status in {200, 201} or missing or itself or active, place
     else:
         without = 403 if row["compat"] == "yes" else 401
         assert reply.status == {"expired": 401, "anonymous": without}.get(column, 403), place

@@ -178,6 +178,7 @@ NO_QUEUES = {
         "before",
         "body",
         "claims",
+        "commits",
         "consistency",
         "content_type",
         "cron",
@@ -186,19 +187,25 @@ NO_QUEUES = {
         "description",
         "early",
         "encoding",
+        "epoch",
         "error",
         "every",
         "factor",
         "first",
+        "given_back",
+        "grace",
         "headers",
+        "instance",
         "jitter",
         "kind",
     ),
     *(
+        "leaving",
         "limit",
         "max_claimed",
         "max_claimed_per_key",
         "max_deliveries",
+        "member",
         "merge",
         "message",
         "message_key",
@@ -208,6 +215,7 @@ NO_QUEUES = {
         "on_ack",
         "on_expiry",
         "order",
+        "owned",
         "partition",
         "partitions",
         "paused",
@@ -222,6 +230,8 @@ NO_QUEUES = {
         "result_ttl",
         "results",
         "retry",
+        "revoke",
+        "session",
         "since",
         "states",
         "text",
@@ -248,6 +258,8 @@ def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
             return caller.send_json("POST", "_stream", {"queues": [named]}).status == 200
         case "queues", "POST /v1/{app}/_claims":
             reply = caller.send_json("POST", "_claims", {"queues": [named]})
+        case option, "POST /v1/{app}/_groups/{group}/members":
+            reply = caller.send_json("POST", "_groups/g/members", {option: [named]})
         case "queues", "POST /v1/{app}/_unread":
             reply = caller.send_json("POST", "_unread", {"queues": [named]})
             return bool(reply.json["queues"][0]["status"] == "ok")

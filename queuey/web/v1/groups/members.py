@@ -12,18 +12,16 @@ from typing import Any
 
 import msgspec
 
-from queuey.access import Caller, allowed
+from queuey.access import allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.groups.state import MAX_PARTITIONS, Credential, JoinRequest
 from queuey.messages import Queue
-from queuey.service import Service
 from queuey.service.offsets import require_group_name
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.admission.rates import Bound, Rate
-from queuey.web.authorization import Authorization
+from queuey.web.authorization import consumes
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
@@ -32,8 +30,6 @@ from queuey.web.validators import Errors, read_object
 
 MAX_HEARTBEAT = 1 << 20
 """Max bytes of a heartbeat."""
-MAX_JOINS = 3000
-"""Max joins of an application a minute, in this process."""
 MAX_PATTERN = 100
 """Max characters of a pattern of queues."""
 
@@ -41,17 +37,11 @@ MAX_PATTERN = 100
 class GroupViews(Views):
     """Views of groups and of their members."""
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
-        super().__init__(service, authorization)
-        # A bucket that is full allows half of a minute's joins at once.
-        self._joins = Bound(Rate(MAX_JOINS / 120, MAX_JOINS // 2), "joins of groups of this application")
-
     async def join(self, request: Request, match: Match) -> Response:
         credential = await self._authorization.member(request)
         asked = await request.read(partial(self._read_join, request, match["group"], credential))
         check = partial(self._authorization.require_consumer, request, match["app"], asked.names, asked.patterns)
         await request.in_pool(check)
-        self._joins.take(match["app"])
         return json_response(await self._service.groups.join(match["app"], match["group"], asked), 201)
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
@@ -75,7 +65,7 @@ class GroupViews(Views):
             # With its credential the membership ends, and others need not wait for the end of the session.
             if credential is not None:
                 with suppress(QueueyError):
-                    await self._service.groups.leave(*names, credential, returns=False)
+                    await self._service.groups.leave(*names, credential, returns=False, said=False)
             raise
         return json_response(answer)
 
@@ -93,16 +83,22 @@ class GroupViews(Views):
         except NotAllowed as error:
             if error.anonymous:
                 raise
-            refused = error  # A principal of one of the queues may see the group.
+            refused = error
         caller = await self._authorization.identify(request)
-        visible = partial(_may_measure, caller)
+        is_consumer = False
+
+        def visible(queue: Queue) -> bool:
+            nonlocal is_consumer
+            is_consumer = is_consumer or consumes(queue, caller)
+            return allowed(queue, caller, "measure")
+
         try:
             found = await self._service.groups.show(
                 match["app"], match["group"], visible, start=query.start, lag=query.lag
             )
         except GroupNotFound as error:
             raise refused or error from None
-        if refused is not None and not found.queues:
+        if refused is not None and not is_consumer:
             raise refused
         return json_response(found)
 
@@ -151,10 +147,6 @@ async def _waits(poll: LongPoll) -> bool:
         await poll.resume()
         poll.client.check()
     return False
-
-
-def _may_measure(caller: Caller, queue: Queue) -> bool:
-    return allowed(queue, caller, "measure")
 
 
 def _texts(field: str, given: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:

@@ -1,0 +1,99 @@
+"""``queuey group``: consumer groups whose members the service knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey import time_parsing
+from queuey.cli.operations.store_options import ConfiguredStore, on_store
+from queuey.cli.service_options import connected
+from queuey.terminal import output
+from queuey.terminal.commands import group
+from queuey.terminal.output import Yes
+from queuey.terminal.texts import plural
+
+if TYPE_CHECKING:
+    from queuey.api.groups import GroupInfo
+    from queuey.client import Client
+
+app = group()
+
+Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)]
+
+
+@app.command("list")
+@connected
+def list_groups(client: Client) -> None:
+    """List the groups of the application by name."""
+    names = client.consumer_groups.names()
+    output.show({"groups": names}, names)
+
+
+@app.command("show")
+@connected
+def show(
+    client: Client,
+    group: Group,
+    lag: Annotated[bool, typer.Option("--lag", help="Count the messages behind each offset.")] = False,
+) -> None:
+    """Show the members of a group, and who owns which partition."""
+    found = client.consumer_groups.show(group, lag=lag)
+    output.show(found, _described(found))
+
+
+def _described(found: GroupInfo) -> Iterator[output.Block]:
+    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in found.members]
+    where = f" in data centre {found.centre}" if found.centre else ""
+    yield f"{found.group}: {plural(len(members), 'member', 'members')}{where}"
+    yield output.Table(["member", "instance", "state", "since", "session"], members)
+    if found.unassigned:
+        yield output.ToStderr(f"{found.unassigned} partitions have no member that may read them.")
+    if found.hidden_queues:
+        yield output.ToStderr(f"{found.hidden_queues} queues are not shown: the key may not see them.")
+    owned = [
+        (
+            name,
+            number,
+            p.owner,
+            p.since and time_parsing.iso(p.since),
+            p.came,
+            p.target,
+            p.offset,
+            p.lag,
+        )
+        for name, partitions in found.queues.items()
+        for number, p in sorted(partitions.items())
+    ]
+    yield output.Table(["queue", "partition", "owner", "since", "from", "target", "offset", "lag"], owned)
+
+
+@app.command("delete")
+@connected
+def delete(client: Client, group: Group, yes: Yes = False) -> None:
+    """Forget a group that has no members; its offsets stay (queuey offsets delete)."""
+    output.confirm(f"Forget group {group}?", yes=yes)
+    client.consumer_groups.forget(group)
+    output.show({"group": group, "deleted": True}, f"Group {group} is forgotten. Its offsets stay.")
+
+
+@app.command("move")
+@on_store
+def move(
+    store_at: ConfiguredStore,
+    application: Annotated[str, typer.Argument(help="Name of the application.", show_default=False)],
+    group: Group,
+    to: Annotated[str, typer.Option("--to", help="Data centre that serves the group from now on: this one.")],
+) -> None:
+    """Serve a group in this data centre, because its own is lost. Straight on the store of --store.
+
+    Members go on when their heartbeats reach a service here.
+    """
+    from queuey.service import Service
+
+    with store_at.open() as store:
+        service = Service(store)
+        service.core.run(service.groups.move(application, group, to))
+    output.show({"group": group, "centre": to}, f"Group {group} is served in {to}. Its members join again there.")

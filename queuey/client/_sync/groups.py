@@ -1,0 +1,156 @@
+"""Consumer groups whose partitions the service divides among members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from queuey.api.groups import GroupInfo, Heartbeat, HeartbeatAnswer, Joined, NewMember, PartitionCommit
+from queuey.client.calls import group_calls
+from queuey.client.calls.call import Seconds, seconds
+
+if TYPE_CHECKING:
+    from queuey.client._sync.sender import Sender
+
+
+class ConsumerGroups:
+    """The consumer groups of an application whose partitions the service divides among members.
+
+    It is :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`. For async code, in one event
+    loop.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def join(
+        self,
+        group: str,
+        queues: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+        *,
+        instance: str = "",
+        session: Seconds = 10,
+        revoke: Seconds = 30,
+        grace: Seconds = 0,
+    ) -> GroupMember:
+        """Joins a group.
+
+        Args:
+            group: The group.
+            queues: Names of queues, which need not exist yet.
+            patterns: Shell patterns of queues' names.
+            instance: Name of a static member: when it joins again, it gets the partitions that it had.
+            session: Time without a heartbeat after which the member has lost its partitions.
+            revoke: Time in which it gives partitions back.
+            grace: Time for which an instance that is away keeps its partitions.
+
+        Raises:
+            NotAllowed: The right to read or to claim is missing.
+            InstanceTaken: Another credential is a member with this instance name.
+            GroupElsewhere: The group is served in another data centre.
+        """
+        wish = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
+        return GroupMember(group, self._sender.run(group_calls.join(group, wish)), self._sender)
+
+    def show(self, group: str, *, lag: bool = False) -> GroupInfo:
+        """Returns a group: its members, and who owns what.
+
+        Args:
+            group: The group.
+            lag: Also count the messages behind each offset.
+
+        Raises:
+            GroupNotFound: No member ever joined it.
+        """
+        page = self._sender.run(group_calls.show(group, "", lag=lag))
+        queues = dict(page.queues)
+        while page.next is not None:
+            page = self._sender.run(group_calls.show(group, page.next, lag=lag))
+            queues |= page.queues
+        return structs.replace(page, queues=queues)
+
+    def names(self) -> tuple[str, ...]:
+        """Lists groups by name."""
+        found: list[str] = []
+        start: str | None = ""
+        while start is not None:
+            page = self._sender.run(group_calls.names(start))
+            found += page.groups
+            start = page.next
+        return tuple(found)
+
+    def forget(self, group: str) -> None:
+        """Forgets the members and the plan of a group; its offsets stay.
+
+        Raises:
+            GroupActive: It has members.
+        """
+        self._sender.run(group_calls.forget(group))
+
+
+class GroupMember:
+    """A member of a consumer group. Safe to use from several threads.
+
+    It sends what it is told to, and keeps no heartbeat going by itself; a consumer of Qdo does both.
+
+    Example:
+        >>> from queuey.client import Client
+        >>> with Client() as client:
+        ...     member = client.consumer_groups.join("billing", ["orders"])
+        ...     answer = member.heartbeat()
+        ...     print(sorted(answer.take["orders"]))
+        ...     member.leave()
+        [1]
+
+    Attributes:
+        group: The group's name.
+        joined: The service's answer to the join; ``joined.member`` is the member's id, a secret.
+    """
+
+    def __init__(self, group: str, joined: Joined, sender: Sender) -> None:
+        self.group = group
+        self.joined = joined
+        self._sender = sender
+
+    def heartbeat(self, beat: Heartbeat | None = None, *, within: float | None = None) -> HeartbeatAnswer:
+        """Says what the member owns and gives back, and returns what it has to do.
+
+        Args:
+            beat: What it owns; None: nothing yet. With its ``wait`` the answer comes when there is something to do.
+            within: Max seconds for all attempts.
+
+        Raises:
+            MemberGone: It has lost all partitions: join again.
+        """
+        call = group_calls.heartbeat(self.group, self.joined.member, beat or Heartbeat())
+        return self._sender.run(call, within)
+
+    def commit(
+        self, queue: str, commits: Mapping[int, PartitionCommit], *, within: float | None = None
+    ) -> dict[int, str | None]:
+        """Records offsets of partitions that it owns; each commit names the epoch under which was read.
+
+        Returns:
+            What is recorded now.
+
+        Raises:
+            NotOwner: It does not own some of the partitions; all others were recorded.
+            MemberGone: It has lost all partitions.
+        """
+        call = group_calls.commit(queue, self.group, self.joined.member, commits)
+        return self._sender.run(call, within)
+
+    def leave(self, *, returns: bool = False, within: float | None = None) -> None:
+        """Leaves the group.
+
+        Args:
+            returns: Its instance comes back: the partitions stay with it for its grace.
+            within: Max seconds for all attempts.
+
+        Raises:
+            MemberGone: It was no member any more.
+        """
+        self._sender.run(group_calls.leave(self.group, self.joined.member, returns=returns), within)

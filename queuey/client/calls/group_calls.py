@@ -1,0 +1,85 @@
+"""Calls of consumer groups whose partitions the service divides among members."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import msgspec
+
+from queuey.api.groups import (
+    GroupInfo,
+    GroupNames,
+    Heartbeat,
+    HeartbeatAnswer,
+    Joined,
+    MemberCommits,
+    NewMember,
+    PartitionCommit,
+)
+from queuey.client.calls.call import JSON, Call, nothing, number_text, queue_segment, reads, string
+from queuey.client.calls.progress_calls import group_segment, offsets_path, recorded
+from queuey.client.errors import InvalidArgument
+
+_MEMBER = re.compile(r"[0-9]{1,19}-[0-9a-f]{32}")
+_encode = msgspec.json.Encoder().encode
+
+
+def join(group: str, wish: NewMember) -> Call[Joined]:
+    """Joins. A member whose answer was lost gets no partitions, and is gone after its session."""
+    for name in wish.queues:
+        queue_segment(name)
+    path = f"{_path(group)}/members"
+    return Call("POST", path, reads(Joined), headers=JSON, content=_encode(wish), repeatable=True)
+
+
+def heartbeat(group: str, member: str, beat: Heartbeat) -> Call[HeartbeatAnswer]:
+    number_text("wait", beat.wait)
+    path = _member_path(group, member)
+    content = _encode(beat)
+    return Call("POST", path, reads(HeartbeatAnswer), headers=JSON, content=content, repeatable=True, wait=beat.wait)
+
+
+def leave(group: str, member: str, *, returns: bool) -> Call[None]:
+    params = (("return", "1"),) if returns else ()
+    return Call("DELETE", _member_path(group, member), nothing, params=params, repeatable=True)
+
+
+def commit(queue: str, group: str, member: str, commits: Mapping[int, PartitionCommit]) -> Call[dict[int, str | None]]:
+    """Records offsets of partitions that a member owns. They only go forward, so this may be repeated."""
+    if not commits:
+        raise InvalidArgument("commits names at least one partition")
+    body = MemberCommits(_checked(member), {str(number): each for number, each in commits.items()})
+
+    path = offsets_path(queue, group)
+    return Call("PUT", path, recorded, headers=JSON, content=_encode(body), repeatable=True)
+
+
+def show(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
+    params = [("start", start)] if start else []
+    params += [("lag", "1")] if lag else []
+    return Call("GET", _path(group), reads(GroupInfo), params=tuple(params), repeatable=True)
+
+
+def names(start: str) -> Call[GroupNames]:
+    params = (("start", start),) if start else ()
+    return Call("GET", "_groups", reads(GroupNames), params=params, repeatable=True)
+
+
+def forget(group: str) -> Call[None]:
+    return Call("DELETE", _path(group), nothing)
+
+
+def _path(group: str) -> str:
+    return f"_groups/{group_segment(group)}"
+
+
+def _member_path(group: str, member: str) -> str:
+    return f"{_path(group)}/members/{quote(_checked(member), safe='')}"
+
+
+def _checked(member: str) -> str:
+    if _MEMBER.fullmatch(string("member", member)) is None:
+        raise InvalidArgument("this is not the id of a member: it has the form <number>-<32 hex digits>")
+    return member

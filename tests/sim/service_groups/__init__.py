@@ -1,0 +1,1 @@
+"""Consumer groups whose partitions the service divides, in simulated time."""

@@ -1,0 +1,236 @@
+"""What happened to a group, and what must hold of it: O1 to O7, judged by true time as it happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from queuey.access import allowed
+from queuey.groups.rows import read_state
+from queuey.groups.state import Credential, GroupState, StoredGroup
+from queuey.ids import Position
+from queuey.messages import OwnedOffset, Queue
+from tests.sim.service_groups.stored import Contents, Deed, Rows, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Place = tuple[int, int]
+"""The uid of a queue, and a partition."""
+RIGHTS = 10.0
+"""Seconds until a key that was narrowed has lost its partitions."""
+
+
+@dataclass(eq=False)
+class Life:
+    """A membership, as the member knows it.
+
+    Attributes:
+        number: Of the member.
+        born: First epoch of its group.
+        credential: With which it joined.
+        instance: Its name, if it is static.
+        end: When its session is over, as it counts (true time).
+        holds: What it works on, with the epochs.
+        said: The ownerships that it gave back, by name of the queue, partition and epoch.
+        ended: It has crashed, or holds nothing more.
+        left: It has left.
+        excused: It was replaced, or has lost a right.
+    """
+
+    number: int
+    born: int
+    credential: Credential
+    instance: str
+    end: float
+    holds: dict[Place, int] = field(default_factory=dict)
+    said: set[tuple[str, int, int]] = field(default_factory=set)
+    ended: bool = False
+    left: bool = False
+    excused: bool = False
+
+
+class History:
+    """One history.
+
+    Attributes:
+        wrong: What did not hold.
+        counts: What happened how often.
+        lives: All memberships of which somebody knows.
+        grace: Members are static.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.lives: list[Life] = []
+        self.born = 0
+        self.narrowed: dict[bytes, float] = {}
+        """By credential since when its rights are what they are."""
+        self.rights: Mapping[bytes, Credential | None] = {}
+        self._last: dict[Place, tuple[int, int]] = {}
+        """The last owner of a partition and its epoch, since its offsets were forgotten."""
+        self._highest: dict[Place, int] = {}
+        """The highest epoch under which a partition ever had an owner."""
+        self._state = GroupState()
+        self.grace = False
+        stored.observer = self
+
+    @property
+    def now(self) -> float:
+        """The true time."""
+        return self.stored.world.now
+
+    def fails(self, text: str) -> None:
+        """Notes what did not hold."""
+        self.wrong.append(f"{text} at {self.now - 1000:.3f}")
+
+    def life_of(self, number: int, epoch: int) -> Life | None:
+        """Returns the membership of an owner."""
+        found = [one for one in self.lives if one.number == number and one.born <= epoch]
+        return max(found, key=lambda one: one.born, default=None)
+
+    def group_changed(self, before: Contents | None, after: Contents | None) -> None:
+        """See :class:`tests.sim.service_groups.stored.Observer`."""
+        if after is None:
+            self._state = GroupState()
+            return
+        self.born = after.head.born
+        if before is None or before.head.epoch != after.head.epoch:
+            self.counts["plans"] += 1
+        former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
+        if before is not None and self.grace:
+            self._excuse(former, self._state)
+            self._check_instances(former, self._state)
+
+    def _excuse(self, before: GroupState, after: GroupState) -> None:
+        """Somebody has the place of another one with its instance name."""
+        there = {one.instance for one in after.members.values()}
+        for number in before.members.keys() - after.members.keys():
+            life = self.life_of(number, before.head.epoch)
+            if life is not None and life.instance and life.instance in there:
+                life.excused = True
+
+    def _check_instances(self, before: GroupState, after: GroupState) -> None:
+        """Absent members keep their targets; one that has their instance gets them, and nothing else moves."""
+        absent = {number for number, one in before.members.items() if one.state == "absent"}
+        moved: dict[Place, tuple[int, int]] = {}
+        for uid, queue in before.plan.items():
+            there = after.plan[uid].targets if uid in after.plan else {}
+            for part, target in queue.targets.items():
+                if part in there and there[part].member != target.member:
+                    moved[uid, part] = target.member, there[part].member
+        for place, (one, other) in moved.items():
+            if one in absent and one in after.members and after.members[one].state == "absent":
+                self.fails(f"O7: {other} has the target {place} of {one}, which is absent")
+        new = [one for number, one in after.members.items() if one.state == "present" != self._was(before, number)]
+        gone = [one for number, one in before.members.items() if one.state != "new" and number not in after.members]
+        same = all(one.state == self._was(before, number) for number, one in after.members.items() if one not in new)
+        if len(new) != 1 or not gone or not same or not new[0].instance:
+            return
+        [member], kept = new, {one.number for one in gone}
+        if any(
+            (one.instance, one.state == "leaving") != (member.instance, False)
+            or before.subscriptions[one.subscription] != after.subscriptions[member.subscription]
+            for one in gone
+        ):
+            return
+        if before.plan.keys() == after.plan.keys() and not all(
+            one not in before.members or (one in kept and other == member.number) for one, other in moved.values()
+        ):
+            self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
+
+    def _was(self, state: GroupState, number: int) -> str:
+        return state.members[number].state if number in state.members else "new"
+
+    def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: Deed) -> None:
+        """See :class:`tests.sim.service_groups.stored.Observer`."""
+        self.counts[deed.kind] += 1
+        for part in before.keys() | after.keys():
+            place, old, new = (uid, part), before.get(part), after.get(part)
+            if new is None:
+                self._last.pop(place, None)
+            if new is None or new == old:
+                continue
+            self._check_record(place, old or OwnedOffset(part), new, deed)
+            if new.owner and (old is None or (old.owner, old.epoch) != (new.owner, new.epoch)):
+                self._owned(place, new.owner, new.epoch, new.came)
+
+    def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: Deed) -> None:
+        part, is_commit = place[1], deed.kind == "commit"
+        if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
+            self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
+        may_go_back = part in deed.back if is_commit else deed.kind == "plain" and not new.owner
+        if is_before(new.position, old.position) and not may_go_back:
+            self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
+
+    def _owned(self, place: Place, owner: int, epoch: int, came: str) -> None:
+        """A partition has another owner."""
+        self.counts[f"owned {came}"] += 1
+        life = self.life_of(owner, epoch)
+        self._check_work(place, life, f"{owner} became the owner")
+        if epoch <= self._highest.get(place, 0):
+            self.fails(f"O2: {place} has two ownerships under {epoch}")
+        self._highest[place] = max(epoch, self._highest.get(place, 0))
+        last = self._last.get(place)
+        self._last[place] = owner, epoch
+        if last is not None and came == "new":
+            self.fails(f"O4: {place} is new to {owner} and was owned by {last}")
+        if came == "given back":
+            former = None if last is None else self.life_of(*last)
+            if last is None or former is None or not (former.left or self._said(former, place, last[1])):
+                self.fails(f"O4: {place} was not given back by {last}")
+        if life is not None and self.lacks(life.credential, place[0], RIGHTS):
+            self.fails(f"O6: {owner} may not have {place}")
+
+    def lacks(self, credential: Credential, uid: int, seconds: float) -> bool:
+        """Returns whether a credential may not have a queue's partitions, for so many seconds."""
+        queue = self.queue_of(uid)
+        if queue is None or self.narrowed.get(credential.id, 0.0) > self.now - seconds:
+            return False
+        return not may(self.rights.get(credential.id), queue)
+
+    def queue_of(self, uid: int) -> Queue | None:
+        """Returns the queue with a uid, if it is there."""
+        return next((one for one in self.stored.queues.values() if one.uid == uid), None)
+
+    def _check_work(self, place: Place, life: Life | None, deed: str) -> None:
+        for other in self.lives:
+            if other is life or other.ended or other.excused or place not in other.holds or other.end <= self.now:
+                continue
+            if self.queue_of(place[0]) is not None:
+                self.fails(f"O1: {other.number} is at work on {place} until {other.end - 1000:.3f}, when {deed}")
+
+    def takes(
+        self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None
+    ) -> None:
+        """A member begins to work on a partition, as it was told."""
+        self.counts["taken"] += 1
+        life.holds[place] = epoch
+        row = self.stored.rows(place[0]).value.get(place[1])
+        if row is None or (row.owner, row.epoch) != (life.number, epoch):
+            if row is not None and row.owner and not life.excused and self.queue_of(place[0]) is not None:
+                self.fails(f"O1: {life.number} begins to work on {place}, which {row.owner} owns")
+            return
+        self._check_work(place, life, f"{life.number} takes it")
+        if (row.position, row.came, row.note) != (position, came, note):
+            self.fails(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
+
+    def _said(self, life: Life, place: Place, epoch: int) -> bool:
+        return any((part, at) == (place[1], epoch) for _, part, at in life.said)
+
+
+def may(credential: Credential | None, queue: Queue) -> bool:
+    """Returns whether a credential may read and claim."""
+    return (
+        credential is not None
+        and allowed(queue, credential.caller, "read")
+        and allowed(queue, credential.caller, "claim")
+    )
+
+
+def is_before(one: Position | None, other: Position | None) -> bool:
+    """Returns whether an offset is before another one; None: before all messages."""
+    return other is not None and (one is None or one < other)

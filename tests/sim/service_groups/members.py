@@ -1,0 +1,411 @@
+"""A member of a group as the design's "What a client does" has it: one heartbeat, and work on what it owns."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.api.groups import Heartbeat, HeartbeatAnswer, Joined, Taken
+from queuey.errors import MemberGone, NotAllowed, NotOwner, OffsetConflict, QueueyError
+from queuey.groups.state import Credential, JoinRequest
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import OffsetChange
+from tests.sim.groups.loop import MemberLoop
+from tests.sim.service_groups.history import Life, Place
+from tests.sim.service_groups.stored import APPLICATION, GROUP
+from tests.sim.world import Process
+
+if TYPE_CHECKING:
+    from tests.sim.service_groups.storm import Storm
+    from tests.sim.service_groups.web import Web
+
+Begin = Callable[["Web", Any], object]
+"""Begins a request at a process; returns what ends it when its client has left, if anything."""
+Spot = tuple[str, int]
+"""A partition by the name of its queue."""
+PATIENCE = 1.5
+"""Seconds after which an answer is waited for no more."""
+
+
+class NoAnswerError(Exception):
+    """A request or its answer was lost."""
+
+
+@dataclass
+class Holding:
+    """A partition that a member works on.
+
+    Attributes:
+        place: Its partition.
+        epoch: Of the ownership.
+        next: Number of the message that is next.
+        until: When it is to be given back; None: nobody waits for it.
+        busy: A message is being handled.
+    """
+
+    place: Place
+    epoch: int
+    next: int
+    until: float | None = None
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a member behaves.
+
+    Attributes:
+        pace: Seconds between messages.
+        hurry: Seconds that a message takes.
+        deaf: It does not give back what others wait for.
+        repeats: How often a request arrives twice, the second time late.
+        loses: How often a request or an answer is lost.
+        late: How often one of them takes seconds, at most 12.
+        patience: Seconds for which it waits for an answer to a heartbeat, beside those for which that may wait.
+    """
+
+    pace: float = 0.4
+    hurry: float = 0.1
+    deaf: bool = False
+    repeats: float = 0.0
+    loses: float = 0.0
+    late: float = 0.0
+    patience: float = PATIENCE
+
+
+FIRST = 1_000_000
+"""Of the ids of messages, in ticks."""
+
+
+def position_of(number: int) -> Position:
+    """Returns the id of a message."""
+    return FIRST + number, LOW_MIN
+
+
+class Member(Process):
+    """A machine on which members live, one after another.
+
+    Args:
+        storm: What it lives in.
+        request: What it joins with.
+        habits: How it behaves.
+
+    Attributes:
+        stay: The present membership.
+        wanted: It is to be a member.
+        cut: Until then nothing of it arrives, nor at it.
+    """
+
+    def __init__(self, storm: Storm, request: JoinRequest, habits: Habits) -> None:
+        super().__init__(storm.world, 0.0)
+        self.storm = storm
+        self.request = request
+        self.habits = habits
+        self.wanted = True
+        self.cut = 0.0
+        self._lives = False
+        self.stay: Life | None = None
+        self.holds: dict[Spot, Holding] = {}
+        self.draining = False
+        self._given: dict[Spot, int] = {}
+        """By partition the epoch under which it is given back."""
+        self._heart: Callable[[], None] | None = None
+        self._id = ""
+
+    def begin(self) -> None:
+        """Begins a life, unless it lives."""
+        if self._lives:
+            return
+        self._lives = True
+        self.loop = MemberLoop(self)  # type: ignore[abstract]  # much of it is not needed
+        self.draining = False
+        self._start(self._live())
+
+    def crash(self) -> None:
+        """See the base class."""
+        super().crash()
+        self._lives = False
+        self._drop()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.storm.history.fails(f"program: ended with {error!r}")
+
+        with self.loop.running():
+            task = self.loop.create_task(work)
+        task.add_done_callback(ended)
+        self.threads.append(task)
+
+    def _drop(self) -> None:
+        """Stops all work."""
+        if self.stay is not None:
+            self.stay.ended = True
+            self.stay.holds.clear()
+        self.stay = None
+        self.holds.clear()
+        self._given.clear()
+
+    # The wire
+
+    async def ask(self, begin: Begin, wait: float = 0.0, *, is_heartbeat: bool = False) -> Any:  # noqa: ANN401 - any
+        """Sends a request to some process, and waits for the answer."""
+        request = Request(self, begin)
+        patience = PATIENCE
+        if is_heartbeat:
+            self._heart, patience = request.give_up, self.habits.patience
+        self.soon(wait + patience, request.give_up, self.life)
+        try:
+            return await request.answer
+        except NoAnswerError:
+            request.leave()
+            raise
+        finally:
+            if is_heartbeat:
+                self._heart = None
+
+    def is_lost(self) -> bool:
+        """Returns whether something is lost on its way."""
+        loses = self.habits.loses
+        return self.world.now < self.cut or (loses > 0 and self.world.rng.random() < loses)
+
+    def delay(self) -> float:
+        """Returns the seconds of one way."""
+        rng = self.world.rng
+        if self.habits.late and rng.random() < self.habits.late:
+            return rng.random() ** 2 * 12
+        return self.world.some(0.003)
+
+    # The heartbeat
+
+    async def _live(self) -> None:
+        while self.wanted:
+            try:
+                await self._stay()
+            except (NoAnswerError, QueueyError):
+                await asyncio.sleep(self.world.some(0.4))
+            self._drop()
+
+    async def _stay(self) -> None:
+        """Joins, and stays a member until that ends."""
+        sent, credential = self.world.now, self.storm.rights(self.request.credential)
+        if credential is None:
+            raise NotAllowed("no key")
+        request = replace(self.request, credential=credential)
+        joined: Joined = await self.ask(lambda web, done: web.run(web.groups.join(APPLICATION, GROUP, request), done))
+        self._id = joined.member
+        history = self.storm.history
+        stay = Life(joined.number, history.born, credential, request.instance, sent + joined.session)
+        history.lives.append(stay)
+        self.stay, wait, first = stay, 0.0, True
+        while self.wanted:
+            answer = await self._beat(stay, credential, wait)
+            if self.world.now >= stay.end:
+                return
+            if answer is not None:
+                wait = answer.wait
+                if first:
+                    first = False
+                    self._start(self._handle(stay))
+                if self.draining and not self.holds and not self._given:
+                    self.wanted = False
+        returns = bool(self.request.grace) and not self.draining
+        self._drop()
+        stay.left = True
+        member = self._id
+        await self.ask(
+            lambda web, done: web.run(web.groups.leave(APPLICATION, GROUP, member, credential, returns=returns), done)
+        )
+
+    async def _beat(self, stay: Life, credential: Credential, wait: float) -> HeartbeatAnswer | None:
+        sent, given, member = self.world.now, dict(self._given), self._id
+        owned: dict[str, dict[int, int]] = {}
+        back: dict[str, dict[int, int]] = {}
+        for (name, part), holding in self.holds.items():
+            owned.setdefault(name, {})[part] = holding.epoch
+        for (name, part), epoch in given.items():
+            back.setdefault(name, {})[part] = epoch
+            stay.said.add((name, part, epoch))
+        wait = 0.0 if given else max(0.0, min(wait, stay.end - sent))
+        beat = Heartbeat(owned, back, self.draining, wait)
+        try:
+            answer: HeartbeatAnswer = await self.ask(
+                lambda web, done: web.heartbeat(member, credential, beat, done), wait, is_heartbeat=True
+            )
+        except MemberGone:
+            raise
+        except (NoAnswerError, QueueyError):
+            if self.world.now < stay.end:
+                await asyncio.sleep(0.05)
+            return None
+        if self.world.now >= stay.end:
+            return None
+        stay.end = max(stay.end, sent + answer.session)
+        for spot, epoch in given.items():
+            if self._given.get(spot) == epoch:
+                del self._given[spot]
+        self._follow(stay, answer, sent, owned)
+        return answer
+
+    def _follow(self, stay: Life, answer: HeartbeatAnswer, sent: float, owned: dict[str, dict[int, int]]) -> None:
+        """Does what an answer says."""
+        for name, numbers in answer.lost.items():
+            for part in map(int, numbers):
+                holding = self.holds.get((name, part))
+                if holding is not None and owned.get(name, {}).get(part) == holding.epoch:
+                    self._release(stay, (name, part))
+        for name, taken in answer.take.items():
+            for part, one in taken.items():
+                self._take(stay, (name, int(part)), one)
+        for name, wanted in answer.give_back.items():
+            for part, what in wanted.items():
+                self._asked(stay, (name, int(part)), what.epoch, sent + what.within)
+
+    def _asked(self, stay: Life, spot: Spot, epoch: int, until: float) -> None:
+        """Gives a partition back when its message is handled, or its time is over."""
+        holding = self.holds.get(spot)
+        if holding is None:
+            self._given[spot] = epoch
+        elif holding.epoch == epoch and holding.until is None and not self.habits.deaf:
+            holding.until = until
+            if not holding.busy:
+                self._give_back(stay, spot)
+            else:
+                late = max(0.0, until - self.world.now)
+                self.soon(late, partial(self._give_back, stay, spot, holding), self.life)
+
+    def _take(self, stay: Life, spot: Spot, one: Taken) -> None:
+        holding = self.holds.get(spot)
+        if (holding is not None and holding.epoch >= one.epoch) or self._given.get(spot) == one.epoch:
+            return
+        if holding is not None:
+            self._release(stay, spot)
+        place = self.storm.place(*spot, one.epoch)
+        position = None if one.offset is None else ids.parse_position(one.offset)
+        note = None if one.note is None else b64decode(one.note)
+        number = 0 if position is None else position[0] - FIRST
+        self.holds[spot] = Holding(place, one.epoch, number + 1)
+        self.storm.history.takes(stay, place, one.epoch, position, one.came, note)
+
+    def _give_back(self, stay: Life, spot: Spot, holding: Holding | None = None) -> None:
+        """Stops work on a partition, and says so with the next heartbeat."""
+        present = self.holds.get(spot)
+        if present is None or (holding is not None and present is not holding) or self.stay is not stay:
+            return
+        self._release(stay, spot)
+        self._given[spot] = present.epoch
+        if self._heart is not None and self.world.rng.random() < 0.7:
+            self._heart()
+
+    def _release(self, stay: Life, spot: Spot) -> None:
+        stay.holds.pop(self.holds.pop(spot).place, None)
+
+    # Work
+
+    async def _handle(self, stay: Life) -> None:
+        """Handles messages of what it owns, and commits."""
+        rng, world = self.world.rng, self.world
+        while self.stay is stay and self.wanted:
+            await asyncio.sleep(world.some(self.habits.pace))
+            ready = [spot for spot, holding in self.holds.items() if not holding.busy and holding.until is None]
+            if not ready or world.now >= stay.end or self.stay is not stay:
+                continue
+            spot = rng.choice(ready)
+            holding = self.holds[spot]
+            holding.busy, number = True, holding.next
+            holding.next += 1
+            if rng.random() < 0.7:
+                await asyncio.sleep(world.some(self.habits.hurry))
+            holding.busy = False
+            if rng.random() < 0.8:
+                self._start(self._commit(stay, spot, holding.epoch, number))
+            if holding.until is not None and self.holds.get(spot) is holding:
+                if rng.random() < 0.5:
+                    await asyncio.sleep(world.some(0.05))
+                self._give_back(stay, spot, holding)
+
+    async def _commit(self, stay: Life, spot: Spot, epoch: int, number: int) -> None:
+        rng, member, (name, part) = self.world.rng, self._id, spot
+        change = OffsetChange(part, position_of(number))
+        if number > 2 and rng.random() < 0.1:
+            change = OffsetChange(part, position_of(number - rng.choice((0, 2))), position_of(number - 1), compare=True)
+        notes: dict[int, bytes | None] = {}
+        if rng.random() < 0.4:
+            notes[part] = rng.choice((None, b"%d/%d" % (stay.number, number)))
+        for _ in range(3):
+            try:
+                await self.ask(
+                    lambda web, done: web.run(
+                        web.commit(name, member, stay.credential, [change], {part: epoch}, notes), done
+                    )
+                )
+            except (MemberGone, NotOwner, NotAllowed, OffsetConflict):
+                return
+            except (NoAnswerError, QueueyError):
+                await asyncio.sleep(self.world.some(0.2))
+            else:
+                self.storm.history.counts["committed"] += 1
+                return
+
+
+class Request:
+    """A request on its way.
+
+    Args:
+        member: Who sends it.
+        begin: Begins it where it arrives.
+
+    Attributes:
+        answer: The answer, or the error.
+    """
+
+    def __init__(self, member: Member, begin: Begin) -> None:
+        rng, webs = member.world.rng, member.storm.webs
+        self._member = member
+        self._life = member.life
+        self._begin = begin
+        self._web = rng.choice(webs)
+        self._leave: object = None
+        self.answer: asyncio.Future[Any] = member.loop.create_future()
+        if not member.is_lost():
+            self._web.process.soon(member.delay(), self._arrive)
+        repeats = member.habits.repeats
+        if repeats and rng.random() < repeats:
+            other = rng.choice(webs)
+            other.process.soon(rng.random() * 12, partial(self._repeat, other))
+
+    def _arrive(self) -> None:
+        self._leave = self._begin(self._web, self._answered)
+
+    def _repeat(self, web: Web) -> None:
+        self._begin(web, lambda _value, _error: None)
+
+    def _answered(self, value: object, error: Exception | None) -> None:
+        member = self._member
+        if not member.is_lost():
+            member.soon(member.delay(), partial(self._end, value, error), self._life)
+
+    def _end(self, value: object, error: Exception | None) -> None:
+        if self._member.life != self._life or self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(value)
+        else:
+            self.answer.set_exception(error)
+
+    def give_up(self) -> None:
+        """Waits no more."""
+        if not self.answer.done():
+            self.answer.set_exception(NoAnswerError())
+
+    def leave(self) -> None:
+        """Has the process know that nobody waits."""
+        if callable(self._leave):
+            self._web.process.soon(self._member.delay(), self._leave)

@@ -1,0 +1,388 @@
+"""The store of one process: what groups need of it, by the pure functions that the real stores have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any, TypeVar, cast
+
+from greenlet import getcurrent
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.groups.state import GroupChange, Head, StoredGroup
+from queuey.messages import (
+    ClockSample,
+    GroupSessions,
+    Lag,
+    MemberCommit,
+    Offset,
+    OffsetChange,
+    OwnedOffset,
+    OwnedOffsets,
+    Queue,
+    SeenMember,
+)
+from queuey.storage import Store
+from queuey.storage.contracts.claim_logs import ClaimLogs
+from queuey.storage.offset_changes import check, decide, disowned, recorded_offsets
+from tests.sim.service_groups.processes import Machine
+from tests.sim.service_groups.stored import APPLICATION, Contents, Deed, Proposal, Register, Rows, Stored
+
+T = TypeVar("T")
+TIMEOUT = 0.5
+"""Seconds after which nobody waits for the answer to a transaction."""
+PATIENCE = 2.0
+"""Seconds after which it is not sent again."""
+ROW_AGE = 2.0
+"""Seconds for which a queue's row may be used unread."""
+WRITE_DEADLINE = 1.0
+"""Seconds in which a plain write is at a quorum, or fails."""
+
+
+class GroupStore:
+    """A store as one process has it. What it does takes time, in which the process may stand still or crash.
+
+    Args:
+        stored: What is stored.
+        process: Which one.
+    """
+
+    centre = ""
+
+    def __init__(self, stored: Stored, process: Machine) -> None:
+        self._stored = stored
+        self._process = process
+        self._world = stored.world
+        self._cached: dict[str, tuple[Queue, float]] = {}
+        self.clock_difference = stored.slack
+
+    @property
+    def store(self) -> Store:
+        """Itself, for those who want a store."""
+        return cast("Store", self)
+
+    def adopt(self, _loop: object) -> None:
+        """See the contract."""
+
+    def claims_refusal(self, queue: Queue) -> str | None:
+        """See the contract."""
+        return None
+
+    def groups_refusal(self) -> str | None:
+        """See the contract."""
+        return None
+
+    # Time
+
+    def claim_time(self) -> int:
+        """See the contract."""
+        if not self._stored.linear and abs(self._process.known) > self._stored.slack / 2:
+            raise StoreUnavailable("the clock is wrong")
+        return ids.seconds_to_ticks(self._process.clock())
+
+    def claim_now(self) -> int:
+        """See the contract."""
+        return ClaimLogs.claim_now(cast("ClaimLogs", self))
+
+    def sample_clock(self) -> ClockSample:
+        """See the contract."""
+        return ClockSample(self.claim_now(), self._world.now)
+
+    def confirm_clock(self, sample: ClockSample) -> None:
+        """See the contract."""
+        if self._stored.linear:
+            return
+        until = self._world.now + PATIENCE
+        while self._world.now < until:
+            sent = self._process.clock()
+            if sent - self._call(lambda: self._world.now) >= -self._stored.slack / 2:
+                if self._process.was_set > sample.since_boot:
+                    break
+                return
+        raise StoreUnavailable("the clock was behind")
+
+    # Calls
+
+    def _call(self, effect: Callable[[], T]) -> T:
+        """Does something at the store at one moment on the way of a question and its answer."""
+        stored, world, process = self._stored, self._world, self._process
+        rng, faults = world.rng, stored.faults
+        if faults.hesitant and rng.random() < faults.hesitant:
+            (process.pause if stored.linear or rng.random() < 0.5 else process.stand)(rng.choice((0.5, 2.0, 6.0)))
+            process.wait(0.0)
+        if stored.linear:
+            process.wait(world.some(faults.slow))
+        if faults.failing and rng.random() < faults.failing:
+            raise StoreUnavailable("no answer", outcome="none")
+        if stored.linear:
+            return effect()
+        thread, life, found = getcurrent(), process.life, []
+
+        def arrive() -> None:
+            found.append(effect())
+            process.soon(world.some(faults.slow), thread.switch, life)
+
+        world.at(world.some(faults.slow), arrive)
+        assert thread.parent is not None, "an event loop, or the test, would wait"
+        thread.parent.switch()
+        return found[0]
+
+    def _transact(
+        self, register: Register, version: int, change: Callable[[Any], Any], after: Callable[[Any, Any], None]
+    ) -> int | None:
+        """Changes a register; returns its new version, or None: refused.
+
+        Raises:
+            StoreUnavailable: It is not known.
+        """
+        token, until, doubted = next(self._stored.tokens), self._world.now + PATIENCE, False
+        proposal = Proposal(version, token, change, after)
+        while True:
+            applied = self._call(lambda: register.propose(proposal))
+            if applied:
+                return token
+            if applied is not None and doubted:
+                raise StoreUnavailable("others were faster", outcome="unknown")
+            if applied is not None:
+                return None
+            doubted = True
+            self._process.wait(TIMEOUT)
+            if self._world.now > until:
+                raise StoreUnavailable("no answer", outcome="unknown")
+
+    def _read(self, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
+        found = self._call(read)
+        self._count("reads", size, found)
+        return found
+
+    def _count(self, kind: str, size: Callable[[Any], int], value: object) -> None:
+        if self._stored.counting:
+            counts = self._stored.counts
+            counts[kind] += 1
+            counts[f"{kind}' bytes"] += size(value)
+
+    # The state of the group
+
+    def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+        """See the contract."""
+        found = self._read(lambda: self._stored.group.read(serial=serial), lambda _: 60)
+        return _headed(*found)
+
+    def group_state(self, application: str, name: str) -> StoredGroup | None:
+        """See the contract."""
+        version, contents = self._read(self._stored.group.read, lambda found: _size(found[1]))
+        head = _headed(version, contents)
+        return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
+
+    def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+        """See the contract."""
+        stored = self._stored
+
+        def changed(before: Contents | None) -> Contents:
+            rows = {} if before is None else dict(before.rows)
+            rows.update({(row.kind, row.key): row for row in change.rows})
+            return Contents(change.head, rows)
+
+        stored.names.add(name)
+        if stored.counting:
+            self._count("transactions", lambda rows: 100 + sum(len(row.body) for row in rows), change.rows)
+            for row in change.rows:
+                kind = f"row of kind {row.kind}"
+                stored.largest[kind] = max(stored.largest[kind], len(row.body))
+        token = self._transact(stored.group, version, changed, self._group_changed)
+        return None if token is None else replace(change.head, version=token)
+
+    def remove_group(self, application: str, name: str, version: int) -> bool:
+        """See the contract."""
+        self._count("transactions", lambda _: 100, None)
+        return self._transact(self._stored.group, version, lambda _: None, self._group_changed) is not None
+
+    def _group_changed(self, before: Contents | None, after: Contents | None) -> None:
+        if self._stored.observer is not None:
+            self._stored.observer.group_changed(before, after)
+
+    def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+        """See the contract."""
+        return self._read(lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
+
+    # Sessions
+
+    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+        """See the contract."""
+        seen, stored, world = self.claim_now(), self._stored, self._world
+        self._count("writes", lambda _: 60, None)
+        there = self._call(lambda: stored.stamp(member, seen))
+        if not stored.linear and there > world.now:
+            self._process.wait(min(there - world.now, WRITE_DEADLINE) + world.some(stored.faults.slow))
+            if there > world.now:
+                raise StoreUnavailable("no answer", outcome="unknown")
+        return seen
+
+    def group_sessions(self, application: str, name: str) -> GroupSessions:
+        """See the contract."""
+        clock, stored = self.claim_now(), self._stored
+
+        def read() -> GroupSessions:
+            now, last = self._world.now, stored.last_seen()
+            asked = {
+                member: frozenset(uid for uid, end in stored.asked[member].items() if end > now)
+                for member in stored.asked.keys() & last.keys()
+            }
+            members = {member: SeenMember(seen, asked.get(member, frozenset())) for member, seen in last.items()}
+            return GroupSessions(clock, stored.searched, members)
+
+        return self._read(read, lambda found: 45 * len(found.members))
+
+    def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
+        """See the contract."""
+        self._count("writes", lambda _: 60, None)
+        end = self._world.now + session / 1000
+        self._call(lambda: self._stored.asked.setdefault(member, {}).update({uid: end}))
+
+    def note_search(self, application: str, name: str, when: int) -> None:
+        """See the contract."""
+        self._count("writes", lambda _: 60, None)
+
+        def note() -> None:
+            self._stored.searched = max(self._stored.searched, when)
+
+        self._call(note)
+
+    # Owners and offsets
+
+    def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+        """See the contract."""
+        register = self._stored.rows(queue.uid)
+        version, rows = self._read(register.read, lambda found: 60 * len(found[1]))
+        found = {part: row if part in notes else replace(row, note=None) for part, row in rows.items()}
+        return OwnedOffsets(version or None, found)
+
+    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+        """See the contract."""
+        new = {one.partition: one for one in owners}
+
+        def changed(rows: Rows) -> Rows:
+            blank = {part: rows.get(part) or OwnedOffset(part) for part in new}
+            return rows | {
+                part: replace(blank[part], owner=one.owner, epoch=one.epoch, came=one.came) for part, one in new.items()
+            }
+
+        self._count("transactions", lambda _: 60 * len(new), None)
+        self._count("hand-overs", lambda _: len(new), None)
+        self._require(queue, current=True)
+        done = self._transact(
+            self._stored.rows(queue.uid), version or 0, changed, self._after(queue, Deed("hand-over"))
+        )
+        return done is not None
+
+    def _require(self, queue: Queue, *, current: bool = False) -> None:
+        there = self._stored.queues.get(queue.name)
+        if there is None or there.uid != queue.uid or (current and there.version != queue.version):
+            raise QueueChanged(queue.name)
+
+    def _after(self, queue: Queue, deed: Deed) -> Callable[[Rows, Rows], None]:
+        def after(before: Rows, rows: Rows) -> None:
+            if self._stored.observer is not None:
+                self._stored.observer.offsets_changed(queue.uid, before, rows, deed)
+
+        return after
+
+    def set_offsets(
+        self,
+        queue: Queue,
+        group: str,
+        changes: Sequence[OffsetChange],
+        *,
+        commit: MemberCommit | None = None,
+        disown: int | None = None,
+    ) -> list[Offset]:
+        """See the contract."""
+        check(queue, changes)
+        back = frozenset(change.partition for change in changes if change.compare)
+        deed = Deed("plain")
+        if commit is not None:
+            deed = Deed("commit", commit.member, commit.epochs, back)
+        while True:
+            recorded = self._decoded(queue)
+            lost = disowned(recorded, disown) if commit is None else set()
+            decision = decide(recorded.rows, changes, self._process.clock(), commit, lost)
+            if not decision.written or self._record(queue, recorded.version, decision.changed(), deed):
+                return decision.result(changes)
+
+    def _record(self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: Deed) -> bool:
+        written = {row.partition: row for row in rows}
+        self._count("transactions", lambda _: 60 * len(written), None)
+        register = self._stored.rows(queue.uid)
+        after = self._after(queue, deed)
+        return self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
+
+    def _decoded(self, queue: Queue) -> OwnedOffsets:
+        self._require(queue, current=True)
+        version, rows = self._read(self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
+        return OwnedOffsets(version or None, rows)
+
+    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        """See the contract."""
+        recorded = self._decoded(queue)
+        if not recorded.rows:
+            raise GroupNotFound(group)
+        return recorded_offsets(recorded.rows)
+
+    def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
+        """See the contract."""
+        while True:
+            recorded = self._decoded(queue)
+            if not recorded.rows:
+                raise GroupNotFound(group)
+            disowned(recorded, disown)
+            if self._transact(
+                self._stored.rows(queue.uid), recorded.version or 0, lambda _: {}, self._after(queue, Deed("forget"))
+            ):
+                return
+
+    def lag(self, queue: Queue, locations: Sequence[tuple[int, object]]) -> list[Lag]:
+        """See the contract."""
+        return [Lag(0, True, 0.0) for _ in locations]  # noqa: FBT003 - as the struct has it
+
+    # Queues
+
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """See the contract."""
+        cached = self._cached.get(name)
+        if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
+            return cached[0]
+        found = self._read(lambda: self._stored.queues.get(name), lambda _: 300)
+        if found is None:
+            self._cached.pop(name, None)
+            raise QueueNotFound(name)
+        self._cached[name] = (found, self._world.now)
+        return found
+
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        """See the contract."""
+        cached = self._cached.get(name)
+        return cached[0] if cached is not None and cached[1] > self._world.now - ROW_AGE else None
+
+    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        """See the contract. A slow replica may not know of a queue."""
+        stored, rng = self._stored, self._world.rng
+
+        def read() -> list[Queue]:
+            lacking = 0.0 if stored.linear else stored.faults.lacking
+            found = [one for name, one in sorted(stored.queues.items()) if name >= start]
+            return [one for one in found if not lacking or rng.random() >= lacking][:limit]
+
+        return self._read(read, lambda found: 300 * len(found))
+
+    def has_application(self, name: str) -> bool:
+        """See the contract."""
+        return name == APPLICATION
+
+
+def _headed(version: int, contents: Contents | None) -> Head | None:
+    return None if contents is None else replace(contents.head, version=version)
+
+
+def _size(contents: Contents | None) -> int:
+    return 0 if contents is None else 100 + sum(len(row.body) for row in contents.rows.values())

@@ -1,0 +1,359 @@
+"""A storm: members and processes under faults for a while, and then calm until each partition has its owner."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace as replaced
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from queuey.access import Caller, Grant
+from queuey.groups.state import Credential, JoinRequest
+from queuey.messages import OffsetChange
+from tests.sim.service_groups.history import History, Life, Place, may
+from tests.sim.service_groups.members import Habits, Member, position_of
+from tests.sim.service_groups.stored import APPLICATION, GROUP, Faults, Stored
+from tests.sim.service_groups.web import Web
+from tests.sim.world import Process, World
+
+STORM = 14.0
+"""Seconds."""
+LATE = 12.0
+"""Seconds after which requests of the storm may still arrive."""
+NAMES = "a", "b", "c"
+OWNER = Caller(frozenset({f"app:{APPLICATION}"}))
+NARROW = Caller(grants=(Grant(APPLICATION, frozenset({"read", "claim"}), ("a",)),))
+ANYBODY = Credential(b"somebody", OWNER)
+"""Who is no member."""
+COLLECTED = 40
+"""Histories after which garbage is collected."""
+
+
+class Storm:
+    """One history.
+
+    Args:
+        seed: Of all chance.
+        linear: With SQLite's semantics; None: chance.
+
+    Attributes:
+        present: Credentials with the rights that they have now.
+    """
+
+    def __init__(self, seed: int, *, linear: bool | None = None) -> None:
+        self.world = world = World(seed)
+        self.rng = rng = world.rng
+        linear = rng.random() < 0.3 if linear is None else linear
+        slack = 1.0 if linear else rng.choice((0.25, 0.5, 2.0))
+        self.stored = Stored(world, self.faults(linear=linear), linear=linear, slack=slack)
+        self.history = History(self.stored)
+        self.present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
+        self.history.rights = self.present
+        self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
+        offsets = (-0.4 * slack, 0.0, 0.4 * slack)
+        self.webs = [Web(self, 0.0 if linear else rng.choice(offsets)) for _ in range(rng.choice((1, 2, 2, 3)))]
+        for name in NAMES[: rng.choice((1, 2, 2, 3))]:
+            self.create(name)
+        self.session = rng.choice((2000, 3000, 5000))
+        self.revoke = rng.choice((300, 1500, 4000))
+        self.grace = rng.choice((0, 0, 3000))
+        self.history.grace = bool(self.grace)
+        self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
+
+    def faults(self, *, linear: bool) -> Faults:
+        """Draws what goes wrong in the store."""
+        rng = self.rng
+        if linear:
+            return Faults(failing=rng.choice((0, 0, 0.03)), hesitant=rng.choice((0, 0.004)), slow=0.003)
+        return Faults(
+            lost=rng.choice((0, 0.05)),
+            stuck=rng.choice((0, 0.05)),
+            failing=rng.choice((0, 0.03)),
+            late=rng.choice((0, 0.1)),
+            lacking=rng.choice((0, 0.1)),
+            hesitant=rng.choice((0, 0.004, 0.01)),
+            slow=rng.choice((0.003, 0.02)),
+        )
+
+    def member(self, number: int) -> Member:
+        """Makes a member."""
+        rng = self.rng
+        credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
+        self.present.setdefault(credential.id, credential)
+        names, patterns = (
+            rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
+            if (rng.random() < 0.3)
+            else (NAMES, ())
+        )
+        static = self.grace and rng.random() < 0.7
+        request = JoinRequest(
+            names,
+            patterns,
+            credential,
+            instance=f"i{rng.choice((number, number, 0))}" if static else "",
+            session=self.session,
+            revoke=self.revoke,
+            grace=self.grace if static else 0,
+        )
+        trouble = rng.choice((0.0, 0.0, 1.0))
+        habits = Habits(
+            pace=rng.choice((0.3, 1.0)),
+            hurry=rng.choice((0.05, 0.6)),
+            deaf=rng.random() < 0.1,
+            repeats=trouble * rng.choice((0.05, 0.2)),
+            loses=trouble * rng.choice((0.02, 0.1)),
+            late=trouble * rng.choice((0.02, 0.1)),
+            patience=rng.choice((1.5, 1.5, 15.0)),
+        )
+        return Member(self, request, habits)
+
+    # What members and processes ask for
+
+    def rights(self, credential: Credential) -> Credential | None:
+        """Returns a credential with the rights that it has now."""
+        return self.present.get(credential.id)
+
+    def create(self, name: str) -> None:
+        """Makes a queue."""
+        self.uids[name].append(self.stored.create(name, self.rng.choice((1, 2, 3, 4))).uid)
+
+    def place(self, name: str, part: int, epoch: int) -> Place:
+        """Returns the partition that somebody owned under an epoch."""
+        for uid in reversed(self.uids[name]):
+            row = self.stored.rows(uid).value.get(part)
+            if row is not None and row.epoch == epoch:
+                return uid, part
+        return self.uids[name][-1], part
+
+    # What happens
+
+    def run(self) -> History:
+        """Lets it happen."""
+        world, rng = self.world, self.rng
+        for member in self.members:
+            world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
+        deeds = (
+            self._crash_web, self._pause_web, self._crash_member, self._crash_member, self._pause_member,
+            self._leave, self._leave, self._replace, self._change_queue, self._change_queue, self._change_rights,
+            self._record, self._forget, self._drain, self._stand_web, self._cut_member, self._cut_member,
+        )  # fmt: skip
+        for _ in range(rng.choice((0, 2, 4, 8))):
+            world.at(rng.random() * STORM, rng.choice(deeds))
+        world.run(world.now + STORM)
+        self._calm()
+        end = world.now + LATE + (2 * self.session + self.revoke + self.grace) / 1000 + 10
+        while (missing := self._missing()) and world.now < end and not self.history.wrong:
+            world.run(world.now + 1.0)
+        if missing and not self.history.wrong:
+            self.history.fails(f"{missing[0]}")
+        self.end()
+        return self.history
+
+    def end(self) -> None:
+        """Ends everything."""
+        for web in self.webs:
+            web.process.life += 1
+            web.process.end()
+        for member in self.members:
+            member.life += 1
+        self.world.end()
+
+    def _calm(self) -> None:
+        self.stored.faults = Faults(slow=self.stored.faults.slow)
+        for process in (*(web.process for web in self.webs), *self.members):
+            process.paused_until = 0.0
+        for member in self.members:
+            member.cut = 0.0
+            member.habits = replaced(member.habits, deaf=False, repeats=0.0, loses=0.0, late=0.0, patience=1.5)
+
+    def _crash_web(self) -> None:
+        self.rng.choice(self.webs).crash()
+
+    def _pause_web(self) -> None:
+        self.rng.choice(self.webs).process.pause(self.rng.choice((0.7, 3.0, 7.0)))
+
+    def _stand_web(self) -> None:
+        process = self.rng.choice(self.webs).process
+        (process.pause if self.stored.linear else process.stand)(self.rng.choice((0.7, 3.0, 7.0)))
+
+    def _crash_member(self) -> None:
+        member = self.rng.choice(self.members)
+        member.crash()
+        if self.rng.random() < 0.7:
+            self._return(member)
+
+    def _return(self, member: Member) -> None:
+        def begin() -> None:
+            member.crash()
+            member.wanted = True
+            member.begin()
+
+        self.world.at(self.rng.random() * self.rng.choice((0.2, 5.0)), begin)
+
+    def _pause_member(self) -> None:
+        self.rng.choice(self.members).pause(self.rng.choice((0.7, 3.0, 7.0)))
+
+    def _cut_member(self) -> None:
+        member = self.rng.choice(self.members)
+        member.cut = self.world.now + self.rng.choice((1.0, 4.0, 9.0))
+
+    def _leave(self) -> None:
+        member = self.rng.choice(self.members)
+        member.wanted = False
+        if self.rng.random() < 0.7:
+            self._return(member)
+
+    def _drain(self) -> None:
+        member = self.rng.choice(self.members)
+        member.draining = True
+        self._return(member)
+
+    def _replace(self) -> None:
+        """Another machine has the same instance name."""
+        former = self.rng.choice(self.members)
+        member = Member(self, former.request, former.habits)
+        self.members.append(member)
+        member.begin()
+        if former.request.instance:
+            self.world.at(self.rng.random() * 3, partial(self._end, former))
+
+    def _end(self, member: Member) -> None:
+        member.wanted = False
+
+    def _change_queue(self) -> None:
+        rng, stored = self.rng, self.stored
+        name = rng.choice(NAMES)
+        queue = stored.queues.get(name)
+        if queue is None:
+            self.create(name)
+            return
+        choice = rng.random()
+        if choice < 0.3:
+            stored.queues[name] = replace(queue, partitions=queue.partitions + 2, version=next(stored.tokens))
+        elif choice < 0.5:
+            qid = 1000 + next(stored.tokens)
+            stored.queues[name] = replace(queue, qid=qid, version=next(stored.tokens))
+        else:
+            del stored.queues[name]
+            if rng.random() < 0.7:
+                self.world.at(rng.random() * rng.choice((0.1, 6.0)), partial(self._create_again, name))
+
+    def _create_again(self, name: str) -> None:
+        if name not in self.stored.queues:
+            self.create(name)
+
+    def _change_rights(self) -> None:
+        rng = self.rng
+        key = rng.choice(list(self.present)[1:])
+        now = rng.choice((None, NARROW, OWNER))
+        self.present[key] = None if now is None else Credential(key, now)
+        self.history.narrowed[key] = self.world.now
+        for life in self.history.lives:
+            life.excused = life.excused or life.credential.id == key
+        if now is None:
+            self.world.at(rng.random() * 4, lambda: self.present.update({key: Credential(key, OWNER)}))
+
+    def _record(self) -> None:
+        rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])
+        change = OffsetChange(rng.choice((1, 2)), position_of(rng.choice((1, 50))))
+        web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
+
+    def _forget(self) -> None:
+        rng, web = self.rng, self.rng.choice(self.webs)
+        name = rng.choice(list(self.stored.queues) or ["a"])
+        call: Any = web.forget(name, ANYBODY)
+        if rng.random() < 0.5:
+            call.close()
+            call = web.groups.forget(APPLICATION, GROUP)
+        web.run(call, lambda _value, _error: None)
+
+    # How it ends
+
+    def _missing(self) -> list[str]:
+        """Returns what is not yet as it should be."""
+        wrong, loads = [], Counter[int]()
+        living = {member.stay.number: member for member in self.members if member.wanted and member.stay is not None}
+        unequal = any(member.wanted and member.stay is None for member in self.members)
+        for name, queue in self.stored.queues.items():
+            takers = {
+                number
+                for number, member in living.items()
+                if self._wants(member.request, name) and may(self.present.get(member.request.credential.id), queue)
+            }
+            unequal = unequal or takers != living.keys()
+            rows = self.stored.rows(queue.uid).value
+            for part in range(1, queue.partitions + 1):
+                row = rows.get(part)
+                owner = 0 if row is None else row.owner
+                stay: Life | None = living[owner].stay if owner in living else None
+                if not takers:
+                    if stay is not None:
+                        wrong.append(f"O6: {owner} keeps {name}/{part}")
+                elif owner not in takers or stay is None:
+                    wrong.append(f"O5: {owner} owns {name}/{part}, not one of {sorted(takers)}")
+                elif stay.holds.get((queue.uid, part)) != row.epoch:
+                    wrong.append(f"O5: {owner} does not know that it owns {name}/{part}")
+                loads[owner] += 1
+        uneven = living and max(map(loads.get, living, [0] * len(living))) - min(map(loads.get, living, [0])) > 1
+        if not wrong and not unequal and uneven:
+            wrong.append(f"O7: {sorted(loads.items())}")
+        return wrong
+
+    def _wants(self, request: JoinRequest, name: str) -> bool:
+        return name in request.names or any(fnmatchcase(name, pattern) for pattern in request.patterns)
+
+
+@contextmanager
+def histories() -> Iterator[None]:
+    """Has processes that have crashed say nothing of it, and collects garbage between two histories."""
+    loggers = [logging.getLogger(name) for name in ("queuey", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    hook = sys.unraisablehook
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
+            yield
+            gc.collect()
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def played(seed: int, kind: type[Storm] = Storm) -> History:
+    """Plays one history."""
+    history = kind(seed).run()
+    Process.present = None
+    return history
+
+
+def violations(
+    seeds: Iterable[int], kind: type[Storm] = Storm, *, breaking: Sequence[str] = ("",), enough: int = 1
+) -> list[str]:
+    """Plays histories until enough are found in which something did not hold; returns what."""
+    found = []
+    with histories():
+        for before, seed in enumerate(seeds):
+            if before % COLLECTED == 0:
+                gc.collect()
+            if wrong := [text for text in played(seed, kind).wrong if text.startswith(tuple(breaking))]:
+                found.append(f"history {seed}: {wrong[:5]}")
+                if len(found) == enough:
+                    break
+    return found

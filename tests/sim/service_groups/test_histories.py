@@ -1,0 +1,44 @@
+"""What groups promise, in histories of trouble in simulated time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.service_groups.storm import Storm, histories, violations
+
+needs_histories = pytest.mark.needs_histories
+HISTORIES = 2000
+"""Histories of `make check`; the first part of them is played by `make test`."""
+MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
+"""Histories of the slow tests."""
+PARTS, MANY_PARTS = 10, 4
+"""Tests that share these histories: several processes can play them, and none goes on for minutes without an end."""
+FIRST = int(os.environ.get("SIM_SEED", "0"))
+"""The first seed of the slow tests."""
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=needs_histories) for part in range(1, PARTS))])
+def test_guarantees(part: int) -> None:
+    """Whatever fails, O1 to O7 hold."""
+    assert violations(range(part, HISTORIES, PARTS)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(12 * 3600)
+@pytest.mark.parametrize("part", range(MANY_PARTS))
+def test_guarantees_in_many_histories(part: int) -> None:
+    """The same in as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    assert violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
+
+
+def test_histories_are_what_they_should_be() -> None:
+    """Partitions are handed over in each way, offsets recorded; a seed says everything."""
+    with histories():
+        first = [Storm(seed).run() for seed in range(12)]
+        again = [Storm(seed).run() for seed in range(3)]
+    assert [one.counts for one in again] == [one.counts for one in first[:3]]
+    counts = sum((one.counts for one in first), type(first[0].counts)())
+    assert {"owned new", "owned given back", "owned lost", "taken", "committed", "plain", "forget"} <= counts.keys()
+    assert all(one.counts["taken"] > 0 for one in first)

@@ -1,0 +1,181 @@
+"""A process of the service: the use cases of groups, and heartbeats that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queuey.access import allowed
+from queuey.api.groups import Heartbeat
+from queuey.errors import NotAllowed
+from queuey.groups.state import Credential
+from queuey.messages import OffsetChange, Queue
+from queuey.service import Waiter, Watchers
+from queuey.service.core import Done
+from queuey.service.groups import GroupUseCases
+from queuey.service.offsets import OffsetUseCases
+from queuey.service.queue_access import QueueAccess, find_queue
+from tests.sim.service_groups.processes import GroupCore, Machine
+from tests.sim.service_groups.store import GroupStore
+from tests.sim.service_groups.stored import APPLICATION, GROUP
+from tests.sim.world import begin
+
+if TYPE_CHECKING:
+    from tests.sim.service_groups.storm import Storm
+
+CHECK = 5.0
+"""Seconds between checks of the credential of a heartbeat that waits."""
+
+
+class Web:
+    """A process of the service. After a crash it starts anew.
+
+    Args:
+        storm: What it lives in.
+        offset: Seconds that its clock is ahead.
+    """
+
+    def __init__(self, storm: Storm, offset: float) -> None:
+        self.storm = storm
+        self.process = Machine(storm.world, offset)
+        self.start()
+
+    def start(self) -> None:
+        """Begins a life."""
+        self.core = GroupCore(self.process)
+        self.store = GroupStore(self.storm.stored, self.process)
+        self.watchers = Watchers()
+        with self.core.loop.running():
+            self.groups = GroupUseCases(self.store.store, self.core)
+            self.offsets = OffsetUseCases(self.store.store, self.core)
+        self.groups.rights = self.storm.rights
+        self.offsets.require_inactive = self.groups.require_inactive
+
+    def crash(self) -> None:
+        """Ends, and is there again at once."""
+        self.process.crash()
+        self.start()
+
+    def run(self, call: Any, done: Done) -> Callable[[], None]:  # noqa: ANN401 - a coroutine
+        """Begins a request; returns what gives it up."""
+        return begin(self.core, call, done)
+
+    def heartbeat(self, member: str, credential: Credential, beat: Heartbeat, done: Done) -> Callable[[], None]:
+        """Begins a heartbeat; returns what ends it when its client has left."""
+        poll = HeartbeatPoll(self, member, credential, beat, done)
+        poll.attempt()
+        return poll.leave
+
+    async def commit(
+        self,
+        name: str,
+        member: str,
+        credential: Credential,
+        changes: Sequence[OffsetChange],
+        epochs: Mapping[int, int],
+        notes: Mapping[int, bytes | None],
+    ) -> Any:  # noqa: ANN401 - as the use case has it
+        """Records offsets of a member."""
+        access = await self._access(name, credential)
+        return await self.groups.commit(access, GROUP, member, credential, changes, epochs, notes)
+
+    async def record(self, name: str, credential: Credential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
+        """Records offsets of nobody."""
+        access = await self._access(name, credential)
+        return await self.core.in_thread(lambda: self.offsets.record(access, GROUP, changes))
+
+    async def forget(self, name: str, credential: Credential) -> Any:  # noqa: ANN401
+        """Forgets offsets."""
+        access = await self._access(name, credential)
+        return await self.core.in_thread(lambda: self.offsets.forget(access, GROUP))
+
+    async def _access(self, name: str, credential: Credential) -> QueueAccess:
+        def check(queue: Queue) -> None:
+            present = self.storm.rights(credential)
+            if present is None or not allowed(queue, present.caller, "read"):
+                raise NotAllowed(name)
+
+        store = self.store.store
+        queue = await self.core.in_thread(lambda: find_queue(store, APPLICATION, name))
+        check(queue)
+        return QueueAccess(self.core, store, queue, check)
+
+
+class HeartbeatPoll(Waiter):
+    """A heartbeat, which may wait.
+
+    Args:
+        web: Where it has arrived.
+        member: The id that it names.
+        credential: Who sends it.
+        beat: What it says.
+        done: Called with the answer.
+    """
+
+    __slots__ = ("_attempting", "_beat", "_credential", "_done", "_end", "_member", "_next_check", "_web", "_woken")
+
+    def __init__(self, web: Web, member: str, credential: Credential, beat: Heartbeat, done: Done) -> None:
+        super().__init__(web.watchers)
+        self._web = web
+        self._member = member
+        self._credential = credential
+        self._beat = beat
+        self._done: Done | None = done
+        self._attempting = self._woken = False
+        now = web.process.world.now
+        self._end = now + beat.wait
+        self._next_check = now + CHECK
+        web.process.soon(beat.wait, self._look)
+        if beat.wait > CHECK:
+            web.process.soon(CHECK, self._check)
+
+    def attempt(self) -> None:
+        """Tries once."""
+        self._attempting, self._woken = True, False
+        web = self._web
+        last = web.process.world.now >= self._end
+        present = web.storm.rights(self._credential)
+        if present is None:  # as a view does after a refused try
+            call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False, said=False)
+            begin(web.core, call, lambda _value, _error: self._answer(None, NotAllowed("the key was revoked")))
+            return
+        call = web.groups.heartbeat(
+            APPLICATION, GROUP, self._member, present, self._beat, None if last else self, last=last
+        )
+        begin(web.core, call, self._tried)
+
+    def _tried(self, answer: object, error: Exception | None) -> None:
+        self._attempting = False
+        if answer is not None or error is not None:
+            self._answer(answer, error)
+            return
+        self.found_nothing()
+        self._look()
+
+    def _answer(self, answer: object, error: Exception | None) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            self.close()
+            done(answer, error)
+
+    def wake(self, qid: int | None = None) -> None:
+        """See the base class."""
+        self._woken = True
+        self._web.process.soon(0.0, self._look)
+
+    def _look(self) -> None:
+        if (
+            self._done is not None
+            and not self._attempting
+            and (self._woken or self._web.process.world.now >= self._end)
+        ):
+            self.attempt()
+
+    def _check(self) -> None:
+        if self._done is not None and self._web.storm.rights(self._credential) != self._credential:
+            self.wake()
+
+    def leave(self) -> None:
+        """Its client has left."""
+        self._done = None
+        self.close()

@@ -1,0 +1,1 @@
+"""Consumer groups over HTTP: members, and who may do what with them."""

@@ -1,0 +1,279 @@
+"""Members of a group over HTTP: what they send, what is refused, and who may know what."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from queuey.access import parse_scope
+from queuey.service.groups import GroupUseCases
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials import digest_of
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.parts import App
+from tests.replacing import replace
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, held, running, until
+
+NUMBERS = itertools.count()
+ZERO = "00000000000010008080808080808080"
+
+
+class Member:
+    """A member of the group ``g``, which has joined."""
+
+    def __init__(self, caller: Caller, group: str = "g", **fields: Any) -> None:  # noqa: ANN401 - of the request
+        self.caller = caller
+        self.group = group
+        self.joined = caller.send_json("POST", f"_groups/{group}/members", {"queues": ["q"], **fields})
+        assert self.joined.status == 201, self.joined
+        self.id = self.joined.json["member"]
+        self.owned: dict[str, dict[str, int]] = {}
+
+    def beat(self, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401 - of the request
+        """Sends a heartbeat."""
+        path = f"_groups/{self.group}/members/{self.id}"
+        reply = (caller or self.caller).send_json("POST", path, {"owned": self.owned, **fields})
+        for queue, taken in (reply.json.get("take", {}) if reply.status == 200 else {}).items():
+            mine = self.owned.setdefault(queue, {})
+            mine |= {number: each["epoch"] for number, each in taken.items()}
+        return reply
+
+    def commit(self, offset: str = ZERO, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401
+        """Commits for partition 1."""
+        commits = {"1": {"epoch": self.owned["q"]["1"], "offset": offset, **fields}}
+        content = {"member": self.id, "commits": commits}
+        return (caller or self.caller).send_json("PUT", f"q/offsets/{self.group}", content)
+
+
+def limited(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
+    """A caller with another key of the application."""
+    secret = f"key{next(NUMBERS)}"
+    store.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))
+    return Caller(owner.app, f"Application {secret}")
+
+
+@pytest.fixture
+def member(owner: Caller) -> Member:
+    """A member that owns the only partition of the queue ``q``."""
+    owner.create("q")
+    member = Member(owner)
+    member.beat(wait=1)
+    assert member.owned["q"].keys() == {"1"}
+    return member
+
+
+def test_commits_of_a_member(owner: Caller, member: Member) -> None:
+    """They are recorded under their epoch; the note comes with the partition; others get 409, also a forget."""
+    key = owner.post("q", "x")["key"]
+    note = base64.b64encode(b"tried once").decode()
+    assert member.commit(key, note=note).json["partitions"] == {"1": {"offset": key}}
+    plain = {"partitions": {"1": {"offset": key}}}
+    refused = (
+        owner.send_json("PUT", "q/offsets/g", plain),
+        owner("DELETE", "q/offsets/g"),
+        owner("DELETE", "_groups/g"),
+    )
+    assert [(each.status, *each.errors) for each in refused] == [(409, "GroupActive")] * 3
+    member.owned["q"]["1"] -= 1
+    late = member.commit(key)
+    assert (late.status, *late.errors, late.json["not_owned"]) == (409, "NotOwner", [1])
+    assert owner("DELETE", f"_groups/g/members/{member.id}").status == 200
+    again = Member(owner)
+    taken = again.beat(wait=1).json["take"]["q"]["1"]
+    assert (taken["offset"], taken["from"], taken["note"]) == (key, "given back", note)
+    owner("DELETE", f"_groups/g/members/{again.id}")
+    assert owner.send_json("PUT", "q/offsets/g", plain).status == 200
+    assert owner("DELETE", "_groups/g").status == 200
+    assert owner.get("_groups/g").status == 404
+    assert owner("DELETE", "q/offsets/g").status == 200
+
+
+def test_another_credential_is_nobody(owner: Caller, member: Member, store: Store, guest: Caller) -> None:
+    """The id alone is worth nothing: heartbeat, commit and leave are 404, and the member stays."""
+    for other in (limited(owner, store), limited(owner, store, "read,claim", "q"), guest):
+        replies = (member.beat(other), other("DELETE", f"/v1/queuey/_groups/g/members/{member.id}"))
+        assert [(each.status, *each.errors) for each in replies] == [(404, "MemberGone")] * 2
+        assert member.commit(caller=other).status == (403 if other is guest else 404)
+    assert member.beat().status == 200
+    assert member.commit().status == 200
+
+
+def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
+    """A name is taken over by the same key, whose former member is gone; with another one it is 409."""
+    owner.create("q")
+    first = Member(owner, instance="w1")
+    first.beat(wait=1)
+    other = limited(owner, store)
+    refused = other.send_json("POST", "_groups/g/members", {"queues": ["q"], "instance": "w1"})
+    assert (refused.status, *refused.errors) == (409, "InstanceTaken")
+    second = Member(owner, instance="w1")
+    assert second.beat(wait=3).json["take"]["q"].keys() == {"1"}
+    assert [first.beat().status, first.commit().status] == [404, 404]
+
+
+def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor do logs, metrics and errors; whoever sees another queue gets the others as a count."""
+    owner.create("hidden")
+    other = Member(owner, queues=["hidden"], instance="w2")
+    other.beat(wait=3)
+    shown = owner.get("_groups/g", lag=1).json
+    assert [(each["number"], each["instance"], each["state"]) for each in shown["members"]] == [
+        (1, "", "present"),
+        (2, "w2", "present"),
+    ]
+    assert (shown["queues"]["q"]["1"]["owner"], shown["queues"]["q"]["1"]["lag"]) == (1, 0)
+    assert owner.get("_groups").json["groups"] == ["g"]
+    some = limited(owner, store, "measure", "q").get("_groups/g").json
+    assert (some["queues"].keys(), some["hidden_queues"], len(some["members"])) == ({"q"}, 1, 2)
+    assert limited(owner, store, "admin", "q")("DELETE", "_groups/g").status == 403
+
+    async def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    with caplog.at_level(logging.DEBUG), replace(GroupUseCases.heartbeat, fail):
+        crashed = member.beat()
+    secrets = [each.id.partition("-")[2] for each in (member, other)]
+    texts = [caplog.text, crashed.text, owner.get("_groups/g").text, owner.get("/metrics").text, member.beat().text]
+    assert crashed.status == 500
+    assert "v1.member" in texts[3]
+    assert [secret for secret in secrets for text in texts if secret in text] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "bad"),
+    [
+        ({}, "queues"),
+        ({"queues": ["q", 5]}, "queues.1"),
+        ({"queues": [""]}, "queues.0"),
+        ({"patterns": ["*"] * 21}, "patterns"),
+        ({"patterns": ["x" * 101]}, "patterns.0"),
+        ({"queues": ["q"], "session": 2.9}, "session"),
+        ({"queues": ["q"], "session": 301}, "session"),
+        ({"queues": ["q"], "revoke": 3601}, "revoke"),
+        ({"queues": ["q"], "grace": 86401}, "grace"),
+        ({"queues": ["q"], "instance": "a\nb"}, "instance"),
+        ({"queues": ["q"], "instance": "x" * 101}, "instance"),
+    ],
+)
+def test_bad_joins(owner: Caller, fields: dict[str, Any], bad: str) -> None:
+    """Each bad field is named, and nobody has joined."""
+    owner.create("q")
+    reply = owner.send_json("POST", "_groups/g/members", fields)
+    assert (reply.status, list(reply.errors)) == (400, [bad])
+    assert owner.get("_groups").json["groups"] == []
+
+
+@pytest.mark.parametrize("group", ["a%20b", "%7Euser", "x" * 101])
+def test_names_of_groups(owner: Caller, group: str) -> None:
+    """They are those of offsets; a reader's name is none."""
+    owner.create("q")
+    reply = owner.send_json("POST", f"_groups/{group}/members", {"queues": ["q"]})
+    assert (reply.status, list(reply.errors)) == (400, ["group"])
+
+
+def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: Caller) -> None:
+    """403 names the missing right; of queues that are not there only whose names the rights cover can be joined."""
+    owner.create("q")
+    owner.create("shared", principals="app:guest=read")
+    join = "/v1/queuey/_groups/g/members"
+    reader, claimer = limited(owner, store, "read", "q"), limited(owner, store, "claim", "q")
+    for caller, needs in ((reader, "claim"), (claimer, "read")):
+        reply = caller.send_json("POST", join, {"queues": ["q"]})
+        assert (reply.status, f"needs {needs}" in reply.text) == (403, True), reply
+        assert caller.send_json("POST", join, {"patterns": ["q*"]}).status == 403
+    worker = limited(owner, store, "read,claim", "q,jobs-*")
+    asked: list[tuple[Caller, dict[str, list[str]], int]] = [
+        (worker, {"queues": ["q", "jobs-new"]}, 201),
+        (worker, {"queues": ["q", "shared"]}, 403),
+        (worker, {"queues": ["other"]}, 404),
+        (worker, {"patterns": ["jo?s-*"]}, 201),
+        (worker, {"patterns": ["r*"]}, 403),
+        (guest, {"queues": ["shared"]}, 201),
+        (guest, {"queues": ["shared", "invented"]}, 404),
+        (guest, {"queues": ["q"]}, 403),
+        (guest, {"patterns": ["*"]}, 403),
+        (anonymous, {"queues": ["q"]}, 401),
+        (Caller(owner.app, owner.authorization, ""), {"queues": ["q"]}, 404),
+    ]
+    for caller, fields, status in asked:
+        path = "/v1/nobody/_groups/g/members" if caller.base == "" else join
+        assert caller.send_json("POST", path, fields).status == status, (fields, status)
+
+
+def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
+    """What is malformed is named; so is a member's commit that a former version would record without its epoch."""
+    for fields, bad in (
+        ({"owned": {"q": {"1": -1}}}, "owned"),
+        ({"owned": {"q": {"x": 1}}}, "owned"),
+        ({"given_back": [1]}, "given_back"),
+        ({"given_back": {"q": {str(number): 1 for number in range(10_001)}}}, "given_back"),
+    ):
+        reply = member.beat(**fields)
+        assert (reply.status, list(reply.errors)) == (400, [bad])
+    long = member.beat(owned={"x" * (1 << 20): {}})
+    assert long.status == 413
+    commits: list[tuple[dict[str, Any], set[str]]] = [
+        ({"member": member.id, "partitions": {"1": {"offset": ZERO}}}, {"commits", "partitions"}),
+        ({"commits": {"1": {"offset": ZERO, "epoch": 1}}}, {"member"}),
+        ({"member": member.id, "commits": {"1": {"offset": ZERO}}}, {"commits.1.epoch"}),
+        ({"member": member.id, "epoch": 1, "commits": {"1": {}}}, {"commits.1.offset"}),
+        ({"member": member.id, "epoch": 1, "commits": {"1": {"offset": ZERO, "note": "x"}}}, {"commits.1.note"}),
+        (
+            {"member": member.id, "epoch": 1, "commits": {"1": {"offset": ZERO, "note": "A" * 1368 + "AA=="}}},
+            {"commits.1.note"},
+        ),
+    ]
+    for content, missing in commits:
+        reply = owner.send_json("PUT", "q/offsets/g", content)
+        assert (reply.status, set(reply.errors)) == (400, missing)
+
+
+def test_a_revoked_key_loses_its_partitions(store: Store) -> None:
+    """A heartbeat that waits is refused, and its partition is free at once, long before the session is over."""
+    store.create_application("queuey")
+    keys = [store.add_key("queuey", digest_of(name)) for name in ("first", "second")]
+    now = 0.0
+    app = make_app(store, clock=lambda: now)
+    Caller(app, "Application second").create("q")
+    first, second = (Member(Caller(app, f"Application {name}"), session=300) for name in ("first", "second"))
+    first.beat(wait=1)
+    second.beat()
+    ended: list[Reply] = []
+    waiting = threading.Thread(target=lambda: ended.append(first.beat(wait=20)))
+    waiting.start()
+    store.revoke_key("queuey", keys[0].id)
+    now = 6.0
+    waiting.join(30)
+    assert [each.status for each in ended] == [401]
+    taken = second.beat(wait=20).json["take"]["q"]["1"]
+    assert taken["from"] == "lost"
+
+
+def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
+    """One beyond them is answered at once, and its tenant's reads still wait; nothing stays taken."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        path = "/v1/queuey/_groups/g/members"
+        joins = [await Request("POST", path, b'{"queues": ["q"]}').to(gateway) for _ in range(4)]
+        beats = [Request("POST", f"{path}/{join.json['member']}", b'{"wait": 20}') for join in joins]
+        tasks = [asyncio.ensure_future(beat.to(gateway)) for beat in beats]
+        # One got the partition, and one no place.
+        await until(lambda: sum(task.done() for task in tasks) == 2)
+        assert gateway._polls.heartbeats.held("app:queuey") == 2
+        read = asyncio.ensure_future(Request("GET", query="wait=20").to(gateway))
+        await until(lambda: gateway._polls.places.held("app:queuey") == 3)
+        app.service.stopping.set()
+        assert {reply.status for reply in await asyncio.gather(*tasks, read)} == {200}
+        assert held(gateway) == {}
+        await app.service.groups.end()
+
+    running(app, waiters=4)(work)
