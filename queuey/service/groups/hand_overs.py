@@ -130,7 +130,11 @@ class HandOvers:
             if any(row.epoch > state.head.epoch for row in found.rows.values()):
                 state = await self._cache.refresh()
             words = dict(self._words.get(name, {}))
-            leaving = {n: (row.owner, row.epoch) for n, row in found.rows.items() if row.owner in self.left}
+            leaving = {
+                number: (row.owner, row.epoch)
+                for number, row in found.rows.items()
+                if row.owner in self.left and row.epoch >= state.head.born
+            }
             decided = hand_over(state, queue.uid, found.rows, words | leaving)
             if decided.needs_plan:
                 self._needs_plan()

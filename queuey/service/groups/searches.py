@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
-    """Returns the queues that members ask for, by name; blocks.
+    """Returns the queues that members ask for, or those of the last plan if there are none, by name; blocks.
 
     One that a list lacks although it is planned counts as deleted only if a read of its own row says so.
 
@@ -39,7 +39,9 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
                 found[queue.name] = queue
             if len(found) > MAX_PARTITIONS:
                 break
-    planned = [each.name for each in state.plan.values() if any(is_wanted(each.name) for is_wanted in matchers)]
+    planned = [
+        each.name for each in state.plan.values() if not wishes or any(is_wanted(each.name) for is_wanted in matchers)
+    ]
     for name in sorted({*planned, *(name for each in wishes for name in each.names)} - found.keys()):
         with suppress(QueueNotFound):
             found[name] = store.queue(application, name, fresh=fresh)
