@@ -133,6 +133,7 @@ class History:
         [member], kept = new, {one.number for one in gone}
         if any(
             (one.instance, one.state == "leaving") != (member.instance, False)
+            or (one.state == "absent" and one.absent + one.grace < after.head.epoch)
             or before.subscriptions[one.subscription] != after.subscriptions[member.subscription]
             for one in gone
         ):
