@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from queuey.messages import SeenMember
+from queuey.messages import GroupSessions, SeenMember
 from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
     from queuey.groups.state import GroupChange, Head, StoredGroup
-    from queuey.messages import ClockSample, GroupSessions, OwnedOffset, OwnedOffsets, Queue
+    from queuey.messages import ClockSample, OwnedOffset, OwnedOffsets, Queue
 
 
 def session_ttl(session: int) -> int:
@@ -23,16 +23,26 @@ def session_ttl(session: int) -> int:
     return 2 * session + 3_600_000
 
 
-def seen_members(rows: Iterable[tuple[int, int, int]]) -> dict[int, SeenMember]:
-    """Returns sessions by their rows: number of the member, uid of a queue or 0, and when it was seen or asked (ms)."""
-    seen: dict[int, int] = {}
-    asked: dict[int, set[int]] = {}
-    for member, uid, when in rows:
-        if uid:
-            asked.setdefault(member, set()).add(uid)
-        else:
-            seen[member] = when
-    return {member: SeenMember(seen.get(member, 0), frozenset(asked.get(member, ()))) for member in {*seen, *asked}}
+SEARCH = 0, 0
+"""Member and uid of the row that says when queues were searched; it is kept for ``SEARCH_TTL`` ms."""
+SEARCH_TTL = 86_400_000
+
+
+def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessions:
+    """Returns sessions by their rows.
+
+    Args:
+        clock: Sampled before they were read (ms).
+        rows: The number of a member; the uid of a queue that it is asked about, 0 in the row of its session; and when
+            it was asked or seen (ms).
+    """
+    times = {(member, uid): when for member, uid, when in rows}
+    searched = times.pop(SEARCH, 0)
+    asked: dict[int, set[int]] = {member: set() for member, _ in times}
+    for member, uid in times:
+        asked[member] |= {uid} - {0}
+    members = {number: SeenMember(times.get((number, 0), 0), frozenset(uids)) for number, uids in asked.items()}
+    return GroupSessions(clock, searched, members)
 
 
 class ConsumerGroups(ABC):

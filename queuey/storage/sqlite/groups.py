@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import secrets
-from functools import partial
 from typing import Any
 
+from msgspec.msgpack import Decoder, encode
 from msgspec.structs import astuple, replace
 
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.messages import ClockSample, GroupSessions
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.contracts.groups import ConsumerGroups, seen_members, session_ttl
+from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_COLUMNS = ", ".join(Head.__struct_fields__)
-_MARKS = ", ".join("?" * len(Head.__struct_fields__))
-_HEAD = f"SELECT {_COLUMNS} FROM group_heads WHERE application = ? AND name = ?"  # noqa: S608 - constants only
+_HEAD = "SELECT body FROM group_heads WHERE application = ? AND name = ?"
 _NEW_HEAD = (
-    f"INSERT INTO group_heads ({_COLUMNS}, application, name) VALUES ({_MARKS}, ?, ?) "  # noqa: S608 - constants only
-    "ON CONFLICT DO NOTHING RETURNING 1"
+    "INSERT INTO group_heads (version, body, application, name) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1"
 )
 _SET_HEAD = (
-    f"UPDATE group_heads SET ({_COLUMNS}) = ({_MARKS}) "  # noqa: S608 - constants only
-    "WHERE application = ? AND name = ? AND version = ? RETURNING 1"
+    "UPDATE group_heads SET version = ?, body = ? WHERE application = ? AND name = ? AND version = ? RETURNING 1"
 )
+_REMOVE_HEAD = "DELETE FROM group_heads WHERE application = ? AND name = ? AND version = ? RETURNING 1"
+_NAMES = "SELECT name FROM group_heads WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
 _ROWS = "SELECT kind, key, body FROM group_rows WHERE application = ? AND name = ? ORDER BY kind, key"
 _SET_ROW = "INSERT OR REPLACE INTO group_rows (application, name, kind, key, body) VALUES (?, ?, ?, ?, ?)"
-_REMOVE_HEAD = "DELETE FROM group_heads WHERE application = ? AND name = ? AND version = ? RETURNING 1"
 _REMOVE_ROWS = "DELETE FROM group_rows WHERE application = ? AND name = ?"
-_NAMES = "SELECT name FROM group_heads WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
 _SEEN = (
     "INSERT INTO group_sessions (application, name, member, uid, seen, expires) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO UPDATE SET seen = max(seen, excluded.seen), expires = max(expires, excluded.expires)"
 )
 _SESSIONS = "SELECT member, uid, seen FROM group_sessions WHERE application = ? AND name = ? AND expires > ?"
-_SEARCHED = "SELECT searched FROM group_heads WHERE application = ? AND name = ?"
-_NOTE_SEARCH = "UPDATE group_heads SET searched = max(searched, ?) WHERE application = ? AND name = ?"
+
+_decode = Decoder(Head).decode
 
 
 class SqliteGroups(ConsumerGroups, ClaimLogs):
@@ -60,14 +56,12 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
 
     def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         head = replace(change.head, version=secrets.randbits(62) | 1)
+        values = head.version, encode(head), application, name
 
         def work(transaction: Transaction) -> Head | None:
             execute = transaction.connection.execute
-            if version:
-                applied = execute(_SET_HEAD, (*astuple(head), application, name, version)).fetchall()
-            else:
-                applied = execute(_NEW_HEAD, (*astuple(head), application, name)).fetchall()
-            if not applied:
+            applied = execute(_SET_HEAD, (*values, version)) if version else execute(_NEW_HEAD, values)
+            if not applied.fetchall():
                 return None
             rows = [(application, name, *astuple(row)) for row in change.rows]
             transaction.connection.executemany(_SET_ROW, rows)
@@ -89,11 +83,6 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
         with self._db.readers.reading() as connection:
             return [name for (name,) in connection.execute(_NAMES, (application, start, limit))]
 
-    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        seen = self.claim_now()
-        self._write(_SEEN, application, name, member, 0, seen, seen + session_ttl(session))
-        return seen
-
     def sample_clock(self) -> ClockSample:
         return ClockSample(self.claim_now())
 
@@ -103,28 +92,30 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
     def groups_refusal(self) -> str | None:
         return None
 
+    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+        seen = self.claim_now()
+        self._write_session(application, name, member, 0, seen, session_ttl(session))
+        return seen
+
     def group_sessions(self, application: str, name: str) -> GroupSessions:
         clock = self.claim_now()
         with self._db.readers.reading() as connection:
-            searched: Any = connection.execute(_SEARCHED, (application, name)).fetchone()
             rows: Any = connection.execute(_SESSIONS, (application, name, clock)).fetchall()
-        return GroupSessions(clock, searched[0] if searched else 0, seen_members(rows))
+        return sessions_of(clock, rows)
 
     def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        now = self.claim_now()
-        self._write(_SEEN, application, name, member, uid, now, now + session)
+        self._write_session(application, name, member, uid, self.claim_now(), session)
 
     def note_search(self, application: str, name: str, when: int) -> None:
-        self._write(_NOTE_SEARCH, when, application, name)
+        self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
 
-    def _write(self, sql: str, *values: object) -> None:
-        self._db.writer.perform(partial(_execute, sql, values))
+    def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
+        def work(transaction: Transaction) -> None:
+            transaction.connection.execute(_SEEN, (application, name, member, uid, when, when + ttl))
 
-
-def _execute(sql: str, values: Any, transaction: Transaction) -> None:  # noqa: ANN401 - for the driver
-    transaction.connection.execute(sql, values)
+        self._db.writer.perform(work)
 
 
 def _head(connection: Connection, application: str, name: str) -> Head | None:
     row: Any = connection.execute(_HEAD, (application, name)).fetchone()
-    return None if row is None else Head(*row)
+    return None if row is None else _decode(row[0])

@@ -242,7 +242,7 @@ def _versioned(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
     What was decided by rows is right for equal rows. Rows that had an owner never become equal to former ones, because
     epochs only rise, unless all are forgotten: then the group has no members, whom a late hand-over could favour.
     """
-    digest = blake2b(encode(list(rows.values())), digest_size=8).digest()
+    digest = blake2b(encode([row for _, row in sorted(rows.items())]), digest_size=8).digest()
     return OwnedOffsets(int.from_bytes(digest, signed=True) if rows else None, rows)
 
 

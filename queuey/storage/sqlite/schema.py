@@ -25,16 +25,7 @@ CREATE TABLE group_heads (
     application TEXT NOT NULL,
     name TEXT NOT NULL,
     version INTEGER NOT NULL,  -- a random number, another one for each state
-    epoch INTEGER NOT NULL,    -- of the plan
-    born INTEGER NOT NULL,     -- first epoch
-    due INTEGER,               -- when the next plan is due
-    busy INTEGER NOT NULL,
-    last_member INTEGER NOT NULL,
-    hour INTEGER NOT NULL,     -- begin of the hour in which joins are counted
-    hour_member INTEGER NOT NULL,
-    centre TEXT NOT NULL,
-    moved INTEGER NOT NULL,
-    searched INTEGER NOT NULL DEFAULT 0,  -- when queues were last searched
+    body BLOB NOT NULL,        -- msgpack of groups.state.Head
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 CREATE TABLE group_rows (
@@ -48,7 +39,7 @@ CREATE TABLE group_rows (
 CREATE TABLE group_sessions (
     application TEXT NOT NULL,
     name TEXT NOT NULL,
-    member INTEGER NOT NULL,
+    member INTEGER NOT NULL,   -- 0: the row says when queues were searched
     uid INTEGER NOT NULL,      -- of a queue that the member is asked about; 0: the row is of its session
     seen INTEGER NOT NULL,
     expires INTEGER NOT NULL,

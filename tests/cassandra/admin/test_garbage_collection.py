@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
+from queuey.messages import LogEntry, NewMessage, OffsetChange, OwnedOffset, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
@@ -60,6 +60,8 @@ def fill(store: CassandraStore, queue: Queue) -> None:
             assert enter(store, queue, LogEntry(number, b"claim"), partition)
         store.write_snapshot(queue, partition, 2, b"snapshot")
     store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)])
+    version = store.owned_offsets(queue, "members").version
+    assert store.hand_over(queue, "members", version, [OwnedOffset(1, owner=1, epoch=1)])
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_purged(reaping: CassandraStore, application: str, queue: Queue) -> None
     assert reaping.reap() >= 1
     assert rows_left(reaping, queue.qid) == {}
     assert rows_left(reaping, purged.qid) == there
-    assert reaping.groups(purged) == ["group"]
+    assert reaping.groups(purged) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
@@ -103,10 +105,11 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
     there = rows_left(reaping, successor.qid)
     assert reaping.reap() >= 1
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._driver.calls.run(reaping._recorded_offsets(queue.uid, "group")).offsets == {}
+    for group in ("group", "members"):
+        assert reaping.owned_offsets(queue, group).rows == {}
     assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
     assert rows_left(reaping, successor.qid) == there
-    assert reaping.groups(successor) == ["group"]
+    assert reaping.groups(successor) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
@@ -132,7 +135,7 @@ def test_change_that_was_not_made(reaping: CassandraStore, application: str, que
     calls.run(reaping._pending_deletes.dig(row, reaping._clock.now(), deleted=deleted))
     reaping.reap()
     assert rows_left(reaping, queue.qid) == there
-    assert reaping.groups(queue) == ["group"]
+    assert reaping.groups(queue) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 

@@ -6,10 +6,12 @@ import hashlib
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import StoreUnavailable
-from queuey.messages import OffsetChange, QueueSpec
+from queuey.errors import NotOwner, StoreUnavailable
+from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.messages import MemberCommit, OffsetChange, OwnedOffset, QueueSpec
 from queuey.storage.cassandra.driver import InDoubt, Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire
@@ -77,6 +79,13 @@ def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arri
     assert other.offsets(purged, "group") == [offset]
     store.delete_group(purged, "group")
     assert other.groups(purged) == []
+    head = store.change_group(application, "group", 0, GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),)))
+    assert head is not None
+    assert other.group_state(application, "group") == StoredGroup(head, (GroupRow(1, 0, b"member"),))
+    assert store.hand_over(purged, "members", None, [OwnedOffset(1, owner=1, epoch=1)])
+    assert other.owned_offsets(purged, "members").rows == {1: OwnedOffset(1, owner=1, epoch=1)}
+    assert store.remove_group(application, "group", head.version)
+    assert other.group_state(application, "group") is None
     key = store.add_key(application, DIGEST.digest(), note="n")
     assert other.find_key(DIGEST.digest()) == key
     assert store.expire_key(application, key.id, 5.0) == other.find_key(DIGEST.digest())
@@ -164,3 +173,36 @@ def test_queue_made_by_others(open_with: OpenStore, application: str, wire: Wire
     queue, created = store.create_queue(application, "queue", QueueSpec())
     assert (queue.partitions, created) == (3, False)
     assert len(other._driver.calls.run(other._index.scan(application, "").take(9))) == 1
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_commit_and_hand_over(open_with: OpenStore, application: str, wire: Wire, *, arrives: bool) -> None:
+    """A member's commit in doubt is not made after others own the partition: it was recorded before, or never."""
+    store, other = open_with(wire), open_with()
+    queue, _ = store.create_queue(application, "queue", QueueSpec())
+    assert store.hand_over(queue, "group", None, [OwnedOffset(1, owner=1, epoch=1)])
+
+    def meddle() -> None:
+        recorded = other.owned_offsets(queue, "group")
+        assert other.hand_over(queue, "group", recorded.version, [replace(recorded.rows[1], owner=2, epoch=2)])
+
+    LostAnswers(wire, arrives=arrives, then=meddle)
+    with pytest.raises(NotOwner):
+        store.set_offsets(queue, "group", [OffsetChange(1, FIRST)], commit=MemberCommit(1, {1: 1}, {}))
+    assert other.owned_offsets(queue, "group").rows[1].position == (FIRST if arrives else None)
+
+
+def test_group_changed_by_others(open_with: OpenStore, application: str, wire: Wire) -> None:
+    """A change of a group that was made and then changed by others is unknown."""
+    store, other = open_with(wire), open_with()
+    change = GroupChange(Head(epoch=1), ())
+
+    def meddle() -> None:
+        head = other.group_head(application, "group", serial=True)
+        assert head is not None
+        assert other.change_group(application, "group", head.version, change) is not None
+
+    LostAnswers(wire, arrives=True, then=meddle)
+    with pytest.raises(StoreUnavailable) as raised:
+        store.change_group(application, "group", 0, change)
+    assert raised.value.outcome == "unknown"

@@ -6,7 +6,7 @@ import pytest
 
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage import Store
-from tests.backends import APP
+from tests.backends import APP, Clock
 from tests.contract.samples import at_once, fresh_name
 
 ROWS = (GroupRow(0, 0, b"wishes"), GroupRow(1, 0, b"member"), GroupRow(1, 999, b"another"), GroupRow(2, 63, b"plan"))
@@ -76,7 +76,6 @@ def test_large_state(store: Store, group: str) -> None:
 def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
     """A group that is removed leaves no rows to the next one of its name, and no version comes back."""
     head = made(store, group)
-    store.note_search(APP, group, 1)
     assert other.remove_group(APP, group, head.version)
     assert store.group_head(APP, group) is None
     assert store.group_state(APP, group) is None
@@ -121,15 +120,15 @@ def test_asked(store: Store, other: Store, group: str) -> None:
     seen = store.renew_session(APP, group, 1, 60_000)
     other.ask_member(APP, group, 1, 71, 60_000)
     other.ask_member(APP, group, 2, 70, 60_000)
-    made(store, group)
-    for when in (5, 9, 7):
+    now = store.claim_now()
+    for when in (now - 4, now, now - 2):
         other.note_search(APP, group, when)
     found = store.group_sessions(APP, group)
     assert {n: (member.seen, set(member.asked)) for n, member in found.members.items()} == {
         1: (seen, {70, 71}),
         2: (0, {70}),
     }
-    assert found.searched == 9
+    assert found.searched == now
 
 
 def test_clock_is_confirmed(store: Store) -> None:
@@ -138,3 +137,15 @@ def test_clock_is_confirmed(store: Store) -> None:
     assert 0 <= store.claim_now() - sample.now < 60_000
     store.confirm_clock(sample)
     assert store.groups_refusal() is None
+
+
+@pytest.mark.needs("clock")
+def test_the_highest_time_stays(store: Store, other: Store, clock: Clock, group: str) -> None:
+    """Whoever was slow, or has a clock that is behind, does not take back that a member was seen."""
+    seen = store.renew_session(APP, group, 1, 3000)
+    clock.advance(-1)
+    assert other.renew_session(APP, group, 1, 3000) == seen - 1000
+    assert store.group_sessions(APP, group).members[1].seen == seen
+    clock.advance(2)
+    assert other.renew_session(APP, group, 1, 3000) == seen + 1000
+    assert store.group_sessions(APP, group).members[1].seen == seen + 1000

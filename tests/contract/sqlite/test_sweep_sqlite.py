@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.messages import KEPT_SECONDS, LogEntry, OffsetChange, PostKey, Slice
+from queuey.storage.contracts.groups import session_ttl
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -192,6 +193,19 @@ def test_old_names(swept: Swept) -> None:
     swept.store.sweep()
     assert swept.rows("names") == 1
     assert swept.store.find_named(neighbour, "kept") is not None
+
+
+def test_old_sessions(swept: Swept) -> None:
+    """Sessions that nobody renewed for long leave the file, and what members were asked; others stay."""
+    for number in range(600):
+        swept.store.renew_session(APP, "group", number, 3000 + 1000 * (number % 2))
+    swept.store.ask_member(APP, "group", 1, 7, 3000)
+    swept.clock.advance(3.5)
+    assert swept.store.group_sessions(APP, "group").members[1].asked == set()
+    swept.clock.advance(session_ttl(3000) / 1000 - 3)
+    assert len(swept.store.group_sessions(APP, "group").members) == 300
+    swept.store.sweep()
+    assert swept.rows("group_sessions") == 300
 
 
 def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:

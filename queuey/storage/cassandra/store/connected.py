@@ -84,8 +84,6 @@ class ConnectedStore(ReadableStore):
         """When it was last certain that an application exists (boot time). Names that do not exist are not here."""
         self._noted_groups: set[tuple[int, str]] = set()
         """Groups of queues (uid) that are known to be listed."""
-        self._indexed_groups: set[tuple[str, str]] = set()
-        """Groups with members, by application and name, that this process has listed."""
         self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer, self._transactions)
         record = RecentWrites(self._driver, clock, self._process)
         self._arrivals = PolledArrivals(self, clock, record, self._driver.calls)

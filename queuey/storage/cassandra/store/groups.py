@@ -12,16 +12,14 @@ from msgspec.structs import astuple, replace
 
 from queuey.errors import StoreBusy, StoreUnavailable
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
-from queuey.ids import EPOCH_TICKS
 from queuey.messages import ClockSample, GroupSessions
-from queuey.storage import ConsumerGroups
 from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import blocking, called
 from queuey.storage.cassandra.lightweight_transactions import new_number, unclear
 from queuey.storage.cassandra.store.connected import ConnectedStore
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.contracts.groups import seen_members, session_ttl
+from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 
 _OF_GROUP = "WHERE application = ? AND name = ?"
 _FIELDS = Head.__struct_fields__[1:]
@@ -42,12 +40,7 @@ _SEEN = Statement(
     "INSERT INTO group_sessions (application, name, member, uid, seen) VALUES (?, ?, ?, ?, ?) "
     "USING TIMESTAMP ? AND TTL ?"
 )
-_SESSIONS = Statement(f"SELECT member, uid, seen, searched FROM group_sessions {_OF_GROUP}")
-_SEARCHED_TTL = 86_400
-_NOTE_SEARCH = Statement(
-    f"UPDATE group_sessions USING TIMESTAMP ? AND TTL {_SEARCHED_TTL} SET searched = ? {_OF_GROUP}"
-)
-_MAX_INDEXED = 100_000
+_SESSIONS = Statement(f"SELECT member, uid, seen FROM group_sessions {_OF_GROUP}")
 _READS = 5
 """Max reads of a state that changes meanwhile."""
 
@@ -81,12 +74,9 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         group = application, name
         head = replace(change.head, version=new_number())
-        if not version or group not in self._indexed_groups:
+        if not version:
             values = *group, stamp_of(self._clock.now())
             await self._driver.ask(Request(_NOTE_NAME, values, self._options.catalogue_write))
-            if len(self._indexed_groups) >= _MAX_INDEXED:
-                self._indexed_groups.clear()
-            self._indexed_groups.add(group)
         rows = [(_SET_ROW, (row.body, *group, row.kind, row.key)) for row in change.rows]
         values = *astuple(head)[1:], head.version, *group, version or None
         async with self._transactions.turn(("group", *group)):
@@ -129,10 +119,8 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
         return found[:limit]
 
     def sample_clock(self) -> ClockSample:
-        if not self._watch.sound():
-            raise self._watch.refusal()
-        now, boot = self._clock.both()
-        return ClockSample((now - EPOCH_TICKS) // 10_000, boot)
+        since_boot = self._clock.boottime()
+        return ClockSample(self.claim_now(), since_boot)
 
     @blocking()
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
@@ -152,8 +140,7 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
         await self._watch.require()
         clock = self.claim_now()
         rows = await self._driver.ask(Request(_SESSIONS, (application, name), self._options.catalogue_read))
-        searched = (rows[0][3] if rows else None) or 0
-        return GroupSessions(clock, searched, seen_members(row[:3] for row in rows if row[0] is not None))
+        return sessions_of(clock, rows)
 
     @blocking()
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
@@ -161,8 +148,7 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
 
     @blocking()
     async def note_search(self, application: str, name: str, when: int) -> None:
-        values = 1000 * when, when, application, name
-        await self._driver.ask(Request(_NOTE_SEARCH, values, self._options.catalogue_write))
+        await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
 
     async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
         values = application, name, member, uid, when, 1000 * when, -(-ttl // 1000)

@@ -1,0 +1,126 @@
+"""Groups on a simulated cluster: clocks that stood still, states that change while they are read, what expires."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreBusy, StoreUnavailable
+from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.storage.cassandra import CassandraOptions, CassandraStore
+from queuey.storage.cassandra.driver import Driver, Request, Rows
+from queuey.storage.cassandra.store.groups import CassandraGroups
+from tests.replacing import replace
+from tests.unit.cassandra.simulated import CalmDriver
+
+GROUP = "acme", "group"
+CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
+
+
+class Opened:
+    """A store on a cluster, of a process whose wall clock is ahead by some seconds."""
+
+    def __init__(self, calm: CalmDriver, ahead: float = 0.0) -> None:
+        self.calm = calm
+        calm.ahead = ahead
+        self.store = CassandraStore(
+            "cassandra://a/b", CassandraOptions(heartbeat=1e9), calm.clock(), driver=lambda *_, **__: calm
+        )
+        calm.ahead = 0.0
+        calm.ended(self.store._watch.require())
+
+    def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
+        """Returns a call of the store, as its loop runs it."""
+        found: Coroutine[Any, Any, Any] = call.__wrapped__(self.store, *arguments, **named)
+        return found
+
+    def ended(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
+        """Returns the result of a call."""
+        return self.calm.ended(self.begin(call, *arguments, **named))
+
+
+@pytest.fixture
+def opened() -> Opened:
+    """A store."""
+    return Opened(CalmDriver())
+
+
+def test_a_machine_that_stood_still(opened: Opened) -> None:
+    """What a stamp says is told only if the clock was right at the stamp, also if a round has set it right since."""
+    store, calm = opened.store, opened.calm
+    confirm = partial(opened.ended, CassandraGroups.confirm_clock)
+    for _ in range(2):
+        assert calm.ended(store._watch.check())
+    before = store.sample_clock()
+    confirm(before)
+    for node in calm.cluster.nodes:
+        node.offset += 3.0
+    with pytest.raises(StoreUnavailable):
+        confirm(before)
+    with pytest.raises(StoreUnavailable):
+        store.sample_clock()
+    calm.ahead = 3.0
+    while not calm.ended(store._watch.check()):
+        calm.advance(0.1)
+    calm.ended(store._watch.check())
+    after = store.sample_clock()
+    assert after.now >= before.now + 3000
+    with pytest.raises(StoreUnavailable):
+        confirm(before)
+    confirm(after)
+
+
+def test_a_state_is_of_one_transaction(opened: Opened) -> None:
+    """What is read while others change the group is read again, until head and rows are of one token."""
+    real, changes = Driver.ask_all, 1
+    head = opened.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+
+    async def meddled(driver: Driver, requests: Sequence[Request]) -> list[Rows]:
+        nonlocal changes, head
+        first = await real(driver, requests[:1])
+        if changes:
+            changes -= 1
+            rows = (GroupRow(1, 0, b"changed"),)
+            head = await opened.begin(
+                CassandraGroups.change_group, *GROUP, head.version, GroupChange(Head(epoch=2), rows)
+            )
+        return first + await real(driver, requests[1:])
+
+    with replace(Driver.ask_all, meddled):
+        state = opened.ended(CassandraGroups.group_state, *GROUP)
+        assert state == StoredGroup(head, (GroupRow(1, 0, b"changed"),))
+        changes = 99
+        with pytest.raises(StoreBusy):
+            opened.ended(CassandraGroups.group_state, *GROUP)
+
+
+def test_sessions_expire(opened: Opened) -> None:
+    """Sessions, and what members are asked, go by themselves; nobody deletes them."""
+    seen = opened.ended(CassandraGroups.renew_session, *GROUP, 1, 3000)
+    opened.ended(CassandraGroups.ask_member, *GROUP, 1, 7, 3000)
+    opened.ended(CassandraGroups.note_search, *GROUP, seen)
+    found = opened.ended(CassandraGroups.group_sessions, *GROUP)
+    assert (found.members[1].seen, found.members[1].asked, found.searched) == (seen, {7}, seen)
+    opened.calm.advance(5)
+    assert opened.ended(CassandraGroups.group_sessions, *GROUP).members[1].asked == set()
+    opened.calm.world.now += 86_400
+    found = opened.ended(CassandraGroups.group_sessions, *GROUP)
+    assert (found.members, found.searched) == ({}, 0)
+
+
+def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
+    """A group that is made again stays listed, also if its name is noted by a clock that is S behind."""
+    ahead = Opened(opened.calm, ahead=0.2)
+    head = ahead.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    opened.calm.advance(1)
+    assert ahead.ended(CassandraGroups.remove_group, *GROUP, head.version)
+    opened.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    assert opened.ended(CassandraGroups.group_names, "acme") == ["group"]
+
+
+def test_centre(opened: Opened) -> None:
+    """A process says where it is: where its nodes are, or where the options say."""
+    assert opened.store.centre == "dc1"
