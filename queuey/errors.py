@@ -221,12 +221,12 @@ class QueueNotFound(NotFound):
 
 
 class MemberGone(NotFound):
-    """There is no such member, its session is over, it was replaced, or it joined with another credential."""
+    """The member does not exist, its session is over, it was replaced, or it joined with another credential."""
 
     code = "MemberGone"
 
     def __init__(self) -> None:
-        super().__init__(text="This is no member of the group, or not any more. Drop what was read, and join again.")
+        super().__init__(text="The member does not exist, or not any more. Drop what was read, and join again.")
 
 
 class GroupNotFound(NotFound):
@@ -425,8 +425,8 @@ class NotOwner(Conflict):
     """A member commits for partitions that it does not own, or no longer. All others were recorded.
 
     Args:
-        partitions: Those that are unchanged.
-        applied: Those whose offsets were recorded.
+        partitions: Partitions that are unchanged.
+        applied: Partitions whose offsets were recorded.
     """
 
     code = "NotOwner"
@@ -445,7 +445,7 @@ class PartitionsOwned(Conflict):
     """Partitions of the queue have owners in the group. Nothing was changed.
 
     Args:
-        version: Of the recorded offsets.
+        version: Version of the recorded offsets.
     """
 
     def __init__(self, version: int) -> None:
@@ -457,7 +457,7 @@ class GroupActive(Conflict):
     """The group has members; only they commit, and it cannot be forgotten.
 
     Args:
-        name: Of the group.
+        name: The group.
     """
 
     code = "GroupActive"
@@ -468,7 +468,7 @@ class GroupElsewhere(Conflict):
     """The group is served in another data centre.
 
     Args:
-        name: Of the group.
+        name: The group.
         centre: The data centre.
     """
 
@@ -486,7 +486,7 @@ class InstanceTaken(Conflict):
     """Another credential has joined with this instance name.
 
     Args:
-        name: Of the instance.
+        name: The instance.
     """
 
     code = "InstanceTaken"

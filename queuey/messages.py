@@ -496,10 +496,10 @@ class OwnedOffset(msgspec.Struct, frozen=True):
     """The offset of a partition, with its owner in a consumer group whose members the service knows.
 
     Attributes:
-        position: None: nothing was committed yet.
+        position: Last message committed, or None if nothing was.
         updated: Seconds since 1970 when the offset was recorded; 0: never.
         owner: Number of the member; 0: nobody owns it.
-        epoch: Of the plan by which the owner became that; it stays when the partition is given back. 0: none did ever.
+        epoch: Epoch of the plan by which the owner became that, or 0; it stays when the partition is given back.
         came: How it came to its owner; without an owner, how it was left.
         note: What the last commit noted, at most 1,024 bytes.
     """
@@ -517,7 +517,7 @@ class OwnedOffsets(msgspec.Struct, frozen=True):
     """What a group has recorded for a queue.
 
     Attributes:
-        version: Compared by the next change; None: nothing was ever recorded.
+        version: Compared by the next change, or None if nothing was ever recorded.
         rows: By partition.
     """
 

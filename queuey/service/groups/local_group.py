@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.planning import planned
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.messages import ClockSample, GroupSessions, Queue
+from queuey.messages import ClockSample, GroupSessions
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows, Told, tell
 from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.searches import differs, find_queues
+from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import StateCache
 from queuey.service.watching import Waiter
 from queuey.storage import Store
@@ -137,7 +138,6 @@ class LocalGroup:
         self._sessions = GroupSessions(0, 0, {})
         self._sessions_read = self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
-        self._found: dict[int, tuple[object, ...]] | None = None
         self._asked: dict[tuple[int, int], float] = {}
         self._turn_at = ""
 
@@ -415,7 +415,7 @@ class LocalGroup:
                 self._counts["sessions_over"] += len(ended)
                 if is_planned:
                     self._counts["plans"] += 1
-                    self.unassigned, self._found = draft.unassigned, _described(queues)
+                    self.unassigned = draft.unassigned
                 return results
             self.cache.doubt()
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
@@ -527,11 +527,10 @@ class LocalGroup:
         """Has a plan made if queues have come, gone or changed."""
         await self._core.in_thread(partial(self._store.note_search, *self._key, self._sessions.clock))
         self._sessions = replace(self._sessions, searched=self._sessions.clock)
-        queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
-        found = _described(queues)
-        if (self._found is not None and found != self._found) or differs(state, queues):
+        if await self._core.in_thread(
+            lambda: planned(state, find_queues(self._store, self._key[0], state)).queues != state.plan
+        ):
             self._need_plan()
-        self._found = found
 
     def _plan_when_due(self) -> float:
         """Begins a plan that is due, or overdue for the process that asked for it; returns the seconds until then."""
@@ -605,11 +604,6 @@ def _nothing(_draft: GroupDraft) -> None:
 def _remove(draft: GroupDraft, numbers: Iterable[int]) -> None:
     for number in numbers:
         draft.remove(number)
-
-
-def _described(queues: Iterable[Queue]) -> dict[int, tuple[object, ...]]:
-    """Returns what a plan depends on, by uid."""
-    return {queue.uid: (queue.name, queue.partitions, queue.principals, queue.type) for queue in queues}
 
 
 def _result(act: _Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
