@@ -23,7 +23,7 @@ import msgspec
 
 from bench.load.traffic import KEY
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch_buffer import Batch
+from qdo.consumer.owned_partition import Batch
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings

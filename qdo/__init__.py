@@ -13,7 +13,7 @@ from queuey import __version__ as __version__  # One distribution has one versio
 if TYPE_CHECKING:
     from qdo.consumer.blocking import Consumer
     from qdo.consumer.consumer import AsyncConsumer
-    from qdo.consumer.fetch_buffer import Batch
+    from qdo.consumer.owned_partition import Batch
     from qdo.coordination import Coordinator
     from qdo.coordination.opening import open_coordinator
     from qdo.errors import (
@@ -103,7 +103,7 @@ _HOMES = (
     "settings",
     "worker.failure",
     "worker.handlers",
-    "consumer.fetch_buffer",
+    "consumer.owned_partition",
     "consumer.consumer",
     "consumer.blocking",
     "worker.claim_source",

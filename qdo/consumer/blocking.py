@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch_buffer import Batch
+from qdo.consumer.owned_partition import Batch
 from qdo.consumer.partition_listener import logged
 from qdo.coordination import AnyCoordinator
 from qdo.errors import InvalidArgument, NotOwner

@@ -14,17 +14,16 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from qdo.consumer.fetch_buffer import Batch, BufferedSlice, FetchBuffer
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, OwnedPartition
 from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener
 from qdo.consumer.partition_reader import PartitionReader
 from qdo.consumer.positions import LatestStart, point_of
-from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
-from qdo.consumer.rebalance.partition_table import Ownership
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.ownership import ManualAssignment, Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.consumer.rebalance.session_events import SessionOptions
+from qdo.consumer.rebalance.session_events import CommitListener, SessionOptions
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
 from qdo.coordination.service.former_file import LocalCoordination, default_path
 from qdo.errors import InvalidArgument, NotOwner, QdoError
@@ -42,6 +41,10 @@ apart. So the service prepares the next page while the caller handles this one, 
 """
 FLUSH = 5.0
 """Timeout in seconds for offsets to be mirrored at the end."""
+
+
+class CommittingListener(PartitionListener, CommitListener):
+    """Drives a consumer: follows its partitions and its commits."""
 
 
 class AsyncConsumer:
@@ -131,7 +134,6 @@ class AsyncConsumer:
         self._mirror = None
         if isinstance(coordinator, Coordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
-            listeners.append(self._mirror)
         self._buffer = FetchBuffer()
         self._refusals = Refusals(wants)
         self._finder = QueueFinder(
@@ -166,14 +168,21 @@ class AsyncConsumer:
             changed=self._changed,
             failed=self._fail,
         )
-        self._assigned = None if wants else ManualAssignment(coordinator, self._reader, self.settings.revoke_timeout)
+        self._assigned = (
+            None if wants else ManualAssignment(coordinator, self._reader, self.settings.revoke_timeout, self._mirror)
+        )
         self._group = self._assigned or GroupMember(
             self.coordinator,
             self.member,
             self._reader,
             queues=self._finder,
             static=member is not None,
-            options=SessionOptions(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
+            options=SessionOptions(
+                self.settings.settle,
+                self.settings.grace,
+                self.settings.revoke_timeout,
+                commit_listeners=() if self._mirror is None else (self._mirror,),
+            ),
         )
 
     async def __aenter__(self) -> Self:
@@ -185,13 +194,13 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
-    def attach(self, listener: PartitionListener, commit_messages: int, commit_seconds: float) -> None:
+    def attach(self, driver: CommittingListener, commit_messages: int, commit_seconds: float) -> None:
         """Adds a listener for changes of partitions, which is notified before the user's callbacks.
 
         It is for code that drives the consumer, such as a worker. Call it before the start.
 
         Args:
-            listener: The listener.
+            driver: The listener, also of commits.
             commit_messages: Number of messages after which the offsets that it adds to :attr:`ownership` are committed.
             commit_seconds: Seconds after which they are committed if they are fewer.
 
@@ -200,8 +209,8 @@ class AsyncConsumer:
         """
         if not isinstance(self._group, GroupMember):
             raise InvalidArgument("a member of a group is needed: name queues or patterns")
-        self._group.gather_commits(commit_messages, commit_seconds)
-        self._reader.attach(listener)
+        self._group.gather_commits(commit_messages, commit_seconds, driver)
+        self._reader.attach(driver)
 
     async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Joins the group; partitions come when the group has shared them out.

@@ -21,12 +21,11 @@ from operator import attrgetter
 from random import uniform
 from typing import NamedTuple
 
-from qdo.consumer.fetch_buffer import FetchBuffer
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
 from qdo.consumer.rebalance.queue_discovery import Refusals
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
-from qdo.tasks import cancel, start
+from qdo.tasks import cancel
 from queuey.client import (
     EARLIEST,
     ApiError,
@@ -386,7 +385,9 @@ class Fetcher:
             rows.setdefault(row.partition.queue, {})[row.partition.number] = row
             row.pending_call = pending_call
         self._pending_calls.add(pending_call)
-        pending_call.task = start(self._fly(pending_call), self._tasks)
+        pending_call.task = task = asyncio.create_task(self._fly(pending_call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _fly(self, pending_call: InFlightCall) -> None:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from qdo.consumer.owned_partition import OwnedPartition
@@ -56,12 +56,6 @@ class PartitionListener:
 
     def refused(self, error: CoordinationRefused) -> None:
         """The service refuses something that the member cannot do without; it is tried again all the same."""
-
-    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        """These offsets were recorded, with ``True`` even if they go back."""
-
-    def not_recorded(self, error: Exception, failures: int) -> None:
-        """A write of offsets failed, for the number of times in a row. CoordinationLost: it is tried again."""
 
 
 class CallbackListener(PartitionListener):

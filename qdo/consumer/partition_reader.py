@@ -7,12 +7,11 @@ time, the former row is lost first, and what is called for it later does nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
-from qdo.consumer.fetch_buffer import FetchBuffer
 from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
@@ -104,14 +103,6 @@ class PartitionReader(PartitionListener):
         self._changed()
         for listener in self._listeners:
             listener.resumed()
-
-    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        for listener in self._listeners:
-            listener.recorded(offsets)
-
-    def not_recorded(self, error: Exception, failures: int) -> None:
-        for listener in self._listeners:
-            listener.not_recorded(error, failures)
 
     def begin_at(self, row: OwnedPartition, position: str) -> None:
         """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import attempts, join, make, size
+from qdo.coordination.changes import attempts, make
 from qdo.coordination.paths import GroupPaths, decode, partition_of
 from qdo.coordination.records import (
     CommittedOffset,
@@ -45,7 +45,9 @@ from qdo.coordination.tree import (
     Rejection,
     RejectionReason,
     SetData,
+    join,
     parent,
+    size,
 )
 from qdo.errors import (
     CoordinationIncompatible,

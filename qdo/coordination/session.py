@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import cache
 from itertools import starmap
 from typing import Literal, TypeAlias
 
@@ -108,6 +109,8 @@ class Session:
         self._watching = WatchedNodes(link)
         self._assignments = StoredAssignments(link, group_paths, member.id, self._watching, new_mark)
         self._clock = clock
+        self._owner_path = cache(group_paths.owner)  # of each commit; a session sees few partitions
+        self._offset_path = cache(group_paths.offset)
         self._owner = member.id.encode()
         self._held: dict[Partition, OwnedOffset] = {}
         self._refused: set[Partition] = set()
@@ -504,5 +507,5 @@ class Session:
         return now
 
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
-        path = self._paths.offset(held.partition)
-        return Check(self._paths.owner(held.partition)), SetData(path, encode_offset(offset), held.version)
+        path = self._offset_path(held.partition)
+        return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

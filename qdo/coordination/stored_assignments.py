@@ -21,10 +21,23 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import MOST_OPERATIONS, attempts, bundle, join, lacks_parent, make
+from qdo.coordination.changes import attempts, lacks_parent, make
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import Codec, QueuePartitions, TargetAssignment, Versioned, by_member, shares, unshare
-from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData
+from qdo.coordination.tree import (
+    MOST_OPERATIONS,
+    NODE_LIMIT,
+    Applied,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Link,
+    NodeData,
+    SetData,
+    bundle,
+    join,
+)
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition

@@ -23,12 +23,12 @@ import abc
 import asyncio
 import contextlib
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.errors import CoordinationError
+from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
 ANY = -1
 """Version that every node has."""
@@ -36,6 +36,11 @@ NODE_LIMIT = 1_000_000
 """Max bytes of a node; a server of ZooKeeper breaks the connection at about 1 MiB with all that is around it."""
 MAX_WAIT_SECONDS = 1.5
 """Timeout in seconds of :meth:`Link.wait`."""
+MOST_OPERATIONS = 128
+MOST_BYTES = 256 * 1024
+"""Max bytes of one bundle: a quarter of what a server accepts in one packet."""
+OVERHEAD = 64
+"""Number of bytes of an operation beside its path and its data, roughly: numbers and access lists."""
 UNREPORTED_SECONDS = 0.01
 """Interval in seconds between looks at a connection that is seen to be broken, which was not reported yet."""
 
@@ -238,9 +243,30 @@ class Link(abc.ABC):
             CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
         """
 
-    @abc.abstractmethod
     async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
-        """Makes changes that do not depend on each other, each for itself, in any order; see :meth:`apply`."""
+        """Makes changes that do not depend on each other, each for itself, in any order; see :meth:`apply`.
+
+        A transaction costs ZooKeeper a round of agreement and the client a packet. So several changes go in bundles;
+        when a bundle is refused because of one of them, each is sent again for itself.
+        """
+        todo = list(changes)
+        if len(todo) == 1:
+            return await self.apply(todo)
+        bundles = [todo[part] for part in bundle(todo)]
+        outcomes: list[Outcome | None] = []
+        for joined, outcome in zip(bundles, await self.apply(map(join, bundles)), strict=True):
+            if isinstance(outcome, Applied):
+                outcomes += split(outcome, joined)
+            else:
+                outcomes += [outcome] if len(joined) == 1 else [None] * len(joined)
+        again = [change for change, outcome in zip(todo, outcomes, strict=True) if outcome is None]
+        try:
+            later = iter(await self.apply(again))
+        except SessionLost as error:
+            if any(isinstance(outcome, Applied) for outcome in outcomes):
+                raise CoordinationLost("the session ended after a part of the changes") from error
+            raise
+        return [next(later) if outcome is None else outcome for outcome in outcomes]
 
     @abc.abstractmethod
     async def sync(self, path: str) -> None:
@@ -254,3 +280,34 @@ Connect: TypeAlias = Callable[[float], Link]
 def parent(path: str) -> str:
     """Returns the path of the node that a node lies in; the root lies in itself."""
     return path.rpartition("/")[0] or "/"
+
+
+def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[slice]:
+    """Yields which changes go together, in order."""
+    first, operations, weight = 0, 0, 0
+    for index, change in enumerate(changes):
+        more = size(change)
+        if index > first and (operations + len(change) > most or weight + more > MOST_BYTES):
+            yield slice(first, index)
+            first, operations, weight = index, 0, 0
+        operations += len(change)
+        weight += more
+    if first < len(changes):
+        yield slice(first, len(changes))
+
+
+def size(change: Change) -> int:
+    """Returns about how many bytes a change takes."""
+    return sum(OVERHEAD + len(each.path) + len(each.data) for each in change)
+
+
+def join(changes: Sequence[Change]) -> Change:
+    return tuple(operation for change in changes for operation in change)
+
+
+def split(done: Applied, changes: Sequence[Change]) -> Iterator[Applied]:
+    """Yields the outcome of each of the changes that were joined."""
+    at = 0
+    for change in changes:
+        yield Applied(done.versions[at : at + len(change)])
+        at += len(change)

@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import attempts, make, size
-from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason
+from qdo.coordination.changes import attempts, make
+from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason, size
 from qdo.curator.nodes import RECIPES, Child, Names
 from qdo.curator.place import WINDOW, QueuePlace, note_of
 from qdo.errors import BadItem, CuratorError

@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.changes import OVERHEAD, attempts, make
-from qdo.coordination.tree import NODE_LIMIT, Check, Create, Delete, Rejection, RejectionReason, SetData
+from qdo.coordination.changes import attempts, make
+from qdo.coordination.tree import NODE_LIMIT, OVERHEAD, Check, Create, Delete, Rejection, RejectionReason, SetData
 from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
 from qdo.curator.place import QueuePlace, note_of

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from qdo.coordination.changes import MOST_BYTES, MOST_OPERATIONS, size
-from qdo.coordination.tree import Create, Link, Rejection
+from qdo.coordination.tree import MOST_BYTES, MOST_OPERATIONS, Create, Link, Rejection, size
 from qdo.curator.bridge import append, count, not_created, run, soon, within
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import AROUND

@@ -10,9 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
-from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer, CommittingListener
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
 from qdo.partitions import Partition, some
@@ -55,7 +54,7 @@ _MAX_SHOWN = 5
 """Max partitions that a line of the log names."""
 
 
-class Dispatcher(PartitionListener):
+class Dispatcher(CommittingListener):
     """Runs the messages of a consumer's partitions, in turn between them, as far as there are free handlers.
 
     It commits everything before the first unfinished message of each. A source; see :class:`qdo.worker.sources.Source`.

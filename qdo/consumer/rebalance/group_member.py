@@ -1,8 +1,7 @@
 """Membership in a group: joins, shares out, takes and gives back, and joins again when the session was lost.
 
 What happens when is written down in :mod:`qdo.consumer.rebalance.member_states`. One session is a
-:class:`~qdo.consumer.rebalance.group_member.GroupSession`; a group is one after another, under the same id. In the
-place of a member a consumer may have a :class:`ManualAssignment`: partitions that its user chose.
+:class:`~qdo.consumer.rebalance.group_member.GroupSession`; a group is one after another, under the same id.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from typing import Protocol
 
 from qdo.assignment import reported
-from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.member_states import (
     Cause,
@@ -29,9 +25,10 @@ from qdo.consumer.rebalance.member_states import (
     decide_as_leader,
     partition_changes,
 )
-from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable
-from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
-from qdo.coordination import AnyCoordinator, AnySession, CommittedOffset, Event, Member, OwnedOffset, Session, Sight
+from qdo.consumer.rebalance.ownership import Ownership
+from qdo.consumer.rebalance.partition_table import PartitionTable
+from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, CommitListener, SessionEvents, SessionOptions
+from qdo.coordination import AnyCoordinator, AnySession, Event, Member, Session, Sight
 from qdo.errors import (
     CoordinationError,
     CoordinationIncompatible,
@@ -379,9 +376,12 @@ class GroupMember:
         if self._events is not None:
             self._events.changed.set()
 
-    def gather_commits(self, messages: int, seconds: float) -> None:
+    def gather_commits(self, messages: int, seconds: float, listener: CommitListener) -> None:
         """Sets when added offsets are committed in sessions that begin later; see :class:`SessionOptions`."""
-        self._options = self._options._replace(commit_messages=messages, commit_seconds=seconds)
+        listeners = (listener, *self._options.commit_listeners)
+        self._options = self._options._replace(
+            commit_messages=messages, commit_seconds=seconds, commit_listeners=listeners
+        )
 
     def rejoin(self) -> None:
         """Hands everything back, leaves, and joins again."""
@@ -511,86 +511,3 @@ async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
     except (CoordinationError, MemberExists):
         return
     await session.leave()
-
-
-class ManualAssignment(Ownership):
-    """The partitions of a consumer that belongs to no group; the counterpart of a group's member.
-
-    Other processes do not know of it, so partitions are never lost. Others may work on the same partitions.
-
-    Args:
-        coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
-        owner: Works on the partitions; notified of each that comes or goes, as by a group.
-        revoke_timeout: Seconds that it has to give partitions up.
-
-    Attributes:
-        held: The partitions.
-        table: What is owned is said here as well.
-    """
-
-    held: Mapping[Partition, OwnedPartition] = {}
-
-    def __init__(self, coordinator: AnyCoordinator | None, owner: PartitionListener, revoke_timeout: float) -> None:
-        self.table = self
-        self._coordinator = coordinator
-        self._owner = owner
-        self._revoke_timeout = revoke_timeout
-
-    async def start(self) -> None: ...
-
-    def recheck(self) -> None: ...
-
-    @property
-    def connected(self) -> bool:
-        return True
-
-    async def assign(self, partitions: Collection[Partition]) -> None:
-        """Works on these partitions from now on and on no others; those that it works on already go on where they are.
-
-        Raises:
-            CoordinationError: The offsets cannot be read; everything stays as it is.
-        """
-        new = [each for each in partitions if each not in self.held]
-        recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
-        await self._give_up([row for partition, row in self.held.items() if partition not in partitions])
-        rows = [OwnedPartition(each, OwnedOffset(each, recorded.get(each, CommittedOffset()), 0)) for each in new]
-        self.held = {row.partition: row for row in (*self.held.values(), *rows) if row.partition in partitions}
-        await self._owner.assigned(rows)
-
-    async def flush(self, rows: Collection[OwnedPartition], _deadline: float | None = None) -> frozenset[Partition]:
-        # As the group's offsets: the last commit wins. A member that owns one of the partitions makes it fail.
-        if self._coordinator is None:
-            for row in rows:
-                row.answer(recorded=True)
-            return frozenset()
-        changes = {row: (row.pending_offset, row.pending_back) for row in rows if row.pending_offset is not None}
-        offsets = {row.partition: offset for row, (offset, _) in changes.items()}
-        recorded = False
-        try:
-            await self._coordinator.set_offsets(offsets)
-            recorded = True
-        finally:
-            for row in changes:
-                row.answer(recorded=recorded)
-        for row, (offset, _) in changes.items():
-            row.held = OwnedOffset(row.partition, CommittedOffset(offset, time.time()), 0)
-        self._owner.recorded({row.partition: change for row, change in changes.items()})
-        return frozenset()
-
-    def rejoin(self) -> None: ...
-
-    async def stop(self, within: float | None = None) -> None:
-        """Works on nothing any more; see :meth:`qdo.consumer.rebalance.group_member.GroupMember.stop`."""
-        await self._give_up(list(self.held.values()), within)
-        self.held = {}
-
-    async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
-        """Stops the owner and lets it commit what it still wants to."""
-        for row in rows:
-            row.state = "revoking"
-        self._owner.stop(rows)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._revoke_timeout if within is None else within):
-                await asyncio.gather(*map(self._owner.revoke, rows))
-        for row in rows:
-            row.state = "lost"

@@ -39,106 +39,14 @@ from typing import Any
 
 from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
 from qdo.consumer.partition_listener import PartitionListener
+from qdo.consumer.rebalance.ownership import Ownership
 from qdo.consumer.rebalance.session_events import SessionEvents, SessionOptions
-from qdo.coordination import AnySession, HandlingNote, OwnedOffset
+from qdo.coordination import AnySession, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, NotOwner, SessionLost
-from qdo.partitions import Partition, some
+from qdo.partitions import Partition
 from qdo.tasks import CANCEL_GRACE, cancel, start
 
 log = logging.getLogger(__name__)
-
-MAX_NAMED = 5
-"""Max partitions that an error names."""
-
-
-class Ownership:
-    """The partitions of a consumer; of this one: none."""
-
-    @property
-    def connected(self) -> bool:
-        """They are surely owned still."""
-        return False
-
-    @property
-    def held(self) -> Mapping[Partition, OwnedPartition]:
-        """The rows for which commits are accepted."""
-        return {}
-
-    def held_row(self, partition: Partition) -> OwnedPartition | None:
-        return self.held.get(partition)
-
-    async def commit(self, offsets: Mapping[Partition, str], *, back: bool = False) -> None:
-        """Checks the ids of last processed messages and records them; what is recorded already costs nothing.
-
-        Args:
-            offsets: The ids.
-            back: They may lie before what was committed.
-
-        Raises:
-            InvalidArgument: One of them cannot be committed; none was.
-            NotOwner: Some partitions are no longer this member's; the offsets of the rest were recorded.
-            CoordinationLost: Each was recorded or not.
-            SessionLost
-        """
-        rows = {each: row for each in offsets if (row := self.held_row(each)) is not None and row.begun}
-        lost = frozenset(offsets.keys() - rows.keys())
-        changed = [row for each, row in rows.items() if row.accepts(offsets[each], back=back)]
-        sought = [row for row in changed if row.seek_pending]
-        for row in changed:
-            row.want(offsets[row.partition], back=back)
-        try:
-            lost |= await self.flush(changed) if changed else lost
-        except BaseException:
-            # Recorded or not: a caller that went back may have to do so again.
-            for row in sought:
-                row.seek_pending = True
-            raise
-        if lost:
-            raise NotOwner(f"no longer owned by this member: {some(lost, MAX_NAMED)}", lost)
-
-    async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        """Records offsets unchecked; returns the partitions that are not ours, for which nothing was recorded."""
-        rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
-        for row in rows:
-            row.want(offsets[row.partition])
-        return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
-
-    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        """Records the id of a last handled message together with others, later; see :class:`CommitBuffer`.
-
-        Args:
-            row: The ownership; nothing happens if it is over.
-            offset: The id.
-            messages: Number of messages handled since the last call.
-
-        Raises:
-            InvalidArgument: The id cannot be committed.
-        """
-
-    async def flush(self, rows: Collection[OwnedPartition], _deadline: float | None = None) -> frozenset[Partition]:
-        """Records what is pending of some rows, at once; returns as :meth:`record` does.
-
-        Args:
-            rows: The ownerships.
-            deadline: Until when it is tried, by the loop's clock; for ``patience`` seconds if it is None.
-
-        Raises:
-            CoordinationLost: Each was recorded or not.
-            SessionLost
-        """
-        return frozenset(row.partition for row in rows)
-
-    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        """Records beside a partition's offset what was begun of it, in one write with what is pending.
-
-        Raises:
-            NotOwner: The ownership is over.
-            CoordinationLost, SessionLost
-        """
-        if row.commits:
-            row.note = note
-        if await self.flush([row]):
-            raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
 
 
 class CommitBuffer:
@@ -153,12 +61,12 @@ class CommitBuffer:
 
     Args:
         session: Writes offsets, and takes partitions again whose version is in doubt.
-        listener: Is notified of what was recorded, and what was not.
-        options: With the two thresholds.
+        options: With the two thresholds, and the listeners.
         events: Of the session.
         begin: Starts the writer.
         settled: Called after a write with a row and what is held of it now, None if that is another member's.
         written: Called after each write.
+        refused: Called when the service refuses a write.
 
     Attributes:
         rows: With something to be recorded.
@@ -168,23 +76,23 @@ class CommitBuffer:
     def __init__(
         self,
         session: AnySession,
-        listener: PartitionListener,
         options: SessionOptions,
         events: SessionEvents,
         *,
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         settled: Callable[[OwnedPartition, OwnedOffset | None], None],
         written: Callable[[], None],
+        refused: Callable[[CoordinationRefused], None],
     ) -> None:
         self.rows: dict[Partition, OwnedPartition] = {}
         self.writer: asyncio.Task[None] | None = None
         self._session = session
-        self._listener = listener
         self._options = options
         self._events = events
         self._begin = begin
         self._settled = settled
         self._written = written
+        self._refused = refused
         self._messages = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
@@ -223,6 +131,10 @@ class CommitBuffer:
         """What is pending of a row is not recorded any more."""
         self.rows.pop(row.partition, None)
         row.answer(recorded=False)
+
+    def not_recorded(self, error: Exception, failures: int) -> None:
+        for listener in self._options.commit_listeners:
+            listener.not_recorded(error, failures)
 
     def close(self) -> None:
         """The session is over."""
@@ -280,7 +192,8 @@ class CommitBuffer:
             else:
                 row.answer(waiting, recorded=True)
         if recorded:
-            self._listener.recorded(recorded)
+            for listener in self._options.commit_listeners:
+                listener.recorded(recorded)
 
     async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
         """Takes rows again of which it is not known whether the last write was carried out."""
@@ -292,7 +205,7 @@ class CommitBuffer:
     def _put_off(self, rows: Iterable[OwnedPartition], error: Exception, failures: int) -> float:
         """Returns after how long a failed commit is tried again; calls for which that is too late get the error."""
         if isinstance(error, CoordinationRefused):
-            self._listener.refused(error)
+            self._refused(error)
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()
         for row in rows:
@@ -301,7 +214,7 @@ class CommitBuffer:
             elif row.partition in self.rows:
                 row.fail(error)
                 self.drop(row)
-        self._listener.not_recorded(error, failures)
+        self.not_recorded(error, failures)
         return pause if self.rows else 0.0
 
 
@@ -325,7 +238,13 @@ class PartitionTable(Ownership):
         self._calls: set[asyncio.Task[bool]] = set()
         self._lost_calls: set[asyncio.Task[bool]] = set()
         self._commits = CommitBuffer(
-            session, owner, options, events, begin=self._start, settled=self._settle, written=self._let_leave
+            session,
+            options,
+            events,
+            begin=self._start,
+            settled=self._settle,
+            written=self._let_leave,
+            refused=owner.refused,
         )
 
     @property
@@ -452,9 +371,15 @@ class PartitionTable(Ownership):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts work whose failure ends the session."""
-        task = start(work, self._endings)
-        task.add_done_callback(self._events.ended)
+        task = asyncio.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._endings.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.failed(error)
 
     def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
         """Stores what is held of a row now; None: another owner, or our version is stale."""
@@ -465,7 +390,7 @@ class PartitionTable(Ownership):
             log.warning("this member no longer owns %s", row.partition)
             if row.pending_offset is not None:
                 one = frozenset([row.partition])
-                self._owner.not_recorded(NotOwner(f"this member no longer owns {row.partition}", one), 1)
+                self._commits.not_recorded(NotOwner(f"this member no longer owns {row.partition}", one), 1)
             self._commits.drop(row)
             owned = row.state == "owned"
             self._let_go(row)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from qdo.coordination import Event
 from qdo.errors import SessionLost
+from qdo.partitions import Partition
 from qdo.tasks import happens
 from queuey.client import RetryPolicy
 
@@ -18,6 +19,16 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = RetryPolicy(base=0.1, cap=2.0)
 """Pauses between attempts while the service does not answer."""
+
+
+class CommitListener(Protocol):
+    """Is notified of what becomes of commits."""
+
+    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
+        """These offsets were recorded, with ``True`` even if they go back."""
+
+    def not_recorded(self, error: Exception, failures: int) -> None:
+        """A write of offsets failed, for the number of times in a row. CoordinationLost: it is tried again."""
 
 
 class SessionOptions(NamedTuple):
@@ -33,6 +44,7 @@ class SessionOptions(NamedTuple):
         recheck: Seconds after which it checks again without a reported change.
         commit_messages: Number of handled messages after which their offsets are committed.
         commit_seconds: Seconds after which they are committed if fewer messages were handled.
+        commit_listeners: Notified of commits.
         now: The clock, seconds since 1970.
         draw: Random numbers from 0 to 1.
     """
@@ -44,6 +56,7 @@ class SessionOptions(NamedTuple):
     recheck: float = 60.0
     commit_messages: int = 1
     commit_seconds: float = 0.0
+    commit_listeners: Sequence[CommitListener] = ()
     now: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
 
@@ -96,9 +109,12 @@ class SessionEvents:
             raise SessionLost("the session has ended")
 
     def ended(self, task: asyncio.Task[None]) -> None:
-        """Handles the end of work that the member cannot do without: its failure ends the session."""
-        if task.cancelled() or (error := task.exception()) is None:
-            return
+        """Handles the end of work that the member cannot do without."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Ends the session after an error in work that the member cannot do without."""
         if not isinstance(error, SessionLost):
             log.error("an error in the group member; its session ends", exc_info=error)
         self("lost")

@@ -11,7 +11,7 @@ import pytest
 from httpx2 import AsyncBaseTransport
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.fetch_buffer import Batch
+from qdo.consumer.owned_partition import Batch
 from qdo.coordination import CommittedOffset, Coordinator, Session
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.fetch_buffer import FetchBuffer
 from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.owned_partition import OwnedPartition, State
+from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition, State
 from qdo.consumer.partition_listener import CallbackListener
 from qdo.consumer.partition_reader import PartitionReader
 from qdo.consumer.rebalance.queue_discovery import Refusals

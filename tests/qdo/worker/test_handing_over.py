@@ -14,7 +14,8 @@ import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import CallbackListener
-from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable
+from qdo.consumer.rebalance.ownership import Ownership
+from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition, Queue

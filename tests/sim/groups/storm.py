@@ -24,8 +24,7 @@ from qdo.consumer import consumer, fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import bundle
-from qdo.coordination.tree import Delete
+from qdo.coordination.tree import Delete, bundle
 from qdo.partitions import Partition, Queue
 from qdo.worker import rights, runs, sources
 from qdo.worker.executors import in_process

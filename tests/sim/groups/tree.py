@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import Applied, Change, Create, Link, NodeData, Outcome, State
 from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
@@ -483,10 +482,6 @@ class TreeLink(Link):
             return outcome
 
         return await self._ask(one, changes)
-
-    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the contract."""
-        return await apply_bundled(self, changes)
 
     async def sync(self, path: str) -> None:
         """See the contract."""

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 from kazoo import exceptions
 from kazoo.protocol.states import WatchedEvent
 
-from qdo.coordination.changes import apply_bundled
 from qdo.coordination.tree import (
     Applied,
     Change,
@@ -148,9 +147,6 @@ class ClientLink(Link):
         every = list(changes)
         answers = await self._ask([partial(send, self._client, change) for change in every])
         return [_outcome(self._client, change, answer) for change, answer in zip(every, answers, strict=True)]
-
-    async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
-        return await apply_bundled(self, changes)
 
     async def sync(self, path: str) -> None:
         await self._ask([partial(self._client.sync_async, path)])

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from qdo.coordination.changes import MOST_BYTES
-from qdo.coordination.tree import Link
+from qdo.coordination.tree import MOST_BYTES, Link
 from qdo.curator.bridge import run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.options import BYTES, NODE_LIMIT, QueueOptions

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch_buffer import Batch, FetchBuffer, share, weigh
-from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.owned_partition import Batch, FetchBuffer, OwnedPartition, share, weigh
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, messages

@@ -39,7 +39,8 @@ class TableSetup(SimulatedGroup):
 
     def renew(self, **options: float) -> None:
         """Makes the table anew, with other options."""
-        settings = {"revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | options
+        settings = {"revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0, "commit_listeners": [self.owner]}
+        settings |= options
         self.table = PartitionTable(self.session, self.owner, SessionOptions(**settings), self.events)  # type: ignore[arg-type]
 
     async def take(self, partition: Partition) -> Session:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.rebalance.partition_table import Ownership
+from qdo.consumer.rebalance.ownership import Ownership
 from qdo.coordination import CommittedOffset, HandlingNote, OwnedOffset
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings, WorkerSettings

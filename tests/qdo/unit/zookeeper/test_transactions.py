@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination import changes
+from qdo.coordination import tree
 from qdo.coordination.changes import attempts
 from qdo.coordination.tree import Change, Check, Create, Delete, SetData
 from qdo.errors import CoordinationLost
@@ -24,20 +24,20 @@ CHANGES = st.lists(st.lists(OPERATIONS, min_size=1, max_size=3).map(tuple), max_
 @given(CHANGES)
 def test_bundles_stay_small(wanted: list[Change]) -> None:
     """A bundle of several changes is no larger than a server likes, in operations and in bytes."""
-    for part in changes.bundle(wanted):
+    for part in tree.bundle(wanted):
         bundle = wanted[part]
         if len(bundle) > 1:
-            assert len(changes.join(bundle)) <= changes.MOST_OPERATIONS
-            assert changes.size(changes.join(bundle)) <= changes.MOST_BYTES
+            assert len(tree.join(bundle)) <= tree.MOST_OPERATIONS
+            assert tree.size(tree.join(bundle)) <= tree.MOST_BYTES
 
 
 def test_small_changes_go_together() -> None:
-    """A thousand takings are some dozen changes."""
+    """A thousand takings are some dozen tree."""
     taking: Change = (
         Create("/groups/g/owners/h/a/q/1", b"m", ephemeral=True),
         SetData("/groups/g/offsets/h/a/q/1", b"", 1),
     )
-    assert len(list(changes.bundle([taking] * 1000))) == 16
+    assert len(list(tree.bundle([taking] * 1000))) == 16
 
 
 def test_trying_again_ends() -> None:
