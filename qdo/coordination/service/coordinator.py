@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from qdo import errors
 from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
 from qdo.coordination.service import former_file
-from qdo.coordination.service.session import ServiceSession, as_coordination_error
+from qdo.coordination.service.session import ServiceSession, access_of, as_coordination_error
 from qdo.errors import (
+    CoordinationLost,
     CoordinationRefused,
     InvalidArgument,
     MemberExists,
     OffsetMoved,
     StoreChanged,
 )
+from qdo.keepalive.heartbeat import HeartbeatProcess
 from qdo.keepalive.vitals import now
 from qdo.partitions import Partition, Queue, Subscription
 from queuey.api.groups import GroupInfo, MemberInfo
@@ -24,6 +28,7 @@ from queuey.client import (
     EARLIEST,
     ApplicationNotFound,
     AsyncClient,
+    AsyncGroupMember,
     ClientError,
     GroupActive,
     GroupElsewhere,
@@ -55,13 +60,15 @@ class ServiceCoordinator:
         clock: Seconds, on a clock that goes on while the machine sleeps.
 
     Attributes:
-        outlast: Always 0: while something holds the interpreter of this program, nothing sends heartbeats.
+        outlast: Seconds for which members that join from now on stay members while something holds the interpreter of
+            this program: a helper process sends heartbeats then, unless the client's network is not an ordinary one.
+            0: there is no such process.
 
     Raises:
         InvalidArgument: The service allows no group of this name.
     """
 
-    outlast = 0.0
+    outlast: float = 0.0
 
     def __init__(
         self,
@@ -146,9 +153,24 @@ class ServiceCoordinator:
             raise InvalidArgument(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
-        session = ServiceSession(joined, member, listen, sent, self._clock)
+        session = ServiceSession(joined, member, listen, sent, await self._keeper_of(joined), self._clock)
         self._sessions = {each for each in self._sessions if each.state != "lost"} | {session}
         return session
+
+    async def _keeper_of(self, member: AsyncGroupMember) -> HeartbeatProcess | None:
+        """Starts what sends heartbeats while this program cannot.
+
+        Raises:
+            CoordinationLost: It cannot be started.
+        """
+        access = await access_of(member) if self.outlast else None
+        if access is None:
+            return None
+        start = partial(HeartbeatProcess, self.outlast, member.joined.session, access)
+        try:
+            return await asyncio.to_thread(start)
+        except OSError as error:
+            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
 
     async def _take_over(self, store: str) -> None:
         """Begins with the offsets of a former file, if it has any, once."""

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from qdo.coordination.changes import attempts
 from qdo.coordination.records import CommittedOffset, Event, HandlingNote, Listen, Member, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+from qdo.keepalive.heartbeat import HeartbeatProcess
 from qdo.keepalive.vitals import now
 from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel
@@ -62,6 +63,7 @@ class ServiceSession:
         member: The same, as the group's others do.
         listen: Called with events.
         sent: When the join was sent, by ``clock``.
+        keeper: Sends heartbeats while this program cannot; None: nothing does.
         clock: Seconds; see :func:`qdo.keepalive.vitals.now`.
     """
 
@@ -71,12 +73,14 @@ class ServiceSession:
         member: Member,
         listen: Listen,
         sent: float,
+        keeper: HeartbeatProcess | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
         self._joined = joined
         self._member = member
         self._listen = listen
         self._clock = clock
+        self._keeper = keeper
         self._ends = sent + joined.joined.session
         self._wait = joined.joined.wait
         self._suspended = self._over = self._leaving = self._comes_back = False
@@ -94,9 +98,16 @@ class ServiceSession:
     @property
     def state(self) -> Literal["connected", "suspended", "lost"]:
         """See :mod:`qdo.coordination`. A session that has left is lost."""
-        if self._over or self._clock() >= self._ends:
+        if self._is_lost():
             return "lost"
         return "suspended" if self._suspended else "connected"
+
+    def _is_lost(self) -> bool:
+        return self._over or self._clock() >= self._end()
+
+    def _end(self) -> float:
+        """Returns when the session ends."""
+        return self._ends if self._keeper is None else max(self._ends, self._keeper.session_end)
 
     # Heartbeats
 
@@ -116,7 +127,7 @@ class ServiceSession:
                     failures += 1
                     log.log(logging.DEBUG if failures > 1 else logging.WARNING, "no heartbeat: %s", error)
                     self._report(suspended=True)
-                    await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._ends - self._clock())))
+                    await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._end() - self._clock())))
         except SessionLost:
             self._lose()
 
@@ -127,20 +138,24 @@ class ServiceSession:
             CoordinationLost, CoordinationRefused, SessionLost
         """
         sent = self._clock()
-        if self._over or sent >= self._ends:
+        if self._is_lost():
             raise SessionLost("the session is over")
         named, given = dict(self._epochs), dict(self._giving_back)
         beat = Heartbeat(_by_queue(named), _by_queue(given), self._leaving, wait)
-        within = min(wait + PATIENCE, self._ends - sent)
+        within = min(wait + PATIENCE, self._end() - sent)
         try:
             answer = await self._joined.heartbeat(beat, within=within)
         except (MemberGone, NotAuthenticated) as error:
             raise SessionLost(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
-        if self.state == "lost":
+        if self._is_lost():
             raise SessionLost("the answer came after the end of the session")
         self._ends = max(self._ends, sent + answer.session)
+        if self._keeper is not None:
+            self._keeper.heard(self._ends)
+            if (access := await access_of(self._joined)) is not None:
+                self._keeper.use(access)
         self._wait = answer.wait
         for partition, epoch in given.items():
             if self._giving_back.get(partition) == epoch:
@@ -203,13 +218,13 @@ class ServiceSession:
 
     async def assignment(self) -> frozenset[Partition]:
         """Returns the partitions that this member is to own. A ``changed`` event follows the next change."""
-        if self.state == "lost":
+        if self._is_lost():
             raise SessionLost("the session is over")
         return frozenset(self._epochs.keys() - self._to_give_back)
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
         """Returns those of some partitions that this session owns: the service has given them to it."""
-        if self.state == "lost":
+        if self._is_lost():
             raise SessionLost("the session is over")
         return {each: self._offsets[each] for each in partitions if each in self._offsets}
 
@@ -275,10 +290,10 @@ class ServiceSession:
 
         Of those ``recorded`` has what is recorded afterwards.
         """
-        if self.state == "lost":
+        if self._is_lost():
             raise SessionLost("the session is over")
         try:
-            await self._joined.commit(queue.name, commits, within=max(0.1, self._ends - self._clock()))
+            await self._joined.commit(queue.name, commits, within=max(0.1, self._end() - self._clock()))
         except NotOwner as error:
             return frozenset(error.partitions), frozenset()
         except QueueNotFound:
@@ -317,9 +332,19 @@ class ServiceSession:
         """
         was_over, self._over = self._over, True
         await cancel(self._heartbeats)
+        if self._keeper is not None:
+            self._keeper.close()
         if not was_over:
             with suppress(ClientError):
-                await self._joined.leave(returns=self._member.static, within=max(0.1, self._ends - self._clock()))
+                await self._joined.leave(returns=self._member.static, within=max(0.1, self._end() - self._clock()))
+
+
+async def access_of(member: AsyncGroupMember) -> dict[str, Any] | None:
+    """Returns how another process sends heartbeats of a member, for :class:`HeartbeatProcess`; None: it cannot."""
+    if (access := await member.access()) is None:
+        return None
+    headers = {} if access.authorization is None else {"authorization": access.authorization}
+    return {"urls": list(access.urls), "headers": headers, "ca": access.ca}
 
 
 def as_coordination_error(error: ClientError) -> CoordinationError:

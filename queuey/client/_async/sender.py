@@ -70,6 +70,9 @@ class AsyncSender:
     ) -> None:
         self.policy = policy
         self.timing = timing
+        self.servers = servers
+        self.verify = verify if transport is None else None
+        """How servers are verified; None: something stands in for the network."""
         self.authorization = AsyncAuthorizationHeader(credential)
         self._timeout = timeout
         self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)

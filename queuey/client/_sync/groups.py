@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
@@ -91,6 +92,20 @@ class ConsumerGroups:
         self._sender.run(group_calls.forget(group))
 
 
+class MemberAccess(NamedTuple):
+    """How the heartbeats of a member reach the service.
+
+    Attributes:
+        urls: Of each server.
+        authorization: The header; None: there is no credential.
+        ca: File of the authorities that certificates are checked by; None: the system's.
+    """
+
+    urls: tuple[str, ...]
+    authorization: str | None
+    ca: str | None
+
+
 class GroupMember:
     """A member of a consumer group. Safe to use from several threads.
 
@@ -127,6 +142,19 @@ class GroupMember:
         """
         call = group_calls.heartbeat(self.group, self.joined.member, beat or Heartbeat())
         return self._sender.run(call, within)
+
+    def access(self) -> MemberAccess | None:
+        """Returns how another process can send heartbeats of this member; None: it cannot.
+
+        Raises:
+            TokenError: The source gave no token.
+        """
+        verify = self._sender.verify
+        if not isinstance(verify, bool | str | Path) or verify is False:
+            return None
+        call = group_calls.heartbeat(self.group, self.joined.member, Heartbeat())
+        urls = tuple(server.base + call.path for server in self._sender.servers)
+        return MemberAccess(urls, self._sender.authorization.header(), None if verify is True else str(verify))
 
     def commit(
         self, queue: str, commits: Mapping[int, PartitionCommit], *, within: float | None = None
