@@ -461,7 +461,7 @@ class GroupActive(Conflict):
     """
 
     code = "GroupActive"
-    form = "Group {name!r} has members. Commit as one of them, or stop them first."
+    form = "Group {name!r} has members. Commit as one of them, or stop them first: queuey group show {quoted}"
 
 
 class GroupElsewhere(Conflict):
@@ -475,7 +475,7 @@ class GroupElsewhere(Conflict):
     code = "GroupElsewhere"
     form = (
         "Group {name!r} is served in data centre {1!r}. Ask there; if that is lost for good: "
-        "queuey group move {quoted} --to CENTRE"
+        "queuey group move APP {quoted} --to CENTRE"
     )
 
     def __init__(self, name: str, centre: str) -> None:
