@@ -15,20 +15,13 @@ from queuey.errors import MemberGone
 from queuey.groups import drafts
 from queuey.groups.drafts import GroupDraft, Rights
 from queuey.groups.owners import HandOver, hand_over
+from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.groups.planning import Plan, planned
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
-from queuey.messages import (
-    ClockSample,
-    GroupSessions,
-    MemberCommit,
-    OffsetChange,
-    OwnedOffset,
-    OwnedOffsets,
-    Queue,
-)
+from queuey.messages import OffsetChange, Queue
 from queuey.service.groups import hand_overs, local_group
 from queuey.service.groups.local_group import LocalGroup
-from queuey.service.groups.searches import differs, find_queues
+from queuey.service.groups.searches import find_queues
 from queuey.service.watching import Waiter
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
@@ -262,14 +255,11 @@ def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool =
 def by_name() -> Iterator[None]:
     """Takes a queue that was made again for the one before."""
 
-    def differing(state: GroupState, queues: Sequence[Queue]) -> bool:
+    def planning(state: GroupState, queues: Sequence[Queue]) -> Plan:
         uids = {one.name: uid for uid, one in state.plan.items()}
-        return differs(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
+        return planned(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
 
-    def described(queues: Sequence[Queue]) -> dict[str, tuple[object, ...]]:
-        return {queue.name: (queue.partitions, queue.principals) for queue in queues}
-
-    with replace_in(local_group, differs, differing), replace(local_group._described, described):
+    with replace_in(local_group, planned, planning):
         yield
 
 
