@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
+from queuey import ids
 from queuey.errors import StoreBusy, StoreUnavailable
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.messages import OffsetChange, OwnedOffset, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.driver import Driver, Request, Rows
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.message_codec import uuid_of
+from queuey.storage.cassandra.store import applications
 from queuey.storage.cassandra.store.groups import CassandraGroups
+from queuey.storage.cassandra.store.offsets import CassandraOffsets
+from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.replacing import replace
 from tests.unit.cassandra.simulated import CalmDriver
 
+A, B = ((ids.EPOCH_TICKS + n, n) for n in range(2))
 GROUP = "acme", "group"
 CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
 
@@ -124,3 +131,42 @@ def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
 def test_centre(opened: Opened) -> None:
     """A process says where it is: where its nodes are, or where the options say."""
     assert opened.store.centre == "dc1"
+
+
+@pytest.fixture
+def queue(opened: Opened) -> Queue:
+    """A queue."""
+    opened.calm.ended(opened.store._transactions.run(applications._CREATE, ("acme", 0.0, 1)))
+    made, _ = opened.ended(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
+    assert isinstance(made, Queue)
+    return made
+
+
+def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None:
+    """A commit without members, in a queue that has none, sends what version 0.1.0 does: a read and a transaction."""
+    for position in (A, B):
+        opened.calm.sent.clear()
+        opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
+    read, change = opened.calm.sent
+    assert read.statement.reads
+    assert isinstance(change, Request)
+    [(written, values)] = change.further
+    assert change.statement.cql == "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?"
+    where = "WHERE uid = ? AND consumer_group = ? AND partition = ?"
+    assert written.cql == f"UPDATE offsets SET last_id = ?, updated_at = ? {where}"
+    assert values[0] == uuid_of(B)
+
+
+def test_owned_rows_can_be_read_by_version_0_1_0(opened: Opened, queue: Queue) -> None:
+    """It reads an id and a time of each row: a partition without an offset has an id before all messages."""
+    opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, A)])
+    version = opened.ended(CassandraOffsets.owned_offsets, queue, "group").version
+    owners = [OwnedOffset(1, A, 0.0, 1, 1), OwnedOffset(2, None, 0.0, 1, 1)]
+    assert opened.ended(CassandraOffsets.hand_over, queue, "group", version, owners)
+    released = "SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?"
+    rows = opened.calm.ended(opened.calm.ask(Request(Statement(released), (queue.uid, "group"))))
+    assert [(part, ids.parse_position(at.hex), float(updated) > 0) for _, part, at, updated in rows] == [
+        (1, A, True),
+        (2, ids.FIRST, False),
+    ]
+    assert str(rows[1][2]) == "00000000-0000-1000-8080-808080808080"
