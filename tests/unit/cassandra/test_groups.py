@@ -13,6 +13,7 @@ from queuey.errors import StoreBusy, StoreUnavailable
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.messages import OffsetChange, OwnedOffset, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
+from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store import applications
@@ -32,11 +33,9 @@ class Opened:
 
     def __init__(self, calm: CalmDriver, ahead: float = 0.0) -> None:
         self.calm = calm
-        calm.ahead = ahead
-        self.store = CassandraStore(
-            "cassandra://a/b", CassandraOptions(heartbeat=1e9), calm.clock(), driver=lambda *_, **__: calm
-        )
-        calm.ahead = 0.0
+        clock = Clock(calm.clock().since_boot, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
+        options = CassandraOptions(heartbeat=1e9)
+        self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
         calm.ended(self.store._watch.require())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
@@ -70,9 +69,9 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     with pytest.raises(StoreUnavailable):
         store.sample_clock()
     calm.ahead = 3.0
-    while not calm.ended(store._watch.check()):
+    for _ in range(3):
         calm.advance(0.1)
-    calm.ended(store._watch.check())
+        calm.ended(store._watch.check())
     after = store.sample_clock()
     assert after.now >= before.now + 3000
     with pytest.raises(StoreUnavailable):
@@ -119,13 +118,23 @@ def test_sessions_expire(opened: Opened) -> None:
 
 
 def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
-    """A group that is made again stays listed, also if its name is noted by a clock that is S behind."""
-    ahead = Opened(opened.calm, ahead=0.2)
+    """A group that is made again stays listed, also if its name is noted by a clock that is behind."""
+    ahead, behind = (Opened(opened.calm, ahead=seconds) for seconds in (0.07, -0.07))
     head = ahead.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     opened.calm.advance(1)
     assert ahead.ended(CassandraGroups.remove_group, *GROUP, head.version)
-    opened.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    names = Request(Statement("SELECT name FROM group_index WHERE application = ?"), ("acme",))
+    assert opened.calm.ended(opened.calm.ask(names)) == []
+    behind.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     assert opened.ended(CassandraGroups.group_names, "acme") == ["group"]
+
+
+def test_names_without_a_group(opened: Opened) -> None:
+    """A page of names is full although some of them have no group any more."""
+    heads = [opened.ended(CassandraGroups.change_group, "acme", name, 0, CHANGE) for name in "abcd"]
+    assert opened.ended(CassandraGroups.remove_group, "acme", "b", heads[1].version)
+    for start, names in (("", ["a", "c"]), ("b", ["c", "d"]), ("d", ["d"])):
+        assert opened.ended(CassandraGroups.group_names, "acme", start=start, limit=2) == names
 
 
 def test_centre(opened: Opened) -> None:
