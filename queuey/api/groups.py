@@ -39,7 +39,7 @@ class Joined(Struct, frozen=True, tag_field="status", tag="ok"):
     """A member that has joined.
 
     Attributes:
-        member: Its id, a secret: whoever has it and the credential is the member.
+        member: Its id, a secret: with it and the credential a caller is the member.
         number: Its public number.
         session: Seconds until it is lost without a heartbeat, from the moment at which the request was sent.
         wait: Seconds after which the next heartbeat is to be sent at the latest.
@@ -74,7 +74,7 @@ class Taken(Struct, frozen=True):
 
     Attributes:
         epoch: Names this ownership in heartbeats and commits.
-        offset: The id of the last message handled; None: none is recorded.
+        offset: The id of the last message handled, or None if nothing is recorded.
         came: How it came: nobody had it, the owner before gave it back, or was lost.
         note: What the owner before noted with its last commit, base64.
     """
@@ -86,7 +86,7 @@ class Taken(Struct, frozen=True):
 
 
 class ToGiveBack(Struct, frozen=True):
-    """A partition that another member waits for: it is to be given back within so many seconds, done or not."""
+    """A partition that another member waits for: it is to be given back within ``within`` seconds, done or not."""
 
     epoch: int
     within: float
@@ -96,7 +96,7 @@ class HeartbeatAnswer(Struct, frozen=True, tag_field="status", tag="ok"):
     """What a member has to do.
 
     Attributes:
-        epoch: Of the plan that this is by.
+        epoch: Epoch of the plan that was followed.
         session, wait: As of :class:`Joined`.
         take: What it owns and did not name, by queue and partition.
         give_back: What is planned for others.
@@ -136,7 +136,7 @@ class MemberCommits(Struct, frozen=True):
 
     Attributes:
         member: Its id.
-        epoch: That of commits that name none.
+        epoch: Epoch of commits without one.
     """
 
     member: str
@@ -180,11 +180,11 @@ class OwnedPartition(Struct, frozen=True, kw_only=True):
     """A partition in a group.
 
     Attributes:
-        owner, target: Numbers of the member that owns it and of the one that is to own it; None: none.
+        owner, target: Numbers of the member that owns it and of the one that is to own it, or None.
         since: Since when it has its owner (seconds since 1970).
         came: As of :class:`Taken`.
         offset, updated: As of :class:`~queuey.api.progress.GroupOffset`.
-        lag, lag_exact: Messages after the offset; None: they were not asked for.
+        lag, lag_exact: Messages after the offset, or None if that was not requested.
     """
 
     owner: int | None
@@ -202,11 +202,11 @@ class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok")
 
     Attributes:
         centre: Its data centre; blank: the store has none.
-        epoch: Of the plan, milliseconds since 1970.
+        epoch: Epoch of the plan, milliseconds since 1970.
         hidden_queues: Number of queues that the caller may not see.
         unassigned: Number of partitions that have no target.
         queues: A page of them, by name and partition.
-        next: Begin of the next page; None: this is the last.
+        next: Begin of the next page, or None after the last.
     """
 
     group: str
@@ -220,7 +220,7 @@ class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok")
 
 
 class GroupNames(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Groups of an application, by name. ``next``: begin of the next page; None: this is the last."""
+    """Groups of an application, by name. ``next``: begin of the next page, or None after the last."""
 
     groups: tuple[str, ...]
     next: str | None = None

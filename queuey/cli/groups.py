@@ -40,19 +40,19 @@ def show(
     lag: Annotated[bool, typer.Option("--lag", help="Count the messages behind each offset.")] = False,
 ) -> None:
     """Show the members of a group, and who owns which partition."""
-    found = client.consumer_groups.show(group, lag=lag)
-    output.show(found, _described(found))
+    shown = client.consumer_groups.show(group, lag=lag)
+    output.show(shown, _described(shown))
 
 
-def _described(found: GroupInfo) -> Iterator[output.Block]:
-    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in found.members]
-    where = f" in data centre {found.centre}" if found.centre else ""
-    yield f"{found.group}: {plural(len(members), 'member', 'members')}{where}"
+def _described(shown: GroupInfo) -> Iterator[output.Block]:
+    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in shown.members]
+    where = f" in data centre {shown.centre}" if shown.centre else ""
+    yield f"{shown.group}: {plural(len(members), 'member', 'members')}{where}"
     yield output.Table(["member", "instance", "state", "since", "session"], members)
-    if found.unassigned:
-        yield output.ToStderr(f"{found.unassigned} partitions have no member that may read them.")
-    if found.hidden_queues:
-        yield output.ToStderr(f"{found.hidden_queues} queues are not shown: the key may not see them.")
+    if shown.unassigned:
+        yield output.ToStderr(f"{shown.unassigned} partitions have no member that may read them.")
+    if shown.hidden_queues:
+        yield output.ToStderr(f"{shown.hidden_queues} queues are not shown: the key may not see them.")
     owned = [
         (
             name,
@@ -64,7 +64,7 @@ def _described(found: GroupInfo) -> Iterator[output.Block]:
             p.offset,
             p.lag,
         )
-        for name, partitions in found.queues.items()
+        for name, partitions in shown.queues.items()
         for number, p in sorted(partitions.items())
     ]
     yield output.Table(["queue", "partition", "owner", "since", "from", "target", "offset", "lag"], owned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
@@ -65,7 +66,7 @@ class GroupDraft:
         """
         ended = [member for member in self._members.values() if self._now > self._end(member) + self._slack]
         for member in ended:
-            self.leave(member.number, returns=True)
+            self.leave(member.number, returns=member.state != "absent")
         return ended
 
     def join(self, request: JoinRequest, digest: bytes) -> Member:
@@ -125,7 +126,8 @@ class GroupDraft:
         keeping = {other.number for other in former if self._inherits(member, other)}
         if keeping:
             self._pass_on(keeping, member)
-        if not any(other.number in keeping and other.subscription == member.subscription for other in former):
+        is_like_former = any(other.number in keeping and other.subscription == member.subscription for other in former)
+        if not is_like_former or self._is_uneven():  # Others may have come while it was absent.
             self.ask_for_plan()
 
     def leave(self, number: int, *, returns: bool = False) -> None:
@@ -133,8 +135,9 @@ class GroupDraft:
         member = self._members.get(number)
         if member is None:
             return
-        if returns and member.instance and member.grace and member.state == "present":
-            self._members[number] = replace(member, state="absent", absent=self._now)
+        if returns and member.instance and member.grace and member.state in {"present", "absent"}:
+            if member.state == "present":  # Else it says so again.
+                self._members[number] = replace(member, state="absent", absent=self._now)
             return
         del self._members[number]
         if member.state != "new":
@@ -239,6 +242,15 @@ class GroupDraft:
             if targets:
                 plan[uid] = replace(queue, targets=targets)
         self._plan = plan
+
+    def _is_uneven(self) -> bool:
+        """Returns whether a plan would even out what members with equal wishes have."""
+        loads = Counter(target.member for queue in self._plan.values() for target in queue.targets.values())
+        shares: dict[int, list[int]] = {}
+        for member in self._members.values():
+            if member.state == "present":
+                shares.setdefault(member.subscription, []).append(loads[member.number])
+        return any(max(some) - min(some) > 1 for some in shares.values())
 
     def _is_busy(self) -> bool:
         """Returns whether there was a plan a short while ago."""

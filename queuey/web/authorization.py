@@ -419,15 +419,15 @@ class Authorization:
 
         return check
 
-    def require_consumer(self, request: Request, application: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    def require_consumer(self, request: Request, application: str, names: Sequence[str], shapes: Sequence[str]) -> None:
         """Checks that the caller may consume queues as a member of a group.
 
         Args:
             request: The request.
             application: The owner of the queues.
             names: Names of queues; the caller may consume each of them.
-            wanted: Shell patterns; the caller's own patterns have a name in common with one of them, as far as the
-                beginnings say.
+            shapes: Shell patterns; one of them may match a name that the caller's own patterns match, as far as the
+                beginnings show.
 
         Raises:
             ApplicationNotFound: The application does not exist.
@@ -447,7 +447,7 @@ class Authorization:
                     raise
         for action in CONSUMING:
             begins = [pattern.partition("*")[0] for pattern in caller.patterns(application, action)]
-            if wanted and not any(_may_meet(pattern, begin) for pattern in wanted for begin in begins):
+            if shapes and not any(_may_meet(shape, begin) for shape in shapes for begin in begins):
                 raise _refusal(request, caller, lacking(caller, application, action))
 
     def readable(self, request: Request, application: str, most: int) -> list[str]:
@@ -521,9 +521,9 @@ def consumes(queue: Queue, caller: Caller) -> bool:
     return all(allowed(queue, caller, action) for action in CONSUMING)
 
 
-def _may_meet(wanted: str, begin: str) -> bool:
-    """Returns whether a shell pattern may match a name with a beginning, as far as its own beginning says."""
-    own = re.split(r"[*?\[]", wanted, maxsplit=1)[0]
+def _may_meet(shape: str, begin: str) -> bool:
+    """Returns whether a shell pattern may match a name with a beginning, as far as its beginning shows."""
+    own = re.split(r"[*?\[]", shape, maxsplit=1)[0]
     return own.startswith(begin) or begin.startswith(own)
 
 

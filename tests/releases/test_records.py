@@ -14,8 +14,9 @@ from packaging.version import Version
 
 import queuey
 from queuey.client import Client
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, Head
-from queuey.messages import OwnedOffset, QueueSpec
+from queuey.messages import QueueSpec
 from tests.releases import keyspaces, recording
 from tests.releases.compared import DRAWN, differences
 from tests.releases.recording import KEY, URL, Exchange, Released, folders

@@ -15,6 +15,7 @@ from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
     Conflict,
     GroupActive,
+    GroupElsewhere,
     GroupNotFound,
     InvalidRequest,
     StoreBusy,
@@ -22,9 +23,10 @@ from queuey.errors import (
     TooManyMembers,
 )
 from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.ownership import MemberCommit
 from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest, Member
-from queuey.messages import MemberCommit, OffsetChange, Queue
+from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of
@@ -39,6 +41,8 @@ MAX_JOINS = 3000
 """Max joins of an application in one process within a minute."""
 MAX_NAMED = 10_000
 """Max partitions that a heartbeat may name."""
+SWEEP = 1.0
+"""Min seconds between two searches for groups that need not be kept in memory."""
 EMPTY = GroupState()
 
 
@@ -64,15 +68,20 @@ class GroupUseCases:
         self._joins: Counter[str] = Counter()
         """By application, in the present minute."""
         self._minute = 0
+        self._swept = 0.0
         self.rights = lambda credential: credential
 
     def _local(self, application: str, group: str) -> LocalGroup:
         require_group_name(group)
         served = self.served.get((application, group))
+        now = self._core.boottime()
+        if now - self._swept >= SWEEP:
+            self._swept = now
+            self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
         if served is None:
-            served = LocalGroup(self._store, self._core, application, group, self._rights, self.served, self._counts)
+            served = LocalGroup(self._store, self._core, application, group, self._rights, self._counts)
             self.served[application, group] = served
-        served.use()
+        served.used = now
         return served
 
     def _rights(self, credential: Credential) -> Credential | None:
@@ -98,7 +107,6 @@ class GroupUseCases:
 
         def join(draft: GroupDraft) -> Member:
             state = draft.state
-            local.require_here(state)
             # It is there if a transaction that was in doubt has been applied.
             return next((each for each in state.members.values() if each.digest == digest), None) or draft.join(
                 request, digest
@@ -196,6 +204,8 @@ class GroupUseCases:
         stored = await self._core.in_thread(partial(self._store.group_state, application, group))
         state = EMPTY if stored is None else read_state(stored)
         if state.members:
+            if state.head.centre not in {"", self._store.centre}:
+                raise GroupElsewhere(group, state.head.centre)
             sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
             seen = {number: each.seen for number, each in sessions.members.items()}
             draft = GroupDraft(state, sessions.clock, round(self._store.clock_difference * 1000), seen)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from queuey import ids
 from queuey.api.groups import Heartbeat, Partitions, Taken, ToGiveBack
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState, Member, PlannedQueue
-from queuey.messages import OwnedOffset
 
 MAX_PARTITIONS, MAX_SIZE = 1000, 240 << 10
 """Max partitions of an answer, and its max bytes, about."""
@@ -46,9 +46,21 @@ class Targets:
         found = {}
         for name, targets in self._of.get(member, {}).items():
             named = owned.get(name, {})
-            if numbers := {n for n, epoch in targets.items() if not epoch <= named.get(n, 0) <= self.epoch}:
+            if numbers := {n for n, epoch in targets.items() if not self._is_own(epoch, named.get(n, 0))}:
                 found[name] = numbers
         return found
+
+    def missing_of(self, queue: str, owned: Mapping[int, Partitions]) -> set[int]:
+        """Returns the partitions of a queue that are planned for some members and that these do not name as theirs."""
+        targets = self.queues[queue].targets if queue in self.queues else {}
+        return {
+            number
+            for number, (member, epoch) in ((n, (each.member, each.epoch)) for n, each in targets.items())
+            if member in owned and not self._is_own(epoch, owned[member].get(queue, {}).get(number, 0))
+        }
+
+    def _is_own(self, target: int, named: int) -> bool:
+        return target <= named <= self.epoch
 
     def foreign(self, member: int, owned: Partitions) -> set[str]:
         """Returns queues of which a member names partitions that are not planned for it."""

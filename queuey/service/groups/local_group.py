@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.ownership import ClockSample, GroupSessions
+from queuey.groups.planning import planned
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.messages import ClockSample, GroupSessions, Queue
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows, Told, tell
 from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.searches import differs, find_queues
+from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import StateCache
 from queuey.service.watching import Waiter
 from queuey.storage import Store
@@ -38,12 +39,12 @@ MAX_POLLS = 200
 """Max reads of heads of one process per second."""
 SEARCH = 15.0
 """Interval between searches for queues, in seconds, of all processes together."""
-RIGHTS = 3.0
+RIGHTS = 1.0
 """Interval between checks of the members' rights, in seconds."""
 LATE = 500
 """Milliseconds after which a plan that another process has to make is overdue."""
-KEPT = 60.0
-"""Seconds for which a group is kept that no request asks for."""
+KEPT, KEPT_EMPTY = 60.0, 2.0
+"""Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
 ASKED = 300.0
 """Seconds for which it is remembered that a member was asked; no session is longer."""
 MAX_QUEUES = 128
@@ -99,12 +100,12 @@ class LocalGroup:
         application: The owner of the group.
         name: Its name.
         rights: Returns a credential with its present rights; blocks.
-        served: All groups of this process; this one removes itself when it is not needed.
+        counts: Of all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
 
     Attributes:
         cache: Its state.
         owners: The owners of its partitions.
-        counts: Plans, moves and ended sessions.
+        used: Boot time of the last request.
         unassigned: Partitions without a target, by the last plan that this process made.
     """
 
@@ -115,30 +116,28 @@ class LocalGroup:
         application: str,
         name: str,
         rights: Rights,
-        served: dict[tuple[str, str], LocalGroup],
         counts: Counter[str],
     ) -> None:
         self._store = store
         self._core = core
         self._key = application, name
         self._rights = rights
-        self._served = served
         self.cache = StateCache(store, core, application, name, self._wake_all)
         self.owners = HandOvers(store, core, application, name, self.cache, self._unknown, self._need_plan, counts)
-        self.counts = counts
+        self._counts = counts
+        self._targets = self.cache.targets
         self.unassigned = 0
         self._beats: dict[int, _Beat] = {}
         self._acts: list[_Act] = []
         self._changing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._used = self._core.boottime()
+        self.used = self._core.boottime()
         self._woken = asyncio.Event()
         self._next_turn = math.inf
         """Boot time of the next turn; infinite while one is under way."""
         self._sessions = GroupSessions(0, 0, {})
         self._sessions_read = self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
-        self._found: dict[int, tuple[object, ...]] | None = None
         self._asked: dict[tuple[int, int], float] = {}
         self._turn_at = ""
 
@@ -147,12 +146,17 @@ class LocalGroup:
         """Number of members whose heartbeats come to this process."""
         return len(self._beats)
 
-    def use(self) -> None:
-        """Keeps the group in memory for some time, and has its news followed while it has members here."""
-        now = self._used = self._core.boottime()
+    @property
+    def is_needed(self) -> bool:
+        """False if it need not be kept in memory."""
+        kept = KEPT if self.cache.state.head.version else KEPT_EMPTY
+        return bool(self._beats or self._acts) or self._core.boottime() - self.used < kept
+
+    def _follow(self) -> None:
+        """Has the news of the group followed while it has members here."""
         if self._watching is None:
             self._watching = self._core.spawn(self._watch())
-        elif now >= self._next_turn:  # The machine slept.
+        elif self._core.boottime() >= self._next_turn:  # The machine slept.
             self._woken.set()
 
     # Members
@@ -172,6 +176,7 @@ class LocalGroup:
                 member is not None
                 and hmac.compare_digest(member.digest, digest_of(secret))
                 and state.subscriptions[member.subscription].credential.id == credential.id
+                and member.state != "absent"
                 and self._is_here(state)
             ):
                 return member
@@ -223,11 +228,12 @@ class LocalGroup:
             beat = _Beat(content, waiter, clock, arrived, now)
             beat.told = self._beats[number].told if number in self._beats else frozenset()
             self._beats[number] = beat
+            self._follow()
         try:
             member = await self._renew(member, beat, credential)
-            told = await self._told(member, beat, is_new=is_new)
+            epoch, told = await self._told(member, beat, is_new=is_new)
             answer = HeartbeatAnswer(
-                epoch=self.cache.targets.epoch,
+                epoch=epoch,
                 session=(self._seen(member) + member.session - beat.clock.now) / 1000,
                 wait=member.session / 3000,
                 take=told.take,
@@ -290,8 +296,8 @@ class LocalGroup:
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
-    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> Told:
-        """Takes what a member gives back, and returns what it has to do."""
+    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> tuple[int, Told]:
+        """Takes what a member gives back; returns what it has to do, and the epoch of the plan by which it has."""
         owned, number = beat.content.owned, member.number
         if is_new and beat.content.given_back:
             words = {
@@ -299,21 +305,23 @@ class LocalGroup:
                 for name, some in beat.content.given_back.items()
             }
             await self.owners.settle_all(words, beat.arrived, words)
-        targets = self.cache.targets
-        since = max(beat.arrived, self.cache.adopted)
-        sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
-        missing = targets.missing(number, owned).keys() - sure
-        # More are read in turns while it waits.
-        old = sorted(name for name in missing if self.owners.known(name, since) is None)
-        old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
-        old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
-        await self.owners.settle_all(old, since)
+        for _ in range(ATTEMPTS):
+            targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
+            sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
+            missing = targets.missing(number, owned).keys() - sure
+            # More are read in turns while it waits.
+            old = sorted(name for name in missing if self.owners.known(name, since) is None)
+            old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
+            old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
+            await self.owners.settle_all(old, since)
+            if targets is self.cache.targets:
+                break
         rows: dict[str, Rows] = {}
         for name in sorted(sure | missing):
-            known = self.owners.known(name, beat.arrived)
+            known = self.owners.known(name, since)
             if known is not None:
                 rows[name] = known
-        return tell(self.cache.targets, member, beat.content, rows, beat.clock.now)
+        return targets.epoch, tell(targets, member, beat.content, rows, beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
         """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
@@ -333,8 +341,8 @@ class LocalGroup:
 
     def _unknown(self, name: str) -> set[int]:
         """Returns the partitions of a queue that are planned for members here and that these do not name."""
-        missing = (self.cache.targets.missing(number, beat.content.owned) for number, beat in self._beats.items())
-        return set().union(*(each.get(name, ()) for each in missing))
+        owned = {number: beat.content.owned for number, beat in self._beats.items()}
+        return self.cache.targets.missing_of(name, owned)
 
     # Changes of the state
 
@@ -365,11 +373,12 @@ class LocalGroup:
             acts, self._acts = self._acts, []
             try:
                 results = await self._transact(acts)
-            except QueueyError as error:
-                results = [error] * len(acts)
-            except BaseException:
+            except asyncio.CancelledError:
+                acts += self._acts
                 _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
                 raise
+            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+                results = [error] * len(acts)
             _settle(acts, results)
 
     async def _transact(self, acts: list[_Act]) -> list[Any]:
@@ -379,6 +388,8 @@ class LocalGroup:
             began = self._core.boottime()
             sessions = await self.read_sessions()
             state = await self.cache.refresh(STATE_AGE)
+            if not self._is_here(state):
+                self.require_here(state := await self.cache.refresh())
             draft = self._draft(state, sessions)
             ended = draft.end_sessions()
             results = [_result(act, draft) for act in acts]
@@ -401,10 +412,10 @@ class LocalGroup:
                 head, is_in_doubt = None, True
             if head is not None:
                 self.cache.adopt(replace(draft.state, head=head), began, is_own=True)
-                self.counts["sessions_over"] += len(ended)
+                self._counts["sessions_over"] += len(ended)
                 if is_planned:
-                    self.counts["plans"] += 1
-                    self.unassigned, self._found = draft.unassigned, _described(queues)
+                    self._counts["plans"] += 1
+                    self.unassigned = draft.unassigned
                 return results
             self.cache.doubt()
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
@@ -427,41 +438,47 @@ class LocalGroup:
 
     def _wake_all(self) -> None:
         """Wakes waiting members for which a new state has something to do."""
-        members = self.cache.state.members
-        targets = self.cache.targets
+        members, targets = self.cache.state.members, self.cache.targets
+        is_planned, self._targets = targets is not self._targets, targets
         for number, beat in self._beats.items():
             owned = beat.content.owned
-            if number not in members or targets.missing(number, owned) or targets.foreign(number, owned):
+            is_moving = is_planned and (targets.missing(number, owned) or targets.foreign(number, owned))
+            if is_moving or number not in members:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
     async def _watch(self) -> None:
-        """Follows the group while it has members here, and forgets it some time after the last request."""
-        while self._beats or self._acts or self._core.boottime() - self._used < KEPT:
+        """Follows the group while it has members here."""
+        self._counts["followed"] += 1
+        while self._beats:
             self._next_turn = math.inf
             self._woken.clear()
             try:
                 pause = await self.turn()
             except StoreClosed:
-                return
+                break
             except QueueyError as error:
                 logger.debug("group %s waits: %s", self._key[1], error)
                 pause = POLL
             except Exception:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
                 pause = POLL
-            pause = max(pause, len(self._served) / MAX_POLLS)
+            pause = max(pause, self._counts["followed"] / MAX_POLLS)
             self._next_turn = self._core.boottime() + pause
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
-        del self._served[self._key]
+        self._counts["followed"] -= 1
+        self._watching = None
 
     async def turn(self) -> float:
         """Does what is due; returns the seconds until the next turn."""
-        if not self._beats:
-            return POLL
         now = self._core.boottime()
         state = await self.cache.refresh()
+        if not self._is_here(state):
+            for beat in self._beats.values():
+                _wake(beat)
+            self._beats.clear()
+            return POLL
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
         if now - self._sessions_read >= min(shortest, SEARCH):
@@ -510,11 +527,10 @@ class LocalGroup:
         """Has a plan made if queues have come, gone or changed."""
         await self._core.in_thread(partial(self._store.note_search, *self._key, self._sessions.clock))
         self._sessions = replace(self._sessions, searched=self._sessions.clock)
-        queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
-        found = _described(queues)
-        if (self._found is not None and found != self._found) or differs(state, queues):
+        if await self._core.in_thread(
+            lambda: planned(state, find_queues(self._store, self._key[0], state)).queues != state.plan
+        ):
             self._need_plan()
-        self._found = found
 
     def _plan_when_due(self) -> float:
         """Begins a plan that is due, or overdue for the process that asked for it; returns the seconds until then."""
@@ -527,16 +543,14 @@ class LocalGroup:
         return max(left / 1000, QUICK_POLL / 2) if left > 0 else POLL
 
     async def _hand_over_in_turn(self) -> bool:
-        """Hands over what members here wait for, a limited number of queues a turn; returns whether any waits."""
+        """Hands over what members here are to own, a limited number of queues a turn; returns whether any waits."""
         waiting = {
-            number: self.cache.targets.missing(number, beat.content.owned)
-            for number, beat in self._beats.items()
-            if beat.waits
+            number: self.cache.targets.missing(number, beat.content.owned) for number, beat in self._beats.items()
         }
         names = sorted(set().union(*waiting.values()))
         if names:
             some = [name for name in names if name > self._turn_at] + [n for n in names if n <= self._turn_at]
-            some = some[: max(1, MAX_QUEUES // len(self._served))]
+            some = some[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
             self._turn_at = some[-1]
             await self.owners.settle_all(some, self.cache.tick())
             for number, missing in waiting.items():
@@ -590,11 +604,6 @@ def _nothing(_draft: GroupDraft) -> None:
 def _remove(draft: GroupDraft, numbers: Iterable[int]) -> None:
     for number in numbers:
         draft.remove(number)
-
-
-def _described(queues: Iterable[Queue]) -> dict[int, tuple[object, ...]]:
-    """Returns what a plan depends on, by uid."""
-    return {queue.uid: (queue.name, queue.partitions, queue.principals, queue.type) for queue in queues}
 
 
 def _result(act: _Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from queuey.access import Caller, allowed
 from queuey.errors import QueueNotFound
 from queuey.groups.state import MAX_PARTITIONS, GroupState
 from queuey.messages import Queue
@@ -19,7 +18,7 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
-    """Returns the queues that members ask for, by name; blocks.
+    """Returns the queues that members ask for, or those of the last plan if there are none, by name; blocks.
 
     One that a list lacks although it is planned counts as deleted only if a read of its own row says so.
 
@@ -39,38 +38,13 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
                 found[queue.name] = queue
             if len(found) > MAX_PARTITIONS:
                 break
-    planned = [each.name for each in state.plan.values() if any(is_wanted(each.name) for is_wanted in matchers)]
+    planned = [
+        each.name for each in state.plan.values() if not wishes or any(is_wanted(each.name) for is_wanted in matchers)
+    ]
     for name in sorted({*planned, *(name for each in wishes for name in each.names)} - found.keys()):
         with suppress(QueueNotFound):
             found[name] = store.queue(application, name, fresh=fresh)
     return [found[name] for name in sorted(found)]
-
-
-def differs(state: GroupState, queues: Sequence[Queue]) -> bool:
-    """Returns whether a plan does not fit the queues that were found."""
-    there = {queue.uid for queue in queues}
-    if any(uid not in there for uid, planned in state.plan.items() if planned.targets):
-        return True
-    callers = {slot: each.credential.caller for slot, each in state.subscriptions.items()}
-    matchers = {slot: each.matcher() for slot, each in state.subscriptions.items()}
-    wishes = {member.subscription for member in state.members.values() if member.state == "present"}
-    for queue in queues:
-        planned = state.plan.get(queue.uid)
-        targets = {} if planned is None else planned.targets
-        owners = {target.member for target in targets.values()}
-        readers = {slot for slot, caller in callers.items() if owners and may_own(queue, caller)}
-        if any(number in state.members and state.members[number].subscription not in readers for number in owners):
-            return True
-        if len(targets) < queue.partitions and any(
-            matchers[slot](queue.name) and may_own(queue, callers[slot]) for slot in wishes
-        ):
-            return True
-    return False
-
-
-def may_own(queue: Queue, caller: Caller) -> bool:
-    """Returns whether partitions of a queue may be given to a member."""
-    return allowed(queue, caller, "read") and allowed(queue, caller, "claim")
 
 
 def _prefixes(patterns: Sequence[str]) -> list[str]:

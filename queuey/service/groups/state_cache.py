@@ -27,7 +27,7 @@ class StateCache:
     Attributes:
         state: Of version 0 if there is no such group.
         targets: Its targets.
-        adopted: Tick at which it came to be the present one.
+        planned: Tick at which these came to be the present ones.
         is_own: It was written by this process.
     """
 
@@ -43,7 +43,7 @@ class StateCache:
         self.targets = Targets(self.state)
         self._checked = -math.inf
         """Boot time at which it was read, or its head compared."""
-        self._ticks = self._began = self.adopted = 0
+        self._ticks = self._began = self.planned = 0
         self.is_own = False
 
     def tick(self) -> int:
@@ -74,13 +74,17 @@ class StateCache:
         if head is None:
             state = self._none(before)
         elif head.version != before.head.version:
-            stored = await self._core.in_thread(partial(self._store.group_state, *self._key))
-            state = self._none(before) if stored is None else read_state(stored)
+            found = await self._core.in_thread(self._read_all)
+            state = self._none(before) if found is None else found
         if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
             self._began = began
             self.adopt(state, now)
         if is_serial:
             self._serial = now
+
+    def _read_all(self) -> GroupState | None:
+        stored = self._store.group_state(*self._key)
+        return None if stored is None else read_state(stored)
 
     def _none(self, before: GroupState) -> GroupState:
         """Returns the state of a group that does not exist, which would be one of this data centre."""
@@ -91,8 +95,9 @@ class StateCache:
         """Takes a state that was the present one at a boot time or later."""
         self._checked = checked
         if state is not self.state:
-            self.state, self.targets, self.is_own = state, Targets(state), is_own
-            self.adopted = self.tick()
+            if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
+                self.targets, self.planned = Targets(state), self.tick()
+            self.state, self.is_own = state, is_own
             self._changed()
 
     def doubt(self) -> None:

@@ -164,7 +164,7 @@ class LongPoll(Waiter):
         places: Number of places that it has.
         turn: That of its tries: another one begins when it ends the wait with True.
         user: The user for whom it is counted as a stream, or None.
-        is_heartbeat: It is one of a member of a group; those have at most half of their tenant's places.
+        is_heartbeat: It is a heartbeat of a member of a group. These have at most half of their tenant's places.
     """
 
     __slots__ = (
@@ -347,7 +347,7 @@ class LongPolls:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.heartbeats = SharedQuota(self.places.total // 2, alpha=2)
-        """Of the places; so nobody has more of them than half of a share."""
+        """Places of heartbeats: half of all, so that a tenant has at most half of its share of them."""
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
         self.needs = self.trying, 1
         """What a try needs."""

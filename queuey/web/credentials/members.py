@@ -33,7 +33,7 @@ def _rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
 
 
 class PresentRights:
-    """Tells what credentials may do now.
+    """Returns what credentials may do now.
 
     Args:
         keys: Reads keys; blocks.
@@ -45,9 +45,9 @@ class PresentRights:
         self._clock = clock
 
     def __call__(self, credential: Credential) -> Credential | None:
-        """Returns a credential with the rights that its keys have now; None: one of them is revoked or has expired.
+        """Returns a credential with the rights that its keys have now, or None if a key is revoked or has expired.
 
-        Those of a user are those of its last token.
+        A user has the rights of its last token.
 
         Raises:
             StoreUnavailable: A key cannot be read now.
@@ -55,12 +55,12 @@ class PresentRights:
         count = credential.id[0]
         ends = range(1, 1 + count * _DIGEST, _DIGEST)
         try:
-            found = [self._keys.find(credential.id[at : at + _DIGEST]) for at in ends]
+            identities = [self._keys.find(credential.id[at : at + _DIGEST]) for at in ends]
         except NotAuthenticated:
             return None
-        if any(key.expires is not None and key.expires <= self._clock() for key in found):
+        if any(key.expires is not None and key.expires <= self._clock() for key in identities):
             return None
         if len(credential.id) > ends.stop:
             return credential
-        names = frozenset().union(*(key.names for key in found))
-        return Credential(credential.id, _rights(names, (grant for key in found for grant in key.grants)))
+        names = frozenset().union(*(key.names for key in identities))
+        return Credential(credential.id, _rights(names, (grant for key in identities for grant in key.grants)))

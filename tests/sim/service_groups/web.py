@@ -139,9 +139,7 @@ class HeartbeatPoll(Waiter):
             call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False, said=False)
             begin(web.core, call, lambda _value, _error: self._answer(None, NotAllowed("the key was revoked")))
             return
-        call = web.groups.heartbeat(
-            APPLICATION, GROUP, self._member, present, self._beat, None if last else self, last=last
-        )
+        call = web.groups.heartbeat(APPLICATION, GROUP, self._member, present, self._beat, self, last=last)
         begin(web.core, call, self._tried)
 
     def _tried(self, answer: object, error: Exception | None) -> None:

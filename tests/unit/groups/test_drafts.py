@@ -106,10 +106,22 @@ def test_an_instance_that_returns_has_what_it_had() -> None:
     epoch, planned = group.state.head.epoch, group.targets()
     again = group.join(instance="a", grace=60_000)
     group.change(lambda draft: draft.be_present(again))
-    assert group.state.head.due is None
+    assert group.state.head.due is not None, "the others have two and one"
     assert group.state.head.epoch > epoch
     assert states(group) == {two: "present", three: "present", again: "present"}
     assert group.targets() == {place: again if member == one else member for place, member in planned.items()}
+
+
+def test_an_instance_that_returns_alone_moves_nothing() -> None:
+    """If nobody came meanwhile, no plan follows."""
+    group = LivingGroup(queue("orders", 6))
+    one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
+    before = group.targets()
+    group.change(lambda draft: draft.leave(one, returns=True))
+    again = group.join(instance="a", grace=60_000)
+    group.change(lambda draft: draft.be_present(again))
+    assert group.state.head.due is None
+    assert group.targets() == {place: again if member == one else two for place, member in before.items()}
 
 
 def test_an_instance_takes_the_place_of_a_living_one() -> None:
@@ -255,3 +267,12 @@ def test_nothing_that_changes_is_nothing_to_write() -> None:
     draft = group.draft()
     draft.be_present(1)
     assert draft.change() is None
+
+
+def test_a_repeated_leave_keeps_the_grace() -> None:
+    """Its answer was lost: the instance stays absent, and what it had is kept."""
+    group = LivingGroup(queue("orders"))
+    one = group.enter(instance="a", grace=60_000)
+    for _ in range(2):
+        group.change(lambda draft: draft.leave(one, returns=True))
+    assert states(group) == {one: "absent"}

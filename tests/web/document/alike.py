@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -14,6 +15,19 @@ def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
         return len(one) == len(other) and all(map(is_like, one, other))
     kinds = [float if type(each) is int else type(each) for each in (one, other)]
     return kinds[0] is kinds[1] or None in (one, other)
+
+
+def values_in(output: str) -> list[Any]:
+    """The JSON values in what commands printed, one after another."""
+    found, decoder = [], json.JSONDecoder()
+    while begins := re.search(r"[{\[]", output):
+        try:
+            value, end = decoder.raw_decode(output, begins.start())
+        except ValueError:
+            value, end = None, begins.end()
+        found += [value] if value is not None else []
+        output = output[end:]
+    return found
 
 
 class Known:

@@ -23,7 +23,7 @@ from tests.contract.samples import eventually
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader, blocks, to_run
 from tests.servers.served import Served
-from tests.web.document.alike import Known, is_like
+from tests.web.document.alike import Known, is_like, values_in
 
 PAGE = "docs/api.md"
 URL = "http://127.0.0.1:5000"
@@ -51,19 +51,6 @@ def unused(app: App, served: Served) -> set[str]:
         text = answer.read().decode()
     used = re.findall(r'^queuey_requests_total\{route="(v1\.\w+)",status="2', text, re.MULTILINE)
     return {name for name in app.endpoints if name.startswith("v1.")} - FOR_OTHERS - set(used)
-
-
-def values_in(output: str) -> list[Any]:
-    """The JSON values in what commands printed, one after another."""
-    found, decoder = [], json.JSONDecoder()
-    while begins := re.search(r"[{\[]", output):
-        try:
-            value, end = decoder.raw_decode(output, begins.start())
-        except ValueError:
-            value, end = None, begins.end()
-        found += [value] if value is not None else []
-        output = output[end:]
-    return found
 
 
 def requests_of(block: Block) -> Iterator[tuple[str, str]]:

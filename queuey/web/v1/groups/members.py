@@ -18,7 +18,6 @@ from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.groups.state import MAX_PARTITIONS, Credential, JoinRequest
 from queuey.messages import Queue
-from queuey.service.offsets import require_group_name
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import consumes
@@ -39,10 +38,10 @@ class GroupViews(Views):
 
     async def join(self, request: Request, match: Match) -> Response:
         credential = await self._authorization.member(request)
-        asked = await request.read(partial(self._read_join, request, match["group"], credential))
-        check = partial(self._authorization.require_consumer, request, match["app"], asked.names, asked.patterns)
+        terms = await request.read(partial(self._read_join, request, credential))
+        check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
         await request.in_pool(check)
-        return json_response(await self._service.groups.join(match["app"], match["group"], asked), 201)
+        return json_response(await self._service.groups.join(match["app"], match["group"], terms), 201)
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
         names = match["app"], match["group"], match["id"]
@@ -52,8 +51,8 @@ class GroupViews(Views):
             beat = await request.read(partial(self._read_heartbeat, request))
             ends = (await self._authorization.identify(request)).expires
             # A token that ends while its member waits would end the membership.
-            left = beat.wait if ends is None else max(ends - time.time(), 0.0)
-            poll = request.waiting(wait := min(beat.wait, self._limits.max_wait, left))
+            remaining = beat.wait if ends is None else max(ends - time.time(), 0.0)
+            poll = request.waiting(wait := min(beat.wait, self._limits.max_wait, remaining))
             poll.is_heartbeat = True
             async with poll:
                 answer, last = None, not wait
@@ -93,14 +92,14 @@ class GroupViews(Views):
             return allowed(queue, caller, "measure")
 
         try:
-            found = await self._service.groups.show(
+            shown = await self._service.groups.show(
                 match["app"], match["group"], visible, start=query.start, lag=query.lag
             )
         except GroupNotFound as error:
             raise refused or error from None
         if refused is not None and not is_consumer:
             raise refused
-        return json_response(found)
+        return json_response(shown)
 
     async def list(self, request: Request, match: Match) -> Response:
         query = self.fields(api.GroupListQuery).query(request)
@@ -110,33 +109,32 @@ class GroupViews(Views):
     async def delete(self, request: Request, match: Match) -> Response:
         application, group = match["app"], match["group"]
         administers = await request.in_pool(partial(self._authorization.matching, request, application, "admin"))
-        found = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
-        if found.hidden_queues:
+        shown = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
+        if shown.hidden_queues:
             raise NotAllowed("The group has queues that the credential does not administer.")
         await self._service.groups.forget(application, group)
         return json_response(Done())
 
-    def _read_join(self, request: Request, group: str, credential: Credential) -> JoinRequest:
-        require_group_name(group)
+    def _read_join(self, request: Request, credential: Credential) -> JoinRequest:
         errors = Errors()
-        asked = self.fields(api.NewMember).body(request, errors)
-        names = _texts("queues", asked.queues, self._limits.max_queue_name, errors)
-        patterns = _texts("patterns", asked.patterns, MAX_PATTERN, errors)
+        terms = self.fields(api.NewMember).body(request, errors)
+        names = _texts("queues", terms.queues, self._limits.max_queue_name, errors)
+        patterns = _texts("patterns", terms.patterns, MAX_PATTERN, errors)
         if not (names or patterns or errors):
             errors["queues"] = f"{validators.REQUIRED}: queues or patterns"
         errors.check()
-        times = (round(1000 * seconds) for seconds in (asked.session, asked.revoke, asked.grace))
-        return JoinRequest(names, patterns, credential, asked.instance, *times)
+        times = (round(1000 * seconds) for seconds in (terms.session, terms.revoke, terms.grace))
+        return JoinRequest(names, patterns, credential, terms.instance, *times)
 
     def _read_heartbeat(self, request: Request) -> api.Heartbeat:
-        given = read_object(read_body(request, MAX_HEARTBEAT))
+        body = read_object(read_body(request, MAX_HEARTBEAT))
         fields, errors = self.fields(api.Heartbeat), Errors()
-        fields.note_unknown(request, given)
-        asked = fields.read(given, errors)
-        owned = errors.take("owned", _partitions, asked.owned) or {}
-        given_back = errors.take("given_back", _partitions, asked.given_back) or {}
+        fields.note_unknown(request, body)
+        beat = fields.read(body, errors)
+        owned = errors.take("owned", _partitions, beat.owned) or {}
+        given_back = errors.take("given_back", _partitions, beat.given_back) or {}
         errors.check()
-        return msgspec.structs.replace(asked, owned=owned, given_back=given_back)
+        return msgspec.structs.replace(beat, owned=owned, given_back=given_back)
 
 
 async def _waits(poll: LongPoll) -> bool:
@@ -149,24 +147,24 @@ async def _waits(poll: LongPoll) -> bool:
     return False
 
 
-def _texts(field: str, given: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
+def _texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
     """Reads names or patterns of queues; returns them sorted, each once."""
-    found = set()
-    for number, value in enumerate(given or ()):
+    texts = set()
+    for number, value in enumerate(values or ()):
         text = errors.take(f"{field}.{number}", validators.plain_text, value, longest)
         if text is None:
             errors.setdefault(f"{field}.{number}", validators.REQUIRED)
         else:
-            found.add(text)
-    return tuple(sorted(found))
+            texts.add(text)
+    return tuple(sorted(texts))
 
 
 def _partitions(value: object) -> api.Partitions:
     """Reads partitions of queues and the epochs of their ownership."""
     try:
-        found = msgspec.convert(value, api.Partitions, str_keys=True)
+        partitions = msgspec.convert(value, api.Partitions, str_keys=True)
     except msgspec.ValidationError as error:
         raise validators.BadField(f'Is not {{"queue": {{"partition": epoch}}}}: {error}') from None
-    if (count := sum(map(len, found.values()))) > MAX_PARTITIONS:
+    if (count := sum(map(len, partitions.values()))) > MAX_PARTITIONS:
         raise validators.BadField(f"Names {count} partitions, and a group has at most {MAX_PARTITIONS}")
-    return found
+    return partitions

@@ -44,13 +44,8 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
     return False
 
 
-def _change(
-    number: str, item: object, errors: Errors, of: str = "partitions", *, forward: bool = False
-) -> OffsetChange | None:
-    """Reads one partition's compare-and-set; bad values are noted in ``errors``.
-
-    With ``forward`` an offset only goes back if it is compared.
-    """
+def _change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
+    """Reads one partition's compare-and-set; bad values are noted in ``errors``."""
     field = f"{of}.{number[:40]}"
     if not _is_number(number, field, errors):
         return None
@@ -62,26 +57,25 @@ def _change(
     if position is None:
         errors.setdefault(f"{field}.offset", validators.REQUIRED)
         return None
-    compare = "expected" in item
-    return OffsetChange(int(number), position, expected, compare=compare, forward=forward and not compare)
+    return OffsetChange(int(number), position, expected, compare="expected" in item)
 
 
 class _Commits(NamedTuple):
-    """The commits of a member: offsets, and the epoch and perhaps the note of each partition."""
+    """A member's commits: offsets, and by partition their epochs and notes."""
 
     changes: list[OffsetChange]
     epochs: dict[int, int]
     notes: dict[int, bytes | None]
 
 
-def _note(value: object) -> bytes:
+def _read_note(value: object) -> bytes:
     try:
-        note = b64decode(validators.text(value), validate=True)
+        content = b64decode(validators.text(value), validate=True)
     except (binascii.Error, UnicodeError):
         raise validators.BadField("Is not base64") from None
-    if len(note) > MAX_NOTE:
+    if len(content) > MAX_NOTE:
         raise validators.BadField(f"Longer than maximum length {MAX_NOTE} bytes")
-    return note
+    return content
 
 
 def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
@@ -89,7 +83,7 @@ def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commi
     commits = _Commits([], {}, {})
     for number, item in _partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
-        if (change := _change(number, item, errors, "commits", forward=True)) is None:
+        if (change := _change(number, item, errors, "commits")) is None:
             continue
         commits.changes.append(change)
         epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
@@ -97,7 +91,7 @@ def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commi
             errors.setdefault(f"{field}.epoch", validators.REQUIRED)
         commits.epochs[change.partition] = epoch or of_all or 0
         if "note" in item:
-            commits.notes[change.partition] = errors.take(f"{field}.note", _note, item["note"])
+            commits.notes[change.partition] = errors.take(f"{field}.note", _read_note, item["note"])
     return commits
 
 
@@ -136,15 +130,15 @@ class OffsetViews(Views):
         fields = self.fields(MemberCommits)
         fields.note_unknown(request, body)
         errors = Errors()
-        asked = fields.read(body, errors)
+        terms = fields.read(body, errors)
         if "partitions" in body:
             errors["partitions"] = "A member commits with commits: each of them names its epoch"
         errors.check()
-        commits = _commits(body, asked.epoch, errors)
+        commits = _commits(body, terms.epoch, errors)
         _check_once(commits.changes, "commits", errors)
         errors.check()
         credential = await self._authorization.member(request)
-        recorded = await self._service.groups.commit(access, match["group"], asked.member, credential, *commits)
+        recorded = await self._service.groups.commit(access, match["group"], terms.member, credential, *commits)
         return json_response(recorded)
 
     def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:

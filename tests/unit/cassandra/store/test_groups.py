@@ -10,8 +10,9 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreBusy, StoreUnavailable
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
-from queuey.messages import OffsetChange, OwnedOffset, Queue, QueueSpec
+from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
