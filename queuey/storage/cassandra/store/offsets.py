@@ -129,7 +129,7 @@ class CassandraOffsets(ConnectedStore, Offsets):
         key = queue.uid, group
         async with self._transactions.turn(("offsets", *key)):
             if key not in self._noted_groups:
-                if not await self._driver.ask(Request(_ANY, key, self._options.catalogue_read)):
+                if not _has_rows(await self._driver.ask(Request(_ANY, key, self._options.catalogue_read))):
                     await self._check_group_count(queue, group)
                 await self._note_group(*key)
             calls = [_set_owner(key, row) for row in owners]
@@ -179,7 +179,7 @@ class CassandraOffsets(ConnectedStore, Offsets):
     async def _groups_with_offsets(self, uid: int) -> list[str]:
         names = await self._group_names(uid)
         rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
-        return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
+        return sorted(name for name, found in zip(names, rows, strict=True) if _has_rows(found))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
         until = self._clock.boottime() + self._options.catalogue_deadline
@@ -205,6 +205,11 @@ class CassandraOffsets(ConnectedStore, Offsets):
     def _check_patience(self, until: float) -> None:
         if self._clock.boottime() > until:
             raise StoreBusy("others keep changing the offsets of this group")
+
+
+def _has_rows(partitions: Rows) -> bool:
+    """Returns whether there are any; what was forgotten leaves a version alone."""
+    return bool(partitions) and partitions[0][0] is not None
 
 
 def _decoded(rows: Rows) -> OwnedOffsets:

@@ -79,7 +79,7 @@ def _read_note(value: object) -> bytes:
 
 
 def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
-    """Reads the commits of a member; ``of_all`` is the default of their epochs."""
+    """Reads the commits of a member; ``of_all`` is the epoch of commits without one."""
     commits = _Commits([], {}, {})
     for number, item in _partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
