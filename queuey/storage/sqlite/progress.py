@@ -17,17 +17,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, RecordChanged
+from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
-from queuey.messages import (
-    MemberCommit,
-    Offset,
-    OffsetChange,
-    OwnedOffset,
-    OwnedOffsets,
-    Queue,
-    Record,
-    RecordDue,
-)
+from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, stored_position, was_owned
 from queuey.storage.sqlite.connection import Connection
@@ -114,8 +106,8 @@ class SqliteProgress(Offsets, Ledger, Records):
 
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.reading() as connection:
-            found = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
-        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
+            recorded = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     def groups(self, queue: Queue) -> list[str]:
         with self._db.readers.reading() as connection:
@@ -229,10 +221,10 @@ class SqliteProgress(Offsets, Ledger, Records):
 
 
 def _rows(connection: Connection, queue: Queue, group: str, statement: str = _OFFSETS) -> dict[int, OwnedOffset]:
-    found: Any = sorted(connection.execute(statement, (queue.uid, group)))
+    stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
         partition: OwnedOffset(partition, stored_position((ticks, low), epoch), updated, owner, epoch, came, note)
-        for partition, ticks, low, updated, owner, epoch, came, note in found
+        for partition, ticks, low, updated, owner, epoch, came, note in stored
     }
 
 
