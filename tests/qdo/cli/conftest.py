@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pytest
 
 from qdo.cli import main
-from qdo.coordination import Coordinator
+from qdo.coordination import Coordinator, ServiceCoordinator, zookeeper
 from qdo.coordination.opening import open_coordinator
+from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.partitions import Partition, Queue
-from queuey.client import Client
+from queuey.client import AsyncClient, Client
+from queuey.client.credentials.profile import Profile
 from tests.commands import Run, runner
 from tests.qdo.cli.workers import Hire
+from tests.replacing import replace_in
+from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
+from tests.sim.groups.tree import LoopHost, TreeLink, loop_tree
 
 GROUP = "group"
 Answer = TypeVar("Answer")
@@ -48,23 +54,36 @@ class Group:
     """The group of a test, as its coordination service knows it.
 
     Args:
-        url: Of the group.
+        url: Of the coordination service.
         store: The id of the service's store.
+        name: The group's name.
+
+    Attributes:
+        variables: Of commands that work with the group.
     """
 
-    def __init__(self, url: str, store: str) -> None:
+    def __init__(self, url: str, store: str, name: str = GROUP) -> None:
         self.url = url
         self.store = store
+        self.name = name
+        self.variables = {"QDO_GROUP": name} | ({"QDO_COORDINATION": url} if url else {})
 
     def partition(self, queue: str, number: int) -> Partition:
         """A partition of the service's application."""
         return Partition(Queue(self.store, "queuey", queue), number)
 
-    def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = GROUP) -> Answer:
+    async def coordinator(self, group: str, opened: AsyncExitStack) -> Any:  # noqa: ANN401 - of either kind
+        """Returns a coordinator that is not open."""
+        return open_coordinator(self.url, group)
+
+    def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = "") -> Answer:
         """Opens a coordinator for one question."""
 
         async def asked() -> Answer:
-            coordinator = open_coordinator(self.url, group)
+            async with AsyncExitStack() as opened:
+                return await answered(await self.coordinator(group or self.name, opened))
+
+        async def answered(coordinator: Any) -> Answer:  # noqa: ANN401 - of either kind
             await coordinator.open()
             try:
                 return await question(coordinator)
@@ -73,20 +92,45 @@ class Group:
 
         return anyio.run(asked)
 
-    def offsets(self, group: str = GROUP) -> dict[tuple[str, int], str | None]:
+    def offsets(self, group: str = "") -> dict[tuple[str, int], str | None]:
         """The recorded ids by queue and partition."""
         found = self.ask(lambda coordinator: coordinator.offsets(), group)
         return {(partition.queue.name, partition.number): offset.id for partition, offset in found.items()}
 
-    def record(self, offsets: dict[Partition, str | None], group: str = GROUP) -> None:
+    def record(self, offsets: dict[Partition, str | None], group: str = "") -> None:
         """Records ids."""
         self.ask(lambda coordinator: coordinator.set_offsets(offsets), group)
 
 
+class ServiceGroup(Group):
+    """A group of the service, with a name of its own."""
+
+    def __init__(self, profile: Profile, store: str) -> None:
+        super().__init__("", store, unique_name("group"))
+        self._profile = profile
+
+    async def coordinator(self, group: str, opened: AsyncExitStack) -> ServiceCoordinator:
+        """See the base class."""
+        client = AsyncClient(self._profile.url, key=self._profile.key)
+        return ServiceCoordinator(await opened.enter_async_context(client), group)
+
+
 @pytest.fixture
-def group(client: Client, tmp_path: Path) -> Group:
-    """A file of the test's own."""
-    return Group(f"local://{tmp_path / 'qdo.sqlite3'}", client.hello().id)
+def group(client: Client) -> Iterator[Group]:
+    """Servers of ZooKeeper in this process, of the test's own: other processes cannot reach them."""
+    tree, host = loop_tree(), LoopHost()
+
+    def link(access: ConnectionOptions, _context: object, outlast: float) -> TreeLink:
+        return TreeLink(tree, host, access.session_timeout, outlast)
+
+    with replace_in(zookeeper, zookeeper.ZooKeeperLink, link):
+        yield Group("zookeeper://simulated", client.hello().id)
+
+
+@pytest.fixture
+def service_group(client: Client, served: Served) -> ServiceGroup:
+    """A group of the service."""
+    return ServiceGroup(served.profile, client.hello().id)
 
 
 @pytest.fixture
@@ -95,16 +139,17 @@ def run(served: Served, group: Group, monkeypatch: pytest.MonkeyPatch) -> Run:
     for name in [name for name in os.environ if name.startswith(("QUEUEY_", "QDO_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
-    monkeypatch.setenv("QDO_COORDINATION", group.url)
-    monkeypatch.setenv("QDO_GROUP", GROUP)
+    for name, value in group.variables.items():
+        monkeypatch.setenv(name, value)
     return runner("qdo", main, monkeypatch)
 
 
 @pytest.fixture
 def hire(served: Served, group: Group, tmp_path: Path) -> Hire:
     """Starts workers that belong to the test's group."""
-    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url, "QDO_GROUP": GROUP}
-    return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20"))
+    return Hire(
+        tmp_path, environment(QUEUEY_PROFILE=str(served.profile_path), QDO_SESSION_TIMEOUT="20", **group.variables)
+    )
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ import pytest
 
 from qdo.cli import COMMANDS, load, main
 from qdo.cli.settings import table
-from qdo.coordination import local, zookeeper
-from qdo.coordination.local import LocalLink, LocalOptions
+from qdo.coordination import zookeeper
 from qdo.coordination.paths import decode
 from qdo.coordination.tree import Change, Link, NodeData, Outcome, State
 from qdo.coordination.zookeeper import ConnectionOptions, ZooKeeperLink
@@ -44,7 +43,7 @@ FILES = {"config", "profile", "ca"}
 USUAL = {"handler": "operator:eq", "path": "/usual", "queue": "usual", "to": ID}
 """Arguments that a command needs, where not any text can be one."""
 ADDRESSES = {
-    "coordination": ("zookeeper://h/{}", "zookeeper://{}/a", "local:///tmp/{}", "{}"),
+    "coordination": ("zookeeper://h/{}", "zookeeper://{}/a", "{}"),
     "path": ("/{}", "/a/{}", "/{}/b", "{}"),
     "lock_path": ("/{}", "/a/{}", "/{}/b", "{}"),
     "metrics": ("{}:0", "{}"),
@@ -153,9 +152,6 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     def sender(self: AsyncSender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
         begin(self, *given, transport=httpx2.MockTransport(answer), **options)
 
-    def in_file(options: LocalOptions, *_: object) -> RecordingLink:
-        return RecordingLink(("file", str(options.path)), records)
-
     def at_servers(access: ConnectionOptions, *_: object) -> RecordingLink:
         return RecordingLink(("servers", access.hosts), records, str)
 
@@ -166,10 +162,9 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         monkeypatch.delenv(name)
     for name, value in {"QUEUEY_URL": "http://127.0.0.1:9", "QUEUEY_KEY": "key", "QDO_GROUP": "usual"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("QDO_COORDINATION", "local:///tmp/usual")
+    monkeypatch.setenv("QDO_COORDINATION", "zookeeper://h/usual")
     with (
         replace(AsyncSender.__init__, sender),
-        replace_in(local, LocalLink, in_file),
         replace_in(zookeeper, ZooKeeperLink, at_servers),
         replace_in(place, ZooKeeperLink, at_servers),
         replace(Worker.serve, serve),

@@ -13,7 +13,7 @@ import pytest
 import queuey.cli
 from queuey.client import Client
 from tests.commands import Ended, Run, runner
-from tests.qdo.cli.conftest import GROUP, Group
+from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire
 from tests.servers.served import Served, environment
 from tests.web.access.test_access_table import rows
@@ -24,6 +24,12 @@ With = Callable[..., Hire]
 
 
 @pytest.fixture
+def group(service_group: ServiceGroup) -> ServiceGroup:
+    """One that processes reach."""
+    return service_group
+
+
+@pytest.fixture
 def with_key(served: Served, run: Run, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> With:
     """Starts workers whose key has these verbs for these queues."""
     admin = runner("queuey", queuey.cli.main, monkeypatch)
@@ -31,7 +37,7 @@ def with_key(served: Served, run: Run, group: Group, tmp_path: Path, monkeypatch
     def hire(verbs: Iterable[str], *queues: str, application: str = "queuey", mirror: bool = False) -> Hire:
         limits = ["--allow", ",".join(verbs), "--queues", ",".join(queues)] if queues else []
         made = admin("app", "key-add", application, *limits, "--data", str(served.data), "--json").json
-        variables = {"QDO_COORDINATION": group.url, "QDO_GROUP": GROUP, "QUEUEY_URL": served.profile.url}
+        variables = {"QUEUEY_URL": served.profile.url, **group.variables}
         variables |= {"QUEUEY_APP": "queuey", "QUEUEY_KEY": made["secret"]}
         return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20", QDO_MIRROR="on" if mirror else "off"))
 

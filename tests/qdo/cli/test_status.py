@@ -14,7 +14,7 @@ from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import subscribe
 from queuey.client import Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Group
+from tests.qdo.cli.conftest import GROUP, Group, ServiceGroup
 from tests.qdo.cli.living import living
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
@@ -128,10 +128,10 @@ def test_metrics_of_a_lag_that_nobody_knows(
     assert "/nowhere/profile.toml" in ended.err
 
 
-def test_watch_goes_on_until_interrupted(served: Served, group: Group) -> None:
+def test_watch_goes_on_until_interrupted(served: Served, service_group: ServiceGroup) -> None:
     """``--watch`` prints again and again; Ctrl-C ends it with 130 and without a traceback."""
-    command = [sys.executable, "-m", "qdo", "status", "--group", GROUP, "--json", "--watch", "0.1"]
-    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url}
+    command = [sys.executable, "-m", "qdo", "status", "--json", "--watch", "0.1"]
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), **service_group.variables}
     with ending(
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)

@@ -17,12 +17,17 @@ from qdo.cli.work import _imported
 from queuey.client import Client
 from queuey.terminal.logs import LineFormatter
 from tests.commands import Run
-from tests.qdo.cli.conftest import Group
+from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire, Working
-from tests.qdo.contract.local import LocalService
 from tests.qdo.worker.conftest import until
 from tests.qdo.worker.test_processes import living
 from tests.qdo.worker.test_signals import children
+
+
+@pytest.fixture
+def group(service_group: ServiceGroup) -> ServiceGroup:
+    """One that processes reach."""
+    return service_group
 
 
 @pytest.fixture
@@ -95,7 +100,7 @@ def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str
     with hire("handlers:handle", "--queue", queue, "--context", "handlers:broken") as worker:
         assert worker.ended() == 1
         assert "no database" in worker.log[-1]
-    with hire("handlers:handle", "--queue", queue, "--coordination", "local:///proc/nothing/here.db") as worker:
+    with hire("handlers:handle", "--queue", queue, "--coordination", "zookeeper://127.0.0.1:9?connect_timeout=0.5") as worker:
         assert worker.ended() == 1
         assert worker.log[-1].startswith("qdo: ")
         assert not any("Traceback" in line for line in worker.log)
@@ -198,19 +203,13 @@ def test_lines_for_programs() -> None:
     assert found["exception"].endswith("ValueError: x")
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> LocalService:
-    """Where the group meets."""
-    return LocalService(tmp_path / "coordination" / "file.sqlite3")
-
-
 @pytest.mark.parametrize("handler", ["blocking", "holding"])
 async def test_a_worker_that_hangs_as_a_whole_ends(
-    hire: Hire, client: Client, queue: str, service: LocalService, handler: str
+    hire: Hire, client: Client, queue: str, handler: str
 ) -> None:
     """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
     client.send(queue, handler)
-    options = ("--stalled-after", "2", "--coordination", service.url, "--session-timeout", str(service.short))
+    options = ("--stalled-after", "2", "--session-timeout", "3")
     with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
         worker.said(1)
         assert worker.ended() == 1

@@ -12,13 +12,14 @@ from httpx2 import AsyncBaseTransport
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.owned_partition import Batch
-from qdo.coordination import CommittedOffset, Coordinator, Session
+from qdo.coordination import CommittedOffset, Session
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy
 from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.controlled_transport import PATIENCE, ControlledTransport
 from tests.qdo.contract.backends import Service
+from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.contract.simulated import SimulatedService
 from tests.servers.served import Served
 
@@ -63,11 +64,11 @@ class System:
         self.client = client
         self.store = store
         self.profile = profile
-        self.service: Service = SimulatedService()
+        self.service: Any = SimulatedService()
         self.transport = ControlledTransport()
         self._opened = opened
 
-    def use(self, service: Service) -> None:
+    def use(self, service: Service | ServiceGroups) -> None:
         """Has consumers coordinate by another service, which is closed at the end."""
         self.service = service
         self._opened.push_async_callback(service.close)
@@ -107,7 +108,7 @@ class System:
         self._opened.push_async_callback(client.close)
         return client
 
-    async def coordinator(self, group: str = "group", *, session_timeout: float = 20.0) -> Coordinator:
+    async def coordinator(self, group: str = "group", *, session_timeout: float = 20.0) -> Any:  # noqa: ANN401 - of either kind
         """Opens a coordinator that is closed at the end."""
         coordinator = self.service.coordinator(group, session_timeout=session_timeout)
         self._opened.push_async_callback(coordinator.close)

@@ -19,7 +19,6 @@ import pytest
 
 from qdo.consumer.blocking import Consumer, _threaded
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings
@@ -29,6 +28,7 @@ from queuey.client.credentials.profile import Profile
 from tests.contract.samples import eventually
 from tests.qdo.consumer.conftest import WAIT
 from tests.qdo.consumer.controlled_transport import PATIENCE
+from tests.servers.plugin import unique_name
 from tests.waiting import join
 
 Make = Callable[..., Consumer]
@@ -48,14 +48,15 @@ def queue(client: Client) -> str:
 
 
 @pytest.fixture
-def make(profile: Profile, tmp_path: Path, queue: str) -> Iterator[Make]:
-    """Makes consumers of the queue; they are closed at the end."""
+def make(profile: Profile, queue: str) -> Iterator[Make]:
+    """Makes consumers of the queue, of one group; they are closed at the end."""
+    group = unique_name("group")
     with contextlib.ExitStack() as opened:
 
         def make(**options: Any) -> Consumer:  # noqa: ANN401 - of a consumer
             consumer = Consumer(
                 AsyncClient(profile.url, key=profile.key),
-                open_coordinator(f"local://{tmp_path}/coordination", "group", session_timeout=60.0),
+                group=group,
                 queues=[queue],
                 settings=ConsumerSettings(settle=0.0, wait=WAIT),
                 **options,
@@ -184,8 +185,7 @@ def test_who_was_not_started_says_so(make: Make) -> None:
 def test_a_start_that_fails_leaves_nothing_behind(make: Make, profile: Profile, tmp_path: Path) -> None:
     """Neither a thread nor a member."""
     before = set(threading.enumerate())
-    place = open_coordinator(f"local://{tmp_path}/c", "g")
-    consumer = Consumer(AsyncClient(profile.url, key="wrong"), place, queues=["q"])
+    consumer = Consumer(AsyncClient(profile.url, key="wrong"), group="g", queues=["q"])
     with pytest.raises(Exception, match="401"):
         consumer.start()
     assert eventually(lambda: set(threading.enumerate()) <= before)  # A link's thread says that it ends, and then ends.
@@ -355,7 +355,7 @@ def test_a_program_that_forgets_to_close_still_ends(profile: Profile, tmp_path: 
 import qdo
 from queuey.client import AsyncClient
 client = AsyncClient({profile.url!r}, key={profile.key!r})
-consumer = qdo.Consumer(client, qdo.open_coordinator("local://{tmp_path}/c", "g"), queues=[{queue!r}])
+consumer = qdo.Consumer(client, group={unique_name("group")!r}, queues=[{queue!r}])
 consumer.start()
 print(consumer.poll(timeout=0))
 """

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
-from qdo.coordination.local import LocalLink
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.records import encode_offset
@@ -96,8 +95,6 @@ class Service(abc.ABC):
 
 def another(link: Link) -> Link:
     """Returns a link to the place of another one, with a session of its own; it is not open."""
-    if isinstance(link, LocalLink):
-        return LocalLink(link._options, "scope")
     if isinstance(link, TreeLink):
         return TreeLink(link.tree, link.host, link.timeout)
     from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
@@ -131,13 +128,6 @@ def unfenced() -> contextlib.AbstractContextManager[None]:
     return replace(Session.commit, commit_unfenced)
 
 
-def local(request: pytest.FixtureRequest) -> Service:
-    """A file of its own."""
-    from tests.qdo.contract.local import LocalService  # noqa: PLC0415 - only who uses it needs it
-
-    return LocalService(request.getfixturevalue("tmp_path") / "coordination.sqlite3")
-
-
 def zookeeper(request: pytest.FixtureRequest) -> Service:
     """A chroot of its own on the shared server."""
     from tests.qdo.contract.zookeeper import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
@@ -161,12 +151,12 @@ def simulated(_: pytest.FixtureRequest) -> Service:
     return SimulatedService()
 
 
-BACKENDS = {"local": local, "simulated": simulated, "zookeeper": zookeeper}
+BACKENDS = {"simulated": simulated, "zookeeper": zookeeper}
 once = pytest.mark.parametrize("backend", ["simulated"], indirect=True)
 """For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: on one is enough."""
 from_outside = pytest.mark.parametrize(
     "backend",
-    [pytest.param(name, marks=pytest.mark.needs_programs) for name in ("local", "zookeeper")],
+    [pytest.param("zookeeper", marks=pytest.mark.needs_programs)],
     indirect=True,
 )
 """For tests with members in other processes, which the simulated tree does not reach."""

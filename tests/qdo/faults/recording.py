@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import TypeVar
 
-from qdo.coordination import Coordinator, Event, Listen, Member, OwnedOffset, Session
 from qdo.coordination.local import LocalLink
+
+from qdo.coordination import Coordinator, Event, Listen, Member, OwnedOffset, Session
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from tests.harness.checking.records import Answered, Asked, Heard, Joined, What, place_of

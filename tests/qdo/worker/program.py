@@ -1,4 +1,4 @@
-"""A worker as a program: ``python -m tests.qdo.worker.program <profile> <coordination> <queue> <options as JSON>``."""
+"""A worker as a program: ``python -m tests.qdo.worker.program <profile> <group> <queue> <options as JSON>``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.coordination.opening import open_coordinator
+from qdo.coordination import ServiceCoordinator
 from qdo.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
@@ -70,14 +70,14 @@ def _seconds(message: Message) -> float:
     return float(message.body.partition(" ")[2] or 0)
 
 
-async def main(profile: str, coordination: str, queue: str, options: dict[str, Any]) -> int:
+async def main(profile: str, group: str, queue: str, options: dict[str, Any]) -> int:
     """Serves until a signal comes."""
     where = read_profile(Path(profile))
     handler: Any = f"{__spec__.name}:handle" if options.get("processes") else handle
     if options.pop("async", False):
         handler = handle_async
     async with AsyncClient(where.url, key=where.key) as client:
-        coordinator = open_coordinator(coordination, "group", session_timeout=options.pop("session", 20.0))
+        coordinator = ServiceCoordinator(client, group, session_timeout=options.pop("session", 20.0))
         if "attempts" in options:
             options["retry"] = Retry(attempts=options.pop("attempts"), base=0.001, cap=0.001)
         try:

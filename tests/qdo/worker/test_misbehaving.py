@@ -20,23 +20,25 @@ from qdo.worker.failure import ExitCode
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import LONG_ENOUGH
-from tests.qdo.contract.local import LocalService
+from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.worker.conftest import Workers, quick, until
 from tests.qdo.worker.test_signals import Program
+from tests.servers.plugin import unique_name
 from tests.servers.served import Served
 
 Start = Callable[..., Program]
 
 
 @pytest.fixture
-def start(running: Served, workers: Workers, tmp_path: Path) -> Iterator[Start]:
-    """Starts workers of a group with short sessions; they and the test share a coordination file."""
-    workers.system.use(LocalService(tmp_path / "coordination.sqlite3"))
+def start(running: Served, workers: Workers) -> Iterator[Start]:
+    """Starts workers of a group with short sessions, which is one of the service."""
+    groups = ServiceGroups(workers.system.client, unique_name("group"))
+    workers.system.use(groups)
     with ExitStack() as started:
 
         def begin(queue: Queue, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
-            options = {"session": workers.system.service.short, **options}
-            program = Program(running.profile_path, workers.system.service.url, queue.name, options)
+            options = {"session": groups.short, **options}
+            program = Program(running.profile_path, groups.group, queue.name, options)
             started.callback(program.kill)
             return program
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.coordination.opening import open_coordinator
 from qdo.worker.failure import ExitCode, StopWorker
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Client, Message
-from tests.qdo.contract.local import LocalService
+from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import living
+from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 
 PATIENCE = 60.0
@@ -34,10 +34,10 @@ KINDS: dict[str, dict[str, Any]] = {"threads": {}, "tasks": {"async": True}, "pr
 class Program:
     """A worker's process, in a group of its own."""
 
-    def __init__(self, profile: Path, coordination: str, queue: str, options: dict[str, Any]) -> None:
+    def __init__(self, profile: Path, group: str, queue: str, options: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "tests.qdo.worker.program"]
         self.process = subprocess.Popen(
-            [*command, str(profile), coordination, queue, json.dumps(options)],
+            [*command, str(profile), group, queue, json.dumps(options)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,13 +85,14 @@ class Program:
 
 
 @pytest.fixture
-def start(running: Served, workers: Workers, tmp_path: Path) -> Iterator[Any]:
-    """Starts programs that end with their test; they and the test share a coordination file."""
-    workers.system.use(LocalService(tmp_path / "coordination.sqlite3"))
+def start(running: Served, workers: Workers) -> Iterator[Any]:
+    """Starts programs that end with their test; they and the test share a group of the service."""
+    groups = ServiceGroups(workers.system.client, unique_name("group"))
+    workers.system.use(groups)
     with contextlib.ExitStack() as started:
 
         def begin(queue: str, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
-            program = Program(running.profile_path, workers.system.service.url, queue, options)
+            program = Program(running.profile_path, groups.group, queue, options)
             started.callback(program.kill)
             return program
 
@@ -198,7 +199,7 @@ def children(parent: int) -> Iterator[int]:
                 yield int(stat.parent.name)
 
 
-def test_a_worker_runs_without_a_loop_of_the_callers(running: Served, tmp_path: Path) -> None:
+def test_a_worker_runs_without_a_loop_of_the_callers(running: Served) -> None:
     """``run`` makes one, serves, closes what belongs to it, and gives the code; signals are as they were before."""
     profile = running.profile
     with Client(profile.url, key=profile.key) as client:
@@ -211,8 +212,8 @@ def test_a_worker_runs_without_a_loop_of_the_callers(running: Served, tmp_path: 
         raise StopWorker
 
     before = signal.getsignal(signal.SIGTERM)
-    coordinator = open_coordinator(f"local://{tmp_path}/coordination", "group", session_timeout=20.0)
-    consumer = AsyncConsumer(AsyncClient(profile.url, key=profile.key), coordinator, queues=[queue])
+    ours = AsyncClient(profile.url, key=profile.key)
+    consumer = AsyncConsumer(ours, group=unique_name("group"), queues=[queue])
     assert Worker(handle, consumer).run() == ExitCode.ENDED
     assert seen == ["one"]
     assert signal.getsignal(signal.SIGTERM) == before

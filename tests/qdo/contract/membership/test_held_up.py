@@ -40,7 +40,8 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
     assert await recorded(coordinator) == "1"
 
 
-@pytest.mark.parametrize(("backend", "how"), [("zookeeper", "hold"), ("local", "stand")], indirect=["backend"])
+@on(argvalues=["zookeeper"])
+@pytest.mark.parametrize("how", ["hold", "stand"])
 async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
     """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
@@ -50,7 +51,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, 
     assert await mine.claim([ONE])
 
 
-@on(argvalues=["local"])
+@on(argvalues=["zookeeper"])
 async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
     """The process that speaks for it ends with it, so its session ends in its time."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
@@ -103,7 +104,7 @@ async def _until_recorded(process: Process, offset: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@on(argvalues=["local"])
+@on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
     """Nothing of it is left."""
     process = await start("leaving", outlast=600.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import asyncio
 
 import pytest
@@ -76,7 +78,7 @@ async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> 
     group = setup.make()
     await group.start()
     await setup.rest(group)
-    session = group._group_session._session  # type: ignore[union-attr]
+    session: Any = group._group_session._session  # type: ignore[union-attr]
     await session.link.apply([(Delete(session._paths.assignment("a")),)])
     await until(lambda: len(setup.owner.times("revoke")) == 4)
     await setup.rest(group)

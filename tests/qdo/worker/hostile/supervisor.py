@@ -14,7 +14,7 @@ from qdo.__main__ import main
 from qdo.worker.failure import ExitCode
 from tests.qdo.worker.hostile.handlers import note
 
-IMPORTED = ("qdo.cli.work", "qdo.worker.worker", "qdo.coordination.local", "qdo.coordination.zookeeper")
+IMPORTED = ("qdo.cli.work", "qdo.worker.worker", "qdo.coordination.zookeeper")
 
 
 def supervise(most: int, arguments: list[str]) -> None:

@@ -24,6 +24,7 @@ from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.hostile import handlers
 from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
 from tests.qdo.worker.test_misbehaving import dead
+from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 from tests.waiting import PATIENCE_SECONDS
 
@@ -155,7 +156,14 @@ def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
     with contextlib.ExitStack() as stack:
 
         def begin(starts: int, arguments: list[str]) -> Supervised:
-            common = ["--profile", str(running.profile_path), "--group", "group", "--attempts", str(ATTEMPTS)]
+            common = [
+                "--profile",
+                str(running.profile_path),
+                "--group",
+                unique_name("group"),
+                "--attempts",
+                str(ATTEMPTS),
+            ]
             common += ["--retry-base", "0.01", "--retry-cap", "0.01", "--drain", "5"]
             directory = Path(tempfile.mkdtemp(dir=tmp_path))
             supervised = Supervised(directory, starts, ["work", *arguments, *common])
@@ -166,11 +174,9 @@ def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
 
 
 @pytest.mark.parametrize(("mode", "seed"), [("threads", 7), ("tasks", 18), ("processes", 16)])
-async def test_every_message_is_done_or_dead(
-    workers: Workers, supervise: Supervise, tmp_path: Path, mode: str, seed: int
-) -> None:
+async def test_every_message_is_done_or_dead(workers: Workers, supervise: Supervise, mode: str, seed: int) -> None:
     """With handlers that kill, exit and raise; a worker that comes back under its name waits for no session's end."""
-    where = ["--coordination", f"local://{tmp_path}/coordination", "--name", "worker", "--grace", "1m"]
+    where = ["--name", "worker", "--grace", "1m"]
     await Play(workers, supervise, mode)(random.Random(seed), QUICK, 10, *where)
 
 
@@ -178,18 +184,11 @@ async def test_every_message_is_done_or_dead(
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("mode", MODES)
 async def test_handlers_of_all_kinds_leave_nothing_undone(
-    workers: Workers, supervise: Supervise, tmp_path: Path, mode: str, seed: int
+    workers: Workers, supervise: Supervise, mode: str, seed: int
 ) -> None:
     """Also with handlers that hang, swallow their cancellation and hang the whole worker."""
     chance = random.Random(f"{mode} {seed}")
-    options = [
-        "--coordination",
-        f"local://{tmp_path}/coordination",
-        "--session-timeout",
-        str(LONG_ENOUGH),
-        "--stalled-after",
-        "5s",
-    ]
+    options = ["--session-timeout", str(LONG_ENOUGH), "--stalled-after", "5s"]
     if chance.random() < 0.5:
         options += ["--name", "worker", "--grace", "1m"]
     await Play(workers, supervise, mode)(chance, KINDS, 10, *options)

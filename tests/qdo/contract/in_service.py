@@ -1,0 +1,34 @@
+"""Groups of a real service as the suite reaches them."""
+
+from __future__ import annotations
+
+from qdo.coordination import ServiceCoordinator
+from queuey.client import AsyncClient
+
+LONG = 20.0
+"""Seconds of a session that outlasts a test."""
+
+
+class ServiceGroups:
+    """Where the members of a test's group meet: at the service whose messages they handle.
+
+    Args:
+        client: A client of the service; its maker closes it.
+        group: The name of the group, which no other test has.
+
+    Attributes:
+        short: Seconds of a session that a test can wait for the end of.
+    """
+
+    short = 3.0
+
+    def __init__(self, client: AsyncClient, group: str) -> None:
+        self.group = group
+        self._client = client
+
+    def coordinator(self, _group: str = "", *, session_timeout: float = LONG) -> ServiceCoordinator:
+        """Returns a coordinator that is not open; the test closes it."""
+        return ServiceCoordinator(self._client, self.group, session_timeout=session_timeout)
+
+    async def close(self) -> None:
+        """Nothing is running."""
