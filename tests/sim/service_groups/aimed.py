@@ -83,11 +83,13 @@ class Lagging(Aimed):
 
 
 class Hesitant(Aimed):
-    """Processes stand still between two calls."""
+    """Processes stand still when they have read the sessions."""
+
+    processes = 3
 
     def faults(self, *, linear: bool) -> Faults:
         """See the base class."""
-        return Faults(hesitant=0.02)
+        return Faults(reading=0.1)
 
 
 class Dying(Aimed):
@@ -112,10 +114,15 @@ class Forgetful(Aimed):
     """Answers are lost."""
 
     session = 5000
+    processes = 2
 
     def habits(self) -> Habits:
         """See the base class."""
         return Habits(pace=1.0, loses=0.3)
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self.rng.choice((self._leave, self._crash_member, self._replace)) for _ in range(10)]
 
 
 class Listing(Aimed):
@@ -135,4 +142,14 @@ class Recreated(Aimed):
 
     def deeds(self) -> list[Callable[[], None]]:
         """See the base class."""
-        return [self._change_queue] * 3
+        return [self._again] * 2
+
+    def _again(self) -> None:
+        for name, queue in list(self.stored.queues.items()):
+            self.create(name, queue.partitions)
+
+
+class Returning(Aimed):
+    """Members are static, and come back."""
+
+    grace = 3000

@@ -47,11 +47,12 @@ class Storm:
 
     Attributes:
         present: Credentials with the rights that they have now.
-        session, revoke: Of all members, in ms; 0: by chance.
+        session, revoke, grace: Of all members, in ms; 0: by chance.
         slack: S, in seconds; 0: by chance.
+        processes: How many there are; 0: by chance.
     """
 
-    session = revoke = 0
+    session = revoke = grace = processes = 0
     slack = 0.0
 
     def __init__(self, seed: int, *, linear: bool | None = None) -> None:
@@ -65,12 +66,13 @@ class Storm:
         self.history.rights = self.present
         self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
         offsets = (-0.4 * slack, 0.0, 0.4 * slack)
-        self.webs = [Web(self, 0.0 if linear else rng.choice(offsets)) for _ in range(rng.choice((1, 2, 2, 3)))]
+        number = self.processes or rng.choice((1, 2, 2, 3))
+        self.webs = [Web(self, 0.0 if linear else rng.choice(offsets)) for _ in range(number)]
         for name in NAMES[: rng.choice((1, 2, 2, 3))]:
             self.create(name)
         self.session = self.session or rng.choice((2000, 3000, 5000))
         self.revoke = self.revoke or rng.choice((300, 1500, 4000))
-        self.grace = rng.choice((0, 0, 3000))
+        self.grace = self.grace or rng.choice((0, 0, 3000))
         self.history.grace = bool(self.grace)
         self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
@@ -86,6 +88,7 @@ class Storm:
             late=rng.choice((0, 0.1)),
             lacking=rng.choice((0, 0.1)),
             hesitant=rng.choice((0, 0.004, 0.01)),
+            reading=rng.choice((0, 0, 0.02)),
             slow=rng.choice((0.003, 0.02)),
         )
 
@@ -152,9 +155,9 @@ class Storm:
         """Returns a credential with the rights that it has now."""
         return self.present.get(credential.id)
 
-    def create(self, name: str) -> None:
+    def create(self, name: str, partitions: int = 0) -> None:
         """Makes a queue."""
-        self.uids[name].append(self.stored.create(name, self.rng.choice((1, 2, 3, 4))).uid)
+        self.uids[name].append(self.stored.create(name, partitions or self.rng.choice((1, 2, 3, 4))).uid)
 
     def place(self, name: str, part: int, epoch: int) -> Place:
         """Returns the partition that somebody owned under an epoch."""

@@ -38,6 +38,7 @@ from tests.sim.service_groups.aimed import (
     Listing,
     Recreated,
     Restless,
+    Returning,
 )
 from tests.sim.service_groups.members import Member as Client
 from tests.sim.service_groups.store import GroupStore
@@ -349,7 +350,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",), kind=Generous),
     "epoch of the clock": Mutation(lambda: replace(GroupDraft._next_epoch, counting), ("O1", "O2")),
     "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1", "O4"), kind=Generous),
-    "not named is not given back": Mutation(lambda: replace(LocalGroup._told, naming_all), ("O1",)),
+    "not named is not given back": Mutation(lambda: replace(LocalGroup._told, naming_all), ("O1",), kind=Generous),
     "only who gave back did": Mutation(handing(taken_for_given_back), ("O4",)),
     "S after a session": Mutation(lambda: replace(GroupDraft.__init__, without_slack), ("O1",)),
     "seen at a quorum": Mutation(lambda: replace(GroupStore.renew_session, seen_somewhere), ("O1",), kind=Lagging),
@@ -374,7 +375,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "own row before deletion": Mutation(lambda: replace_in(local_group, find_queues, by_lists), ("O5",), kind=Listing),
     "plans by uid": Mutation(by_name, ("O5",), kind=Recreated),
     "rights as they are": Mutation(with_former_rights, ("O6",)),
-    "targets of an instance": Mutation(lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",)),
+    "targets of an instance": Mutation(
+        lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",), kind=Returning
+    ),
     "absent members": Mutation(lambda: replace(GroupDraft.leave, leaving_for_good), ("O7",)),
 }
 
