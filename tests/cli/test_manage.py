@@ -1,4 +1,4 @@
-"""``queuey queue``, ``offsets``, ``app`` and ``settings``."""
+"""``queuey queue``, ``offsets``, ``group``, ``app`` and ``settings``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from queuey.api.groups import Heartbeat
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import NotAuthenticated
@@ -63,6 +64,26 @@ def test_offsets(run: Run, client: Client, queue: str) -> None:
     assert client.groups(queue) == ()
     shown = run("offsets", "show", queue)
     assert (shown.code, shown.out, "qdo status" in shown.err) == (0, b"", True)
+
+
+def test_groups(run: Run, client: Client, served: Served, queue: str) -> None:
+    """A group is listed and shown with its members, owners and lag, and forgotten when nobody is in it."""
+    member = client.consumer_groups.join(queue, [queue], instance="w1")
+    member.heartbeat(Heartbeat(wait=1))
+    client.send(queue, "x", partition=1)
+    assert queue in run("group", "list", "--json").json["groups"]
+    shown = run("group", "show", queue, "--lag", "--json").json
+    assert (shown["members"][0]["instance"], shown["queues"][queue]["1"]["lag"]) == ("w1", 1)
+    assert "w1" in run("group", "show", queue).text
+    assert member.joined.member not in run("group", "show", queue, "--json").text
+    refused = run("group", "delete", queue, "--yes")
+    assert (refused.code, "has members" in refused.err) == (1, True)
+    member.leave()
+    assert run("group", "delete", queue, "--yes").code == 0
+    missing = run("group", "show", queue)
+    assert (missing.code, "queuey group list" in missing.err) == (1, True)
+    elsewhere = run("group", "move", "queuey", queue, "--to", "dc2", "--data", str(served.data))
+    assert (elsewhere.code, "dc2" in elsewhere.err) == (1, True)
 
 
 def test_applications_and_keys(run: Run, served: Served) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from qdo import Jobs
 from queuey import embedded
+from queuey.api.groups import Heartbeat
 from queuey.client import (
     Client,
     InvalidArgument,
@@ -47,6 +48,16 @@ def client(file: Path) -> Iterator[Client]:
     with embedded.open(file, settings=QUICK) as client:
         client.create_queue("mails")
         yield client
+
+
+def test_a_group_of_the_program(client: Client) -> None:
+    """Members of one program are the same caller, the application, and divide partitions without a key."""
+    first, second = (client.consumer_groups.join("workers", ["mails"], session=3) for _ in range(2))
+    assert first.heartbeat(Heartbeat(wait=1)).take["mails"].keys() == {1}
+    assert second.heartbeat().take == {}
+    first.leave()
+    assert second.heartbeat(Heartbeat(wait=1)).take["mails"].keys() == {1}
+    second.leave()
 
 
 def service_of(client: Client) -> EmbeddedService:

@@ -11,7 +11,8 @@ from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
-from queuey.messages import Queue
+from queuey.groups.state import GroupState
+from queuey.messages import OwnedOffsets, Queue
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows
 from queuey.service.groups.state_cache import StateCache
@@ -116,11 +117,7 @@ class HandOvers:
             if queue is None:
                 self._words.pop(name, None)
                 return {}
-            read = partial(self._store.owned_offsets, queue, self._group, self._to_tell(name))
-            found = await self._core.in_thread(read)
-            state = await self._cache.refresh(STATE_AGE)
-            if any(row.epoch > state.head.epoch for row in found.rows.values()):
-                state = await self._cache.refresh()
+            found, state = await self._read(queue)
             words = dict(self._words.get(name, {}))
             leaving = {
                 number: (row.owner, row.epoch)
@@ -147,6 +144,17 @@ class HandOvers:
                 return {**found.rows, **{row.partition: row for row in decided.owners}}
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
+
+    async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
+        """Reads the rows of a queue, with the notes that members here will be told, and then the state."""
+        while True:
+            noted = self._to_tell(queue.name)
+            found = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, noted))
+            state = await self._cache.refresh(STATE_AGE)
+            if any(row.epoch > state.head.epoch for row in found.rows.values()):
+                state = await self._cache.refresh()
+            if self._to_tell(queue.name) <= noted:  # Else a plan has come meanwhile.
+                return found, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
         """Returns the row of a queue, None if it is gone or is not the planned one any more."""

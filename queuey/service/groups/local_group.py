@@ -91,7 +91,7 @@ class LocalGroup:
         core: The loop and the clock.
         key: Application and name of the group.
         rights: Returns a credential with its present rights; blocks.
-        searching: Held while queues are searched: by one group of an application at a time.
+        searching: Held while queues are searched and a plan is made: by one group of an application at a time.
         counts: Of all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
 
     Attributes:
@@ -364,7 +364,7 @@ class LocalGroup:
             if is_planned:
                 async with self._searching:
                     queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
-                await self._core.in_thread(partial(draft.plan, queues, self._rights))
+                    await self._core.in_thread(partial(draft.plan, queues, self._rights))
             change = draft.change()
             if change is None:
                 return results
@@ -476,7 +476,8 @@ class LocalGroup:
         self._sessions = replace(self._sessions, searched=self._sessions.clock)
         async with self._searching:
             queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
-        if (await self._core.in_thread(partial(planned, state, queues))).queues != state.plan:
+            plan = await self._core.in_thread(partial(planned, state, queues))
+        if plan.queues != state.plan:
             self._need_plan()
 
     async def _hand_over(self) -> bool:

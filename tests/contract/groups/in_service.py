@@ -65,7 +65,10 @@ class ServiceGroup(Group):
         self._turns = itertools.cycle(services)
 
     def beside(self) -> ServiceGroup:
-        return ServiceGroup(self.services, self.clock, f"{self.name}:beside", self.application)
+        other = ServiceGroup(self.services, self.clock, f"{self.name}:beside", self.application)
+        other.callers |= self.callers
+        self.callers = other.callers  # Both are asked for the rights of all.
+        return other
 
     def _rights(self, credential: Credential) -> Credential | None:
         caller = self.callers.get(credential.id)
@@ -108,6 +111,9 @@ class ServiceGroup(Group):
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
+        for service in self.services:
+            for served in list(service.groups.served.values()):
+                service.core.run(served.turn())
 
     def narrow(self, key: str, *queues: str) -> None:
         self.callers[key.encode()] = Caller(grants=(Grant(self.application, frozenset({"read", "claim"}), queues),))
@@ -123,10 +129,12 @@ class ServiceGroup(Group):
     def commit_plainly(self, place: Place, offset: str) -> None:
         queue, partition = place
         change = OffsetChange(partition, ids.parse_position(offset))
-        self.ask(lambda service: service.offsets.record(self.access(service, queue), self.name, [change]))
+        service = next(self._turns)
+        service.offsets.record(self.access(service, queue), self.name, [change])
 
     def forget_offsets(self, queue: str) -> None:
-        self.ask(lambda service: service.offsets.forget(self.access(service, queue), self.name))
+        service = next(self._turns)
+        service.offsets.forget(self.access(service, queue), self.name)
 
     def remove(self) -> None:
         self.ask(lambda service: service.groups.forget(self.application, self.name))

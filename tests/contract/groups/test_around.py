@@ -130,7 +130,7 @@ def test_narrowed(group: Group, make: Make) -> None:
         group.pass_time(1)
         second.obey()
     again = group.join(one, two, key="first")
-    group.until(lambda: len(again.owned | second.owned) == 4, again, second)
+    group.settle(places_of(one, 2) + places_of(two, 2), again, second)
     assert {queue for queue, _ in again.owned} == {one}
 
 

@@ -64,6 +64,7 @@ class Member:
         self._wait = 0.0
         self._stays: dict[Place, Stay] = {}
         self._cursors: dict[Place, Position | None] = {}
+        self._committed: dict[Place, tuple[int, Position]] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Is the thread: lives one life after another."""
@@ -79,7 +80,7 @@ class Member:
 
     def _live(self, stop: threading.Event) -> None:
         self._join(stop)
-        ends = now() + (1e9 if self.calm() else self.rng.uniform(4.0, 20.0))
+        ends = now() + (1e9 if self.calm() else self.rng.uniform(3.0, 15.0))
         while not stop.is_set():
             if now() > ends and not self.calm():
                 self._end(stop)
@@ -90,20 +91,27 @@ class Member:
                 self._give_back(asked)
                 continue
             for stay in list(self._stays.values()):
-                self._work(stay, stop)
+                self._work(stay)
+                if not self.calm() and self.rng.random() < 0.03:
+                    stop.wait(self.session * self.rng.uniform(0.3, 2.0))
+                if self.calm() or self.rng.random() < 0.7:
+                    self._commit(stay)
 
     def _end(self, stop: threading.Event) -> None:
         """Ends a life: it leaves, is killed, or stands still for longer than its session."""
         mood = self.rng.random()
-        if mood < 0.4:
+        if mood < 0.3:
             self._leave()
-        elif mood < 0.7:
+        elif mood < 0.6:
             self._drop("killed")
         else:
-            stop.wait(self.session * self.rng.uniform(0.5, 2.0))
             for stay in list(self._stays.values()):
-                self._work(stay, stop)
-            self._beat()
+                self._work(stay)
+            stays = list(self._stays.values())
+            stop.wait(self.session * self.rng.uniform(0.8, 2.5))
+            for stay in stays:
+                self._commit(stay)
+            self._check()
             self._drop("killed")
 
     # Requests
@@ -222,32 +230,22 @@ class Member:
                 return
             threading.Event().wait(0.1)
 
-    def _work(self, stay: Stay, stop: threading.Event) -> None:
-        """Reads a page, handles it message by message, and commits."""
+    def _work(self, stay: Stay) -> None:
+        """Reads a page, and handles it message by message."""
         queue, number = stay.place
-        cursor = self._cursors[stay.place]
+        cursor = self._cursors.get(stay.place)
         since = "" if cursor is None else f"&since={number}:{ids.to_hex(ids.following(cursor))}"
         _, answer = self._ask("GET", f"/{queue}?partitions={number}&limit={PAGE}{since}")
-        if answer is None or answer.status != 200:
-            return
-        for message in answer.content["messages"]:
+        for message in answer.content["messages"] if answer is not None and answer.status == 200 else ():
             if now() >= self._over or self._stays.get(stay.place) is not stay:
                 return
             position = ids.parse_position(message["message_id"])
             stay.handled.append((now(), position))
             self._cursors[stay.place] = position
-        if answer.content["messages"]:
-            if not self.calm() and self.rng.random() < 0.03:
-                stop.wait(self.session * self.rng.uniform(0.3, 2.0))
-            if self.calm() or self.rng.random() < 0.7:
-                self._commit(stay)
-        elif stay.handled:
-            self._commit(stay)
 
     def _commit(self, stay: Stay) -> None:
         """Commits what was handled, also if it may be too late for that."""
-        cursor = self._cursors[stay.place]
-        if cursor is None or cursor == stay.offset:
+        if not stay.handled or self._committed.get(stay.place) == (stay.epoch, cursor := stay.handled[-1][1]):
             return
         queue, number = stay.place
         commit = Commit(stay.place, stay.life, stay.epoch, cursor, now())
@@ -261,6 +259,7 @@ class Member:
             return
         if answer.status == 200:
             commit.outcome = "done"
+            self._committed[stay.place] = stay.epoch, cursor
         elif answer.content.get("code") in {"NotOwner", "MemberGone"} or answer.status in NOT_THERE:
             commit.outcome = "refused"
         else:

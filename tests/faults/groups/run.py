@@ -6,6 +6,7 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from queuey import ids
@@ -130,7 +131,8 @@ class GroupRun:
 
     def _is_drained(self, webs: Sequence[Web], account: Account) -> bool:
         """Looks at the offsets, and returns whether everything is committed."""
-        recorded = _offsets(Line(webs[0], account), PATIENCE)
+        with closing(Line(webs[0], account)) as line:
+            recorded = _offsets(line, PATIENCE)
         self._history.recorded = recorded
         places = self._history.messages
         return all(recorded.get(place) == found[-1] for place, found in places.items() if found)

@@ -37,6 +37,7 @@ class Life:
         ended: It has crashed, or holds nothing more.
         left: It has left.
         excused: It was replaced, or has lost a right.
+        may_go: It has left for good.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Life:
     ended: bool = False
     left: bool = False
     excused: bool = False
+    may_go: bool = False
 
 
 class History:
@@ -101,9 +103,25 @@ class History:
         if before is None or before.head.epoch != after.head.epoch:
             self.counts["plans"] += 1
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
+        self._check_targets(former, self._state)
         if before is not None and self.grace:
             self._excuse(former, self._state)
             self._check_instances(former, self._state)
+
+    def _check_targets(self, before: GroupState, after: GroupState) -> None:
+        """Who is new has no targets, and a queue that is there keeps those that it has while somebody may read it."""
+        for uid, planned in after.plan.items():
+            for target in planned.targets.values():
+                if target.member in after.members and after.members[target.member].state == "new":
+                    self.fails(f"O5: {target.member} is new, and is to own partitions of {uid}")
+        present = {one.subscription for one in after.members.values() if one.state == "present"}
+        for uid, planned in before.plan.items():
+            queue = self.queue_of(uid)
+            if queue is None or not planned.targets or (uid in after.plan and after.plan[uid].targets):
+                continue
+            readers = (after.subscriptions[slot] for slot in present)
+            if any(one.matcher()(queue.name) and may(one.credential, queue) for one in readers):
+                self.fails(f"O5: {uid} is there, and nobody is to own it any more")
 
     def _excuse(self, before: GroupState, after: GroupState) -> None:
         """Somebody has the place of another one with its instance name."""
@@ -112,6 +130,9 @@ class History:
             life = self.life_of(number, before.head.epoch)
             if life is not None and life.instance and life.instance in there:
                 life.excused = True
+            member = before.members[number]
+            if member.grace and member.state == "present" and not (life is None or life.excused or life.may_go):
+                self.fails(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
         """Absent members keep their targets; one that has their instance gets them, and nothing else moves."""
@@ -138,9 +159,12 @@ class History:
             for one in gone
         ):
             return
-        if before.plan.keys() == after.plan.keys() and not all(
-            one not in before.members or (one in kept and other == member.number) for one, other in moved.values()
-        ):
+        owners = (target.member for queue in before.plan.values() for target in queue.targets.values())
+        loads = Counter(member.number if owner in kept else owner for owner in owners)
+        shares = [loads[number] for number, one in after.members.items() if one.state == "present"]
+        if before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
+            return
+        if not all(one not in before.members or (one in kept and to == member.number) for one, to in moved.values()):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
     def _was(self, state: GroupState, number: int) -> str:

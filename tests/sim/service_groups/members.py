@@ -207,7 +207,7 @@ class Member(Process):
         self.stay, wait, first = stay, 0.0, True
         while self.wanted:
             answer = await self._beat(stay, credential, wait)
-            if self.world.now >= stay.end:
+            if self.is_over(stay) and self.world.now >= stay.end:
                 return
             if answer is not None:
                 wait = answer.wait
@@ -218,11 +218,19 @@ class Member(Process):
                     self.wanted = False
         returns = bool(self.request.grace) and not self.draining
         self._drop()
-        stay.left = True
+        stay.left, stay.may_go = True, not returns
         member = self._id
         await self.ask(
             lambda web, done: web.run(web.groups.leave(APPLICATION, GROUP, member, credential, returns=returns), done)
         )
+
+    def end_of(self, sent: float, session: float) -> float:
+        """Returns when a session is over: it is counted from the moment at which the request was sent."""
+        return sent + session
+
+    def is_over(self, stay: Life) -> bool:
+        """Returns whether an answer comes after the end of the session, and counts as none."""
+        return self.world.now >= stay.end
 
     async def _beat(self, stay: Life, credential: Credential, wait: float) -> HeartbeatAnswer | None:
         sent, given, member = self.world.now, dict(self._given), self._id
@@ -245,9 +253,9 @@ class Member(Process):
             if self.world.now < stay.end:
                 await asyncio.sleep(0.05)
             return None
-        if self.world.now >= stay.end:
+        if self.is_over(stay):
             return None
-        stay.end = max(stay.end, sent + answer.session)
+        stay.end = max(stay.end, self.end_of(sent, answer.session))
         for spot, epoch in given.items():
             if self._given.get(spot) == epoch:
                 del self._given[spot]

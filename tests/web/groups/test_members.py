@@ -208,6 +208,24 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
         assert caller.send_json("POST", path, fields).status == status, (fields, status)
 
 
+def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, member: Member) -> None:
+    """Whatever a member says that it owns or gives back, it gets nothing there, and learns not even what exists."""
+    owner.create("payroll")
+    other = Member(owner, queues=["payroll"])
+    epoch = other.beat(wait=3).json["take"]["payroll"]["1"]["epoch"]
+    thief = Member(limited(owner, store, "read,claim", "q"))
+    named = {name: {"1": epoch, "7": 1} for name in ("payroll", "invented")}
+    for fields in ({"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}):
+        told = thief.beat(**fields).json
+        assert (told["take"], told["give_back"]) == ({}, {})
+        assert told["lost"].get("payroll") == told["lost"].get("invented")
+    content = {"member": thief.id, "epoch": epoch, "commits": {"1": {"offset": ZERO}}}
+    assert thief.caller.send_json("PUT", "payroll/offsets/g", content).status == 403
+    assert owner.send_json("PUT", "payroll/offsets/g", content).status == 404
+    other.beat()
+    assert owner.get("_groups/g").json["queues"]["payroll"]["1"]["owner"] == 2
+
+
 def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
     """What is malformed is named; so is a member's commit that a former version would record without its epoch."""
     for fields, bad in (

@@ -1,0 +1,375 @@
+"""Without any one of its mechanisms a group breaks a promise in some history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from queuey.api.groups import Heartbeat, HeartbeatAnswer
+from queuey.errors import MemberGone
+from queuey.groups import drafts
+from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.owners import HandOver, hand_over
+from queuey.groups.planning import Plan, planned
+from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
+from queuey.messages import (
+    ClockSample,
+    GroupSessions,
+    MemberCommit,
+    OffsetChange,
+    OwnedOffset,
+    OwnedOffsets,
+    Queue,
+)
+from queuey.service.groups import hand_overs, local_group
+from queuey.service.groups.local_group import LocalGroup
+from queuey.service.groups.searches import differs, find_queues
+from queuey.service.watching import Waiter
+from queuey.storage import Store
+from queuey.storage.offset_changes import Decision, decide
+from tests.replacing import replace, replace_in
+from tests.sim.service_groups import store
+from tests.sim.service_groups.members import Member as Client
+from tests.sim.service_groups.store import GroupStore
+from tests.sim.service_groups.storm import Storm, violations
+
+ENOUGH = 400
+"""Histories in which a mechanism that is missing must have been missed."""
+Rows = Mapping[int, OwnedOffset]
+Words = Mapping[int, tuple[int, int]]
+
+
+# Commits
+
+
+def committing(of: Callable[[OwnedOffset, MemberCommit], OwnedOffset]) -> Callable[..., Decision]:
+    """Returns a decision about other rows than there are, when a member commits."""
+
+    def decided(
+        present: dict[int, OwnedOffset],
+        changes: Sequence[OffsetChange],
+        now: float,
+        commit: MemberCommit | None = None,
+        lost: Container[int] = (),
+    ) -> Decision:
+        if commit is None:
+            return decide(present, changes, now, commit, lost)
+        shown = {n: of(row, commit) if n in commit.epochs else row for n, row in present.items()}
+        decision = decide(shown, changes, now, commit, lost)
+        for number, row in present.items():
+            decision.rows[number] = changed(decision.rows[number], owner=row.owner, epoch=row.epoch)
+        return decision
+
+    return decided
+
+
+def of_anybody(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
+    """Compares neither the owner nor the epoch."""
+    return changed(row, owner=commit.member, epoch=commit.epochs[row.partition])
+
+
+def under_any_epoch(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
+    """Compares the owner alone."""
+    return changed(row, epoch=commit.epochs[row.partition]) if row.owner == commit.member else row
+
+
+def going_back(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
+    """Records what comes late over what came later."""
+    return changed(row, position=None)
+
+
+def setting_back(
+    present: dict[int, OwnedOffset],
+    changes: Sequence[OffsetChange],
+    now: float,
+    commit: MemberCommit | None = None,
+    lost: Container[int] = (),
+) -> Decision:
+    """Compares nothing but what it is asked to compare."""
+    if commit is None or any(change.compare for change in changes):
+        return decide(present, changes, now, commit, lost)
+    return committing(going_back)(present, changes, now, commit, lost)
+
+
+# Hand-overs
+
+
+def at_any_version(
+    one: GroupStore, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]
+) -> bool:
+    """Hands over whatever was recorded meanwhile."""
+    return REAL_HAND_OVER(one, queue, group, one._stored.rows(queue.uid).version or None, owners)
+
+
+def as_first_read(one: GroupStore, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+    """Returns the offsets of an earlier read with the present version."""
+    found = REAL_OWNED(one, queue, group, notes)
+    before: dict[int, OwnedOffsets] = vars(one).setdefault("earlier", {})
+    earlier = before.get(queue.uid)
+    before[queue.uid] = found
+    if earlier is None:
+        return found
+    rows = {n: changed(row, position=earlier.rows.get(n, row).position) for n, row in found.rows.items()}
+    return OwnedOffsets(found.version, rows)
+
+
+def twice_in_an_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+    """Hands over what was handed over in this epoch."""
+    epoch = state.head.epoch
+    result = hand_over(state, uid, rows, given_back)
+    owners = {row.partition: row for row in result.owners}
+    plan = state.plan.get(uid)
+    for number, target in ({} if plan is None else plan.targets).items():
+        row = owners.get(number, rows.get(number))
+        taker = state.members.get(target.member)
+        if row is not None and not row.owner and row.epoch == epoch and taker is not None and taker.state == "present":
+            owners[number] = changed(row, owner=taker.number)
+    return HandOver(tuple(owners.values()), needs_plan=False)
+
+
+def for_any_ownership(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+    """Takes a give-back for one of the present ownership."""
+    return hand_over(state, uid, rows, {n: (who, rows[n].epoch) for n, (who, _) in given_back.items() if n in rows})
+
+
+def taken_for_given_back(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+    """Says of whoever is gone that it gave its partitions back."""
+    result = hand_over(state, uid, rows, given_back)
+    owners = tuple(changed(row, came="given back") if row.came == "lost" else row for row in result.owners)
+    return HandOver(owners, result.needs_plan)
+
+
+def from_the_living(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+    """Takes partitions from members that do not give them back."""
+    plan = state.plan.get(uid)
+    targets = {} if plan is None else plan.targets
+    taken = {n: (row.owner, row.epoch) for n, row in rows.items() if n in targets and targets[n].member != row.owner}
+    return hand_over(state, uid, rows, {**taken, **given_back})
+
+
+def without_another_plan(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+    """Waits for some plan with what has moved in this epoch."""
+    return HandOver(hand_over(state, uid, rows, given_back).owners, needs_plan=False)
+
+
+async def in_no_turn(_: LocalGroup) -> bool:
+    """Leaves hand-overs to the planner."""
+    return False
+
+
+async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool) -> Any:  # noqa: ANN401
+    """Takes what a heartbeat does not name for given back."""
+    words: dict[str, Words] = {}
+    for name, known in one.owners.rows.items():
+        owned = {n: row.epoch for n, row in known.rows.items() if row.owner == member.number}
+        named = beat.content.owned.get(name, {})
+        if missing := {n: (member.number, epoch) for n, epoch in owned.items() if n not in named}:
+            words[name] = missing
+    await one.owners.settle_all(words, beat.arrived, words)
+    return await REAL_TOLD(one, member, beat, is_new=is_new)
+
+
+# Sessions
+
+
+def without_slack(one: GroupDraft, state: GroupState, now: int, slack: int, seen: Mapping[int, int]) -> None:
+    """Ends a session when it is over by this clock."""
+    REAL_DRAFT(one, state, now, 0, seen)
+
+
+def seen_somewhere(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
+    """Does not wait for a quorum."""
+    seen = one.claim_now()
+    one._call(lambda: one._stored.stamp(member, seen))
+    return seen
+
+
+def unchecked(_one: GroupStore, _sample: ClockSample) -> None:
+    """Answers by whatever the clock says."""
+
+
+def sessions_before_the_clock(one: GroupStore, application: str, name: str) -> GroupSessions:
+    """Reads sessions, and then the clock."""
+    found = REAL_SESSIONS(one, application, name)
+    one._call(lambda: None)
+    return changed(found, clock=one.claim_now())
+
+
+async def as_if_stamped_now(
+    one: LocalGroup, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
+) -> HeartbeatAnswer | None:
+    """Tells of a whole session, whether or not the member was seen now."""
+    answer = await REAL_HEARTBEAT(one, text, credential, content, waiter, last=last)
+    member = one.cache.state.members.get(int(text.partition("-")[0]))
+    return answer if answer is None or member is None else changed(answer, session=member.session / 1000)
+
+
+async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: Credential) -> Member:  # noqa: ANN401
+    """Renews a session that is over."""
+    number = member.number
+    if credential.caller != one.cache.state.subscriptions[member.subscription].credential.caller:
+        await one.change(lambda draft: draft.remove(number))
+        raise MemberGone
+    seen = await one._core.in_thread(lambda: one._store.renew_session(*one._key, number, member.session))
+    one._renewed[number] = max(seen, one._renewed.get(number, 0))
+    if beat.content.leaving and member.state in {"new", "present"}:
+        await one.change(lambda draft: draft.drain(number))
+    elif member.state == "new":
+        await one.change(lambda draft: draft.be_present(number))
+    present = one.cache.state.members.get(number)
+    if present is None:
+        raise MemberGone
+    return present
+
+
+@contextmanager
+def after_the_end() -> Iterator[None]:
+    """Neither side knows that a session is over."""
+    with replace(LocalGroup._renew, renewing_any), replace(Client.is_over, lambda *_: False):
+        yield
+
+
+# Plans
+
+
+def whatever_the_token(one: GroupStore, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    """Writes over what another process has written."""
+    return REAL_CHANGE(one, application, name, one._stored.group.version, change)
+
+
+def counting(one: GroupDraft) -> int:
+    """Counts epochs up from 1 in each group."""
+    return one._head.epoch + 1
+
+
+def planning_new(state: GroupState, queues: Sequence[Queue]) -> Plan:
+    """Has partitions for members that may never know of it."""
+    members = {n: changed(one, state="present") if one.state == "new" else one for n, one in state.members.items()}
+    return planned(changed(state, members=members), queues)
+
+
+def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
+    """Takes a queue that a list lacks for deleted."""
+    return find_queues(store, application, changed(state, plan={}), fresh=fresh)
+
+
+@contextmanager
+def by_name() -> Iterator[None]:
+    """Takes a queue that was made again for the one before."""
+
+    def differing(state: GroupState, queues: Sequence[Queue]) -> bool:
+        uids = {one.name: uid for uid, one in state.plan.items()}
+        return differs(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
+
+    def described(queues: Sequence[Queue]) -> dict[str, tuple[object, ...]]:
+        return {queue.name: (queue.partitions, queue.principals) for queue in queues}
+
+    with replace_in(local_group, differs, differing), replace(local_group._described, described):
+        yield
+
+
+@contextmanager
+def with_former_rights() -> Iterator[None]:
+    """Keeps members whose rights have changed."""
+
+    def plan(one: GroupDraft, queues: Sequence[Queue], rights: Rights) -> None:
+        REAL_PLAN(one, queues, lambda credential: credential)
+
+    async def checking(_one: LocalGroup, _state: GroupState) -> None:
+        pass
+
+    async def renewing(one: LocalGroup, member: Member, beat: Any, _credential: Credential) -> Member:  # noqa: ANN401
+        own = one.cache.state.subscriptions[member.subscription].credential
+        return await REAL_RENEW(one, member, beat, own)
+
+    with ExitStack() as stack:
+        stack.enter_context(replace(GroupDraft.plan, plan))
+        stack.enter_context(replace(LocalGroup._check_rights, checking))
+        stack.enter_context(replace(LocalGroup._renew, renewing))
+        yield
+
+
+def leaving_for_good(one: GroupDraft, number: int, *, returns: bool = False) -> None:
+    """Keeps nothing for an instance that comes back."""
+    REAL_LEAVE(one, number)
+
+
+REAL_HAND_OVER, REAL_OWNED, REAL_SESSIONS = GroupStore.hand_over, GroupStore.owned_offsets, GroupStore.group_sessions
+REAL_CHANGE, REAL_DRAFT, REAL_PLAN, REAL_LEAVE = (
+    GroupStore.change_group,
+    GroupDraft.__init__,
+    GroupDraft.plan,
+    GroupDraft.leave,
+)
+REAL_TOLD, REAL_RENEW, REAL_HEARTBEAT = LocalGroup._told, LocalGroup._renew, LocalGroup.heartbeat
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mechanism that is taken out.
+
+    Attributes:
+        instead: Takes it out.
+        breaks: What fails without it, one of these.
+        first: The history to begin with: one that shows it, or is near.
+        kind: Histories that aim at it.
+    """
+
+    instead: Callable[[], AbstractContextManager[Any]]
+    breaks: tuple[str, ...]
+    first: int = 0
+    kind: type[Storm] = Storm
+
+
+def handing(by: Callable[..., HandOver]) -> Callable[[], AbstractContextManager[Any]]:
+    """Takes something out of hand-overs."""
+    return lambda: replace_in(hand_overs, hand_over, by)
+
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "owner and epoch at a commit": Mutation(lambda: replace_in(store, decide, committing(of_anybody)), ("O2",)),
+    "epoch at a commit": Mutation(lambda: replace_in(store, decide, committing(under_any_epoch)), ("O2",)),
+    "forward only": Mutation(lambda: replace_in(store, decide, setting_back), ("O3",)),
+    "what was compared is told": Mutation(lambda: replace(GroupStore.owned_offsets, as_first_read), ("O4",)),
+    "version at a hand-over": Mutation(lambda: replace(GroupStore.hand_over, at_any_version), ("O1", "O2", "O4")),
+    "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",)),
+    "epoch of the clock": Mutation(lambda: replace(GroupDraft._next_epoch, counting), ("O1", "O2")),
+    "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1",)),
+    "not named is not given back": Mutation(lambda: replace(LocalGroup._told, naming_all), ("O1",)),
+    "only who gave back did": Mutation(handing(taken_for_given_back), ("O4",)),
+    "S after a session": Mutation(lambda: replace(GroupDraft.__init__, without_slack), ("O1",)),
+    "seen at a quorum": Mutation(lambda: replace(GroupStore.renew_session, seen_somewhere), ("O1",)),
+    "clock check": Mutation(lambda: replace(GroupStore.confirm_clock, unchecked), ("O1",)),
+    "clock before sessions": Mutation(lambda: replace(GroupStore.group_sessions, sessions_before_the_clock), ("O1",)),
+    "session from the request": Mutation(
+        lambda: replace(Client.end_of, lambda one, _sent, session: one.world.now + session), ("O1",)
+    ),
+    "session of the stamp": Mutation(lambda: replace(LocalGroup.heartbeat, as_if_stamped_now), ("O1",)),
+    "nothing after the end": Mutation(after_the_end, ("O1",)),
+    "overdue is not renewed": Mutation(lambda: replace(LocalGroup._is_overdue, lambda *_: False), ("O5",)),
+    "nothing is taken from the living": Mutation(handing(from_the_living), ("O1",)),
+    "token of the state": Mutation(lambda: replace(GroupStore.change_group, whatever_the_token), ("O1", "O5")),
+    "each process hands over": Mutation(lambda: replace(LocalGroup._hand_over_in_turn, in_no_turn), ("O5",)),
+    "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",)),
+    "who is new has no targets": Mutation(lambda: replace_in(drafts, planned, planning_new), ("O5",)),
+    "another plan": Mutation(handing(without_another_plan), ("O5",)),
+    "own row before deletion": Mutation(lambda: replace_in(local_group, find_queues, by_lists), ("O5",)),
+    "plans by uid": Mutation(by_name, ("O5",)),
+    "rights as they are": Mutation(with_former_rights, ("O6",)),
+    "targets of an instance": Mutation(lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",)),
+    "absent members": Mutation(lambda: replace(GroupDraft.leave, leaving_for_good), ("O7",)),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mechanism_is_needed(name: str) -> None:
+    """Without it a guarantee fails in some history."""
+    mutation = MUTATIONS[name]
+    with mutation.instead():
+        found = violations(range(mutation.first, mutation.first + ENOUGH), mutation.kind, breaking=mutation.breaks)
+    assert found, name
