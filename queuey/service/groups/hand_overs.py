@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
+from queuey.groups.ownership import OwnedOffsets
 from queuey.groups.state import GroupState
-from queuey.messages import OwnedOffsets, Queue
+from queuey.messages import Queue
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows
 from queuey.service.groups.state_cache import StateCache
@@ -43,6 +44,7 @@ class HandOvers:
         counts: Counts partitions that are handed over, by origin.
 
     Attributes:
+        rows: By queue the tick after which they were read, and the rows; the oldest first.
         left: Members that left through this process and whose partitions it gives back.
     """
 
@@ -65,13 +67,12 @@ class HandOvers:
         self._counts = counts
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
-        self._rows: dict[str, tuple[int, Rows]] = {}
-        """By queue the tick after which they were read, and the rows; the oldest first."""
+        self.rows: dict[str, tuple[int, Rows]] = {}
         self.left: set[int] = set()
 
     def known(self, name: str, since: int = 0) -> Rows | None:
         """Returns the rows of a queue if they were read after a tick of the state."""
-        read, rows = self._rows.get(name, (-1, {}))
+        read, rows = self.rows.get(name, (-1, {}))
         return rows if read >= since else None
 
     async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
@@ -101,10 +102,10 @@ class HandOvers:
                 return
             began = self._cache.tick()
             rows = await self._hand_over(name)
-            self._rows.pop(name, None)
-            if len(self._rows) >= MAX_KEPT:
-                del self._rows[next(iter(self._rows))]
-            self._rows[name] = began, rows
+            self.rows.pop(name, None)
+            if len(self.rows) >= MAX_KEPT:
+                del self.rows[next(iter(self.rows))]
+            self.rows[name] = began, rows
             if not self._words.get(name, True):
                 del self._words[name]
 

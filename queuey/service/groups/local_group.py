@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.ownership import ClockSample, GroupSessions
 from queuey.groups.planning import planned
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.messages import ClockSample, GroupSessions
 from queuey.service.core import Core
 from queuey.service.groups.answers import tell, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
@@ -96,6 +96,7 @@ class LocalGroup:
 
     Attributes:
         cache: Its state.
+        owners: The owners of its partitions.
         used: Boot time of the last request.
         unassigned: Partitions without a target, by the last plan that this process made.
     """
@@ -116,7 +117,7 @@ class LocalGroup:
         self._searching = searching
         self._counts = counts
         self.cache = StateCache(store, core, key, self._wake_all)
-        self._owners = HandOvers(store, core, key, self.cache, self._to_tell, self._need_plan, counts)
+        self.owners = HandOvers(store, core, key, self.cache, self._to_tell, self._need_plan, counts)
         self._targets = self.cache.targets
         self.used = core.boottime()
         self.unassigned = 0
@@ -214,7 +215,7 @@ class LocalGroup:
                 self._following = self._core.spawn(self._follow())
         try:
             member = await self._renew(member, beat, credential)
-            answer = await self._answer(member, beat, is_new=is_new)
+            answer = await self._told(member, beat, is_new=is_new)
             asked = to_give_back(answer)
             if waiter is not None and not last and not (answer.take or answer.lost or asked - beat.told):
                 return None
@@ -254,7 +255,7 @@ class LocalGroup:
         """Returns whether a member is late in giving back what it names, or owns and was asked for."""
         held = {name: dict(some) for name, some in beat.content.owned.items()}
         for name in self._asked_of(member.number):
-            for partition, row in (self._owners.known(name) or {}).items():
+            for partition, row in (self.owners.known(name) or {}).items():
                 if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
         return self.cache.targets.is_overdue(member, held, now - round(self._store.clock_difference * 1000))
@@ -265,23 +266,23 @@ class LocalGroup:
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
-    async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
+    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
         """Takes what a member gives back, and returns what it has to do."""
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in some.items()} for name, some in given_back.items()}
-            await self._owners.settle_all(words, beat.arrived, words)
+            await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
             named = targets.foreign(number, owned) | self._asked_of(number) | given_back.keys()
             missing = targets.missing(number, owned).keys() - named
             for names in (named, missing):  # The rest is read in turns while it waits, or for its next heartbeat.
-                unread = sorted(name for name in names if self._owners.known(name, since) is None)
+                unread = sorted(name for name in names if self.owners.known(name, since) is None)
                 some = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
-                await self._owners.settle_all(some, since)
+                await self.owners.settle_all(some, since)
             if targets is self.cache.targets:
                 break
-        known = {name: self._owners.known(name, since) for name in sorted(named | missing)}
+        known = {name: self.owners.known(name, since) for name in sorted(named | missing)}
         rows = {name: there for name, there in known.items() if there is not None}
         return tell(targets, member, beat.content, rows, seen=self._seen(member), now=beat.clock.now)
 
@@ -293,13 +294,13 @@ class LocalGroup:
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
         if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
             # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
-            self._owners.left.add(number)
+            self.owners.left.add(number)
         try:
             await self.change(partial(GroupDraft.leave, number=number, returns=returns))
             with suppress(QueueyError):
-                await self._owners.settle_all(names, self.cache.tick())
+                await self.owners.settle_all(names, self.cache.tick())
         finally:
-            self._owners.left.discard(number)
+            self.owners.left.discard(number)
 
     def _to_tell(self, name: str) -> set[int]:
         """Returns the partitions of a queue that are planned for members here and that these do not name."""
@@ -440,7 +441,7 @@ class LocalGroup:
             await self._check_rights(state)
         if self._sessions.clock - self._sessions.searched > SEARCH * 1000:
             await self._search(state)
-        pause = QUICK_POLL if await self._hand_over() else POLL
+        pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
         due = self.cache.state.head.due
         if due is not None:  # The process that has asked for the plan comes first.
             left = (due + (0 if self.cache.is_own else LATE) - self._store.claim_now()) / 1000
@@ -480,7 +481,7 @@ class LocalGroup:
         if plan.queues != state.plan:
             self._need_plan()
 
-    async def _hand_over(self) -> bool:
+    async def _hand_over_in_turn(self) -> bool:
         """Hands over what members here are to own, in some queues a turn; returns whether any waits or gives back."""
         waiting = {number: self._unowned(number, beat) for number, beat in self._beats.items()}
         names = sorted(set().union(*waiting.values()))
@@ -488,7 +489,7 @@ class LocalGroup:
         some = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
         if some:
             self._last_queue = some[-1]
-            await self._owners.settle_all(some, self.cache.tick())
+            await self.owners.settle_all(some, self.cache.tick())
             for number, missing in waiting.items():
                 for name in missing.keys() & set(some):
                     await self._tell_or_ask(number, name, missing[name])
@@ -498,7 +499,7 @@ class LocalGroup:
         """Returns what is planned for a member, and is not known to be its own."""
         found = {}
         for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
-            rows = self._owners.known(name) or {}
+            rows = self.owners.known(name) or {}
             if left := {n for n in numbers if n not in rows or rows[n].owner != number}:
                 found[name] = left
         return found
@@ -510,7 +511,7 @@ class LocalGroup:
             return
         latest = self._store.claim_now() - state.members[number].session // 3
         for partition in sorted(numbers & planned.targets.keys()):
-            row = (self._owners.known(name) or {}).get(partition)
+            row = (self.owners.known(name) or {}).get(partition)
             owner = state.members.get(row.owner) if row is not None else None
             if owner is not None and owner.number == number:
                 _wake(beat)
