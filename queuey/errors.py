@@ -425,7 +425,7 @@ class GroupActive(Conflict):
     """The group has members; only they commit, and it cannot be forgotten."""
 
     code = "GroupActive"
-    form = "Group {name!r} has members. Commit as one of them, or stop them first."
+    form = "Group {name!r} has members. Commit as one of them, or stop them first: queuey group show {quoted}"
 
 
 class GroupElsewhere(Conflict):
@@ -434,7 +434,7 @@ class GroupElsewhere(Conflict):
     code = "GroupElsewhere"
     form = (
         "Group {name!r} is served in data centre {1!r}. Ask there; if that is lost for good: "
-        "queuey group move {quoted} --to CENTRE"
+        "queuey group move APP {quoted} --to CENTRE"
     )
 
 
