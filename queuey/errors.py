@@ -34,7 +34,6 @@
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   ├── TimeZoneUnknown       the machine does not know the time zone of a schedule
     │   ├── NotOwner              a member commits for partitions that it does not own; carries them
-    │   ├── PartitionsOwned       somebody else commits for partitions that members own
     │   ├── GroupActive           the consumer group has members
     │   ├── GroupElsewhere        the consumer group is served in another data centre
     │   ├── InstanceTaken         another credential has the name of an instance
@@ -118,11 +117,7 @@ class TooLarge(Malformed):
 
 
 class KeyReused(InvalidRequest):
-    """Another post was made under this idempotency key. Nothing was stored.
-
-    Args:
-        key: The key.
-    """
+    """Another post was made under this idempotency key. Nothing was stored."""
 
     code = "IdempotencyKeyReused"
 
@@ -132,11 +127,7 @@ class KeyReused(InvalidRequest):
 
 
 class UnknownCoding(InvalidRequest):
-    """A body that is compressed or otherwise encoded. Nothing was stored.
-
-    Args:
-        coding: The request's ``Content-Encoding``.
-    """
+    """A body that is compressed or otherwise encoded. Nothing was stored."""
 
     code = "UnknownCoding"
 
@@ -224,9 +215,7 @@ class MemberGone(NotFound):
     """The member does not exist, its session is over, it was replaced, or it joined with another credential."""
 
     code = "MemberGone"
-
-    def __init__(self) -> None:
-        super().__init__(text="The member does not exist, or not any more. Drop what was read, and join again.")
+    form = "The member does not exist, or not any more. Drop what was read, and join again."
 
 
 class GroupNotFound(NotFound):
@@ -281,11 +270,7 @@ class QueueExists(Conflict):
 
 
 class ApplicationExists(Conflict):
-    """An application of that name exists.
-
-    Args:
-        name: Its name.
-    """
+    """An application of that name exists."""
 
     code = "ApplicationExists"
     form = "Application {name!r} exists already. Give it a further key: queuey app key-add {quoted}"
@@ -422,12 +407,7 @@ class ClaimLost(Conflict):
 
 
 class NotOwner(Conflict):
-    """A member commits for partitions that it does not own, or no longer. All others were recorded.
-
-    Args:
-        partitions: Partitions that are unchanged.
-        applied: Partitions whose offsets were recorded.
-    """
+    """A member commits for ``partitions`` that it does not own; only offsets of ``applied`` ones were recorded."""
 
     code = "NotOwner"
 
@@ -441,53 +421,25 @@ class NotOwner(Conflict):
         return f"The member does not own {numbers} under this epoch. Drop what was read of them; others may handle it."
 
 
-class PartitionsOwned(Conflict):
-    """Partitions of the queue have owners in the group. Nothing was changed.
-
-    Args:
-        version: Version of the recorded offsets.
-    """
-
-    def __init__(self, version: int) -> None:
-        super().__init__("Members of the group own partitions of the queue.")
-        self.version = version
-
-
 class GroupActive(Conflict):
-    """The group has members; only they commit, and it cannot be forgotten.
-
-    Args:
-        name: The group.
-    """
+    """The group has members; only they commit, and it cannot be forgotten."""
 
     code = "GroupActive"
-    form = "Group {name!r} has members. Commit as one of them, or stop them first."
+    form = "Group {name!r} has members. Commit as one of them, or stop them first: queuey group show {quoted}"
 
 
 class GroupElsewhere(Conflict):
-    """The group is served in another data centre.
-
-    Args:
-        name: The group.
-        centre: The data centre.
-    """
+    """The group is served in another data centre, which is the second argument."""
 
     code = "GroupElsewhere"
     form = (
         "Group {name!r} is served in data centre {1!r}. Ask there; if that is lost for good: "
-        "queuey group move {quoted} --to CENTRE"
+        "queuey group move APP {quoted} --to CENTRE"
     )
-
-    def __init__(self, name: str, centre: str) -> None:
-        super().__init__(name, centre)
 
 
 class InstanceTaken(Conflict):
-    """Another credential has joined with this instance name.
-
-    Args:
-        name: The instance.
-    """
+    """Another credential has joined with this instance name."""
 
     code = "InstanceTaken"
     form = "Another credential is a member as instance {name!r}. Use another name, or wait until that session is over."

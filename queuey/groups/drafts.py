@@ -66,7 +66,7 @@ class GroupDraft:
         """
         ended = [member for member in self._members.values() if self._now > self._end(member) + self._slack]
         for member in ended:
-            self.leave(member.number, returns=True)
+            self.leave(member.number, returns=member.state != "absent")
         return ended
 
     def join(self, request: JoinRequest, digest: bytes) -> Member:
@@ -135,8 +135,9 @@ class GroupDraft:
         member = self._members.get(number)
         if member is None:
             return
-        if returns and member.instance and member.grace and member.state == "present":
-            self._members[number] = replace(member, state="absent", absent=self._now)
+        if returns and member.instance and member.grace and member.state in {"present", "absent"}:
+            if member.state == "present":  # Else it says so again.
+                self._members[number] = replace(member, state="absent", absent=self._now)
             return
         del self._members[number]
         if member.state != "new":

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState
-from queuey.messages import OwnedOffset
 
 
 class HandOver(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from queuey import ids
 from queuey.api.progress import GroupOffset, LagRead, LagState, Offsets, RecordedOffset, RecordedOffsets
-from queuey.errors import GroupNotFound, InvalidRequest, PartitionsOwned, StoreBusy
+from queuey.errors import GroupNotFound, InvalidRequest, StoreBusy
+from queuey.groups.ownership import PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict, PartitionsOwned
+from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
+from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
 from queuey.ids import Position
-from queuey.messages import MemberCommit, Offset, OffsetChange, OwnedOffset, OwnedOffsets, Queue
+from queuey.messages import Offset, OffsetChange, Queue
 
 MOST_GROUPS = 1000
 """Max groups of one queue: a listing has them all. A few more, if several processes record new ones at the same

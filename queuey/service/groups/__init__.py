@@ -23,9 +23,10 @@ from queuey.errors import (
     TooManyMembers,
 )
 from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.ownership import MemberCommit
 from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest, Member
-from queuey.messages import MemberCommit, OffsetChange, Queue
+from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of

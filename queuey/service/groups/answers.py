@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from queuey import ids
 from queuey.api.groups import Heartbeat, Partitions, Taken, ToGiveBack
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState, Member, PlannedQueue
-from queuey.messages import OwnedOffset
 
 MAX_PARTITIONS, MAX_SIZE = 1000, 240 << 10
 """Max partitions of an answer, and its max bytes, about."""

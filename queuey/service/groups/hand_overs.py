@@ -12,8 +12,9 @@ from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
+from queuey.groups.ownership import OwnedOffsets
 from queuey.groups.state import GroupState
-from queuey.messages import OwnedOffsets, Queue
+from queuey.messages import Queue
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows
 from queuey.service.groups.state_cache import StateCache

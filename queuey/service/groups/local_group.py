@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.ownership import ClockSample, GroupSessions
 from queuey.groups.planning import planned
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.messages import ClockSample, GroupSessions
 from queuey.service.core import Core
 from queuey.service.groups.answers import Rows, Told, tell
 from queuey.service.groups.hand_overs import HandOvers

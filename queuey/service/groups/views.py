@@ -8,8 +8,9 @@ from queuey import ids
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.errors import QueueChanged
 from queuey.groups.owners import is_owner
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState
-from queuey.messages import Lag, OwnedOffset, Queue
+from queuey.messages import Lag, Queue
 from queuey.service.groups.searches import find_queues
 from queuey.storage import Store
 

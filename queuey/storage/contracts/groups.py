@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from queuey.messages import GroupSessions, SeenMember
+from queuey.groups.ownership import GroupSessions, SeenMember
 from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
+    from queuey.groups.ownership import ClockSample, OwnedOffset, OwnedOffsets
     from queuey.groups.state import GroupChange, Head, StoredGroup
-    from queuey.messages import ClockSample, OwnedOffset, OwnedOffsets, Queue
+    from queuey.messages import Queue
 
 
 def session_ttl(session: int) -> int:

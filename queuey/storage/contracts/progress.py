@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from queuey.errors import Conflict
 
 if TYPE_CHECKING:
+    from queuey.groups.ownership import MemberCommit
     from queuey.ids import Position
-    from queuey.messages import MemberCommit, Offset, OffsetChange, Queue
+    from queuey.messages import Offset, OffsetChange, Queue
 
 
 class Offsets(ABC):

@@ -17,17 +17,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, RecordChanged
+from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
-from queuey.messages import (
-    MemberCommit,
-    Offset,
-    OffsetChange,
-    OwnedOffset,
-    OwnedOffsets,
-    Queue,
-    Record,
-    RecordDue,
-)
+from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, stored_position, was_owned
 from queuey.storage.sqlite.connection import Connection

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
+from queuey.groups.ownership import OwnedOffset
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import LogEntry, NewMessage, OffsetChange, OwnedOffset, Queue, QueueSpec
+from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows

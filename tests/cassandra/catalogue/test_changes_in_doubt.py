@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import NotOwner, StoreUnavailable
+from queuey.groups.ownership import MemberCommit, OwnedOffset
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
-from queuey.messages import MemberCommit, OffsetChange, OwnedOffset, QueueSpec
+from queuey.messages import OffsetChange, QueueSpec
 from queuey.storage.cassandra.driver import InDoubt, Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire

@@ -10,9 +10,10 @@ import pytest
 
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, Head
 from queuey.ids import Position
-from queuey.messages import LogEntry, Message, Named, OffsetChange, OwnedOffset, PostKey, Queue, QueueSpec, Record
+from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (

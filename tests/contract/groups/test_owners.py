@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, NotOwner, OffsetConflict, PartitionsOwned
+from queuey.errors import GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
+from queuey.groups.ownership import MemberCommit, Origin, OwnedOffset, PartitionsOwned
 from queuey.ids import Position
-from queuey.messages import MemberCommit, Offset, OffsetChange, Origin, OwnedOffset, Queue
+from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.offset_changes import MAX_NOTE
 from tests.contract.samples import make_queue

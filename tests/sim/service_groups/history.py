@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from queuey.access import allowed
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupState, StoredGroup
 from queuey.ids import Position
-from queuey.messages import OwnedOffset, Queue
+from queuey.messages import Queue
 from tests.sim.service_groups.stored import Contents, Deed, Rows, Stored
 
 if TYPE_CHECKING:

@@ -10,19 +10,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets, SeenMember
 from queuey.groups.state import GroupChange, Head, StoredGroup
-from queuey.messages import (
-    ClockSample,
-    GroupSessions,
-    Lag,
-    MemberCommit,
-    Offset,
-    OffsetChange,
-    OwnedOffset,
-    OwnedOffsets,
-    Queue,
-    SeenMember,
-)
+from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check, decide, disowned, recorded_offsets

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupRow, Head
-from queuey.messages import OwnedOffset, Queue
+from queuey.messages import Queue
 from tests.sim.world import World
 
 REPLICAS, QUORUM = 3, 2

@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replaced
 from fnmatch import fnmatchcase
@@ -104,8 +104,13 @@ class Storm:
             revoke=self.revoke,
             grace=self.grace if static else 0,
         )
+        return Member(self, request, self.habits())
+
+    def habits(self) -> Habits:
+        """Draws how a member behaves."""
+        rng = self.rng
         trouble = rng.choice((0.0, 0.0, 1.0))
-        habits = Habits(
+        return Habits(
             pace=rng.choice((0.3, 1.0)),
             hurry=rng.choice((0.05, 0.6)),
             deaf=rng.random() < 0.1,
@@ -114,7 +119,25 @@ class Storm:
             late=trouble * rng.choice((0.02, 0.1)),
             patience=rng.choice((1.5, 1.5, 15.0)),
         )
-        return Member(self, request, habits)
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """Draws what happens."""
+        kinds = (
+            self._crash_web,
+            self._pause_web,
+            self._stand_web,
+            *[self._crash_member] * 2,
+            self._pause_member,
+            *[self._cut_member] * 2,
+            *[self._leave] * 2,
+            self._drain,
+            self._replace,
+            *[self._change_queue] * 2,
+            self._change_rights,
+            self._record,
+            self._forget,
+        )
+        return [self.rng.choice(kinds) for _ in range(self.rng.choice((0, 2, 4, 8)))]
 
     # What members and processes ask for
 
@@ -141,15 +164,10 @@ class Storm:
         world, rng = self.world, self.rng
         for member in self.members:
             world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
-        deeds = (
-            self._crash_web, self._pause_web, self._crash_member, self._crash_member, self._pause_member,
-            self._leave, self._leave, self._replace, self._change_queue, self._change_queue, self._change_rights,
-            self._record, self._forget, self._drain, self._stand_web, self._cut_member, self._cut_member,
-        )  # fmt: skip
-        for _ in range(rng.choice((0, 2, 4, 8))):
-            world.at(rng.random() * STORM, rng.choice(deeds))
+        for deed in self.deeds():
+            world.at(rng.random() * STORM, deed)
         world.run(world.now + STORM)
-        self._calm()
+        self.calm()
         end = world.now + LATE + (2 * self.session + self.revoke + self.grace) / 1000 + 10
         while (missing := self._missing()) and world.now < end and not self.history.wrong:
             world.run(world.now + 1.0)
@@ -167,7 +185,8 @@ class Storm:
             member.life += 1
         self.world.end()
 
-    def _calm(self) -> None:
+    def calm(self) -> None:
+        """Ends all trouble."""
         self.stored.faults = Faults(slow=self.stored.faults.slow)
         for process in (*(web.process for web in self.webs), *self.members):
             process.paused_until = 0.0

@@ -28,12 +28,13 @@ from queuey.messages import (
 )
 from queuey.service.groups import hand_overs, local_group
 from queuey.service.groups.local_group import LocalGroup
-from queuey.service.groups.searches import differs, find_queues
+from queuey.service.groups.searches import find_queues
 from queuey.service.watching import Waiter
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
 from tests.replacing import replace, replace_in
 from tests.sim.service_groups import store
+from tests.sim.service_groups.aimed import Deaf, Restless
 from tests.sim.service_groups.members import Member as Client
 from tests.sim.service_groups.store import GroupStore
 from tests.sim.service_groups.storm import Storm, violations
@@ -262,14 +263,11 @@ def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool =
 def by_name() -> Iterator[None]:
     """Takes a queue that was made again for the one before."""
 
-    def differing(state: GroupState, queues: Sequence[Queue]) -> bool:
+    def planned_by_name(state: GroupState, queues: Sequence[Queue]) -> Plan:
         uids = {one.name: uid for uid, one in state.plan.items()}
-        return differs(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
+        return planned(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
 
-    def described(queues: Sequence[Queue]) -> dict[str, tuple[object, ...]]:
-        return {queue.name: (queue.partitions, queue.principals) for queue in queues}
-
-    with replace_in(local_group, differs, differing), replace(local_group._described, described):
+    with replace_in(local_group, planned, planned_by_name):
         yield
 
 
@@ -336,10 +334,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     "epoch at a commit": Mutation(lambda: replace_in(store, decide, committing(under_any_epoch)), ("O2",)),
     "forward only": Mutation(lambda: replace_in(store, decide, setting_back), ("O3",)),
     "what was compared is told": Mutation(lambda: replace(GroupStore.owned_offsets, as_first_read), ("O4",)),
-    "version at a hand-over": Mutation(lambda: replace(GroupStore.hand_over, at_any_version), ("O1", "O2", "O4")),
-    "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",)),
+    "version at a hand-over": Mutation(lambda: replace(GroupStore.hand_over, at_any_version), ("O1", "O2", "O4"), kind=Restless),
+    "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",), kind=Restless),
     "epoch of the clock": Mutation(lambda: replace(GroupDraft._next_epoch, counting), ("O1", "O2")),
-    "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1",)),
+    "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1",), kind=Restless),
     "not named is not given back": Mutation(lambda: replace(LocalGroup._told, naming_all), ("O1",)),
     "only who gave back did": Mutation(handing(taken_for_given_back), ("O4",)),
     "S after a session": Mutation(lambda: replace(GroupDraft.__init__, without_slack), ("O1",)),
@@ -351,7 +349,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "session of the stamp": Mutation(lambda: replace(LocalGroup.heartbeat, as_if_stamped_now), ("O1",)),
     "nothing after the end": Mutation(after_the_end, ("O1",)),
-    "overdue is not renewed": Mutation(lambda: replace(LocalGroup._is_overdue, lambda *_: False), ("O5",)),
+    "overdue is not renewed": Mutation(lambda: replace(LocalGroup._is_overdue, lambda *_: False), ("O5",), kind=Deaf),
     "nothing is taken from the living": Mutation(handing(from_the_living), ("O1",)),
     "token of the state": Mutation(lambda: replace(GroupStore.change_group, whatever_the_token), ("O1", "O5")),
     "each process hands over": Mutation(lambda: replace(LocalGroup._hand_over_in_turn, in_no_turn), ("O5",)),

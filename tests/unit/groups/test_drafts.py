@@ -267,3 +267,12 @@ def test_nothing_that_changes_is_nothing_to_write() -> None:
     draft = group.draft()
     draft.be_present(1)
     assert draft.change() is None
+
+
+def test_a_repeated_leave_keeps_the_grace() -> None:
+    """Its answer was lost: the instance stays absent, and what it had is kept."""
+    group = LivingGroup(queue("orders"))
+    one = group.enter(instance="a", grace=60_000)
+    for _ in range(2):
+        group.change(lambda draft: draft.leave(one, returns=True))
+    assert states(group) == {one: "absent"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from queuey.groups.owners import HandOver, hand_over
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState, Head, Member, MemberState, PlannedQueue, Target
-from queuey.messages import OwnedOffset
 
 UID = 7
 

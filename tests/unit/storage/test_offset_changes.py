@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
+from queuey.groups.ownership import OwnedOffset
 from queuey.ids import Position
-from queuey.messages import OffsetChange, OwnedOffset
+from queuey.messages import OffsetChange
 from queuey.storage.offset_changes import decide
 
 PLACES = st.sampled_from([(ids.EPOCH_TICKS + n, 0) for n in range(3)])

@@ -7,18 +7,23 @@ import base64
 import itertools
 import logging
 import threading
+import time
 from typing import Any
 
+import msgspec
 import pytest
 
-from queuey.access import parse_scope
+from queuey.access import Caller as Known
+from queuey.access import Grant, parse_scope
 from queuey.service.groups import GroupUseCases
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials import digest_of
+from queuey.web.credentials import ApplicationKeys, Identity, digest_of
+from queuey.web.credentials.members import PresentRights, credential_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
+from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, held, running, until
 
@@ -104,6 +109,41 @@ def test_another_credential_is_nobody(owner: Caller, member: Member, store: Stor
         assert member.commit(caller=other).status == (403 if other is guest else 404)
     assert member.beat().status == 200
     assert member.commit().status == 200
+
+
+def test_a_user_stays_a_member_with_another_token(store: Store, owner: Caller) -> None:
+    """The credential is the user and not the token; another user is nobody."""
+    tokens = Tokens()
+    app = make_app(store, readers=[tokens])
+    for token, name in (("old", "user:ann"), ("new", "user:ann"), ("other", "user:bob")):
+        tokens.known[token] = Identity(frozenset({name}), (), name, time.time() + 3600 + len(token))
+    owner.create("q", principals="user:ann,user:bob")
+    old, new, other = (Caller(app, f"Token {token}") for token in ("old", "new", "other"))
+    ann = Member(old)
+    assert ann.beat(wait=1).json["take"]["q"].keys() == {"1"}
+    assert [ann.beat(new).status, ann.commit(caller=new).status, ann.beat(other).status] == [200, 200, 404]
+
+
+def test_rights_as_they_are_now(store: Store) -> None:
+    """A key has those of its row, none when it is revoked or over; beside it a user has those of the token."""
+    store.create_application("queuey")
+    grant = Grant("queuey", frozenset({"read", "claim"}), ("q",))
+    now = [1000.0]
+    rights = PresentRights(ApplicationKeys(store), lambda: now[0])
+    keys = [
+        store.add_key("queuey", digest_of("plain")),
+        store.add_key("queuey", digest_of("narrow"), scope=parse_scope(["read", "claim"], ["q"]), expires=1001.0),
+    ]
+    plain = credential_of([digest_of("plain")], Known(frozenset({"app:queuey"}), (), "app:queuey"))
+    narrow = credential_of([digest_of("narrow")], Known(frozenset(), (grant,), "x", 1001.0))
+    both = credential_of([digest_of("plain")], Known(frozenset({"app:queuey", "user:ann"}), (grant,), "x"))
+    user = credential_of([], Known(frozenset({"user:ann"}), (), "x"))
+    assert [rights(each) for each in (plain, narrow, both, user)] == [plain, narrow, both, user]
+    wider = msgspec.structs.replace(narrow, caller=plain.caller)
+    assert rights(wider) == narrow
+    now[0] = 1001.0
+    store.revoke_key("queuey", keys[0].id)
+    assert [rights(each) for each in (plain, narrow, both, user)] == [None, None, None, user]
 
 
 def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
@@ -215,7 +255,8 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
     epoch = other.beat(wait=3).json["take"]["payroll"]["1"]["epoch"]
     thief = Member(limited(owner, store, "read,claim", "q"))
     named = {name: {"1": epoch, "7": 1} for name in ("payroll", "invented")}
-    for fields in ({"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}):
+    beats: list[dict[str, Any]] = [{"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}]
+    for fields in beats:
         told = thief.beat(**fields).json
         assert (told["take"], told["give_back"]) == ({}, {})
         assert told["lost"].get("payroll") == told["lost"].get("invented")

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, StoreBusy
+from queuey.groups.ownership import MemberCommit, Origin, OwnedOffset, OwnedOffsets
 from queuey.ids import Position
-from queuey.messages import MemberCommit, Offset, OffsetChange, Origin, OwnedOffset, OwnedOffsets, Queue
+from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call

@@ -18,7 +18,6 @@ from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.groups.state import MAX_PARTITIONS, Credential, JoinRequest
 from queuey.messages import Queue
-from queuey.service.offsets import require_group_name
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import consumes
@@ -39,7 +38,7 @@ class GroupViews(Views):
 
     async def join(self, request: Request, match: Match) -> Response:
         credential = await self._authorization.member(request)
-        terms = await request.read(partial(self._read_join, request, match["group"], credential))
+        terms = await request.read(partial(self._read_join, request, credential))
         check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
         await request.in_pool(check)
         return json_response(await self._service.groups.join(match["app"], match["group"], terms), 201)
@@ -116,8 +115,7 @@ class GroupViews(Views):
         await self._service.groups.forget(application, group)
         return json_response(Done())
 
-    def _read_join(self, request: Request, group: str, credential: Credential) -> JoinRequest:
-        require_group_name(group)
+    def _read_join(self, request: Request, credential: Credential) -> JoinRequest:
         errors = Errors()
         terms = self.fields(api.NewMember).body(request, errors)
         names = _texts("queues", terms.queues, self._limits.max_queue_name, errors)

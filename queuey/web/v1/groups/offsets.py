@@ -44,13 +44,8 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
     return False
 
 
-def _change(
-    number: str, item: object, errors: Errors, of: str = "partitions", *, forward: bool = False
-) -> OffsetChange | None:
-    """Reads one partition's compare-and-set; bad values are noted in ``errors``.
-
-    With ``forward`` an offset only goes back if it is compared.
-    """
+def _change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
+    """Reads one partition's compare-and-set; bad values are noted in ``errors``."""
     field = f"{of}.{number[:40]}"
     if not _is_number(number, field, errors):
         return None
@@ -62,8 +57,7 @@ def _change(
     if position is None:
         errors.setdefault(f"{field}.offset", validators.REQUIRED)
         return None
-    compare = "expected" in item
-    return OffsetChange(int(number), position, expected, compare=compare, forward=forward and not compare)
+    return OffsetChange(int(number), position, expected, compare="expected" in item)
 
 
 class _Commits(NamedTuple):
@@ -89,7 +83,7 @@ def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commi
     commits = _Commits([], {}, {})
     for number, item in _partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
-        if (change := _change(number, item, errors, "commits", forward=True)) is None:
+        if (change := _change(number, item, errors, "commits")) is None:
             continue
         commits.changes.append(change)
         epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
