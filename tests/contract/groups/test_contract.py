@@ -256,14 +256,17 @@ def test_session_over(group: Group, make: Make) -> None:
     group.settle(places_of(queue, 2), first, second)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)}, note=b"at 2")
-    first.beat()
+    group.pass_beating(SESSION / 2, second)
+    first.beat()  # A third of a session has passed, so that this one is recorded.
     group.pass_beating(SESSION - 0.5, second)
     first.commit({place: message(2)})
-    group.pass_beating(0.5 + group.slack / 2, second)
-    group.join(queue)  # Sessions that are over are ended now.
-    second.beat()
+    group.pass_beating(0.5 + group.slack / 10, second)
+    group.join(queue)  # Sessions that are over are ended now, and what is planned is done soon.
+    for _ in range(4):
+        group.pass_time(group.slack / 5)
+        second.obey()
     assert place not in second.owned
-    group.pass_beating(group.slack / 2 + 1, second)
+    group.pass_beating(1, second)
     group.settle(places_of(queue, 2), second)
     assert second.taken[place] == Taken(message(2), "lost", b"at 2")
     refused(first, place, message(9), under[place])
