@@ -27,6 +27,7 @@ from qdo.partitions import Partition, Subscription
 from qdo.partitions import Queue as SharedQueue
 from queuey import ids
 from queuey.client import Client
+from queuey.groups.state import GroupChange, GroupRow, Head
 from queuey.messages import Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
@@ -181,12 +182,14 @@ def written(body: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def fill_rest(store: Store) -> None:
-    """Writes what no request of a client writes: limited keys, Spark's ledger, a document, covers."""
+    """Writes what no request of a client writes: limited keys, Spark's ledger, a document, covers, a group's state."""
     store.add_key(APP, b"k" * 32, expires=4e9, note="limited", scope=Scope(("read", "send"), ("plain", "job*")))
     store.create_application("other")
     store.enter(WORK, 7, b"done", expected=None)
     store.set_record(Record("kind", APP, "a document", b"value", ids.TICKS_MAX))
     store.write_covers(store.queue(APP, "dedup"), 1, list(COVERS.items()))
+    store.change_group(APP, "group", 0, GroupChange(Head(epoch=1, born=1), (GroupRow(1, 0, b"member"),)))
+    store.renew_session(APP, "group", 1, 3000)
     gone, _ = store.create_queue(APP, "gone", QueueSpec())
     store.delete_queue(store.purge_queue(gone))
 

@@ -8,13 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
+from queuey.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
 from queuey.groups.ownership import MemberCommit, Origin, OwnedOffset, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store
-from queuey.storage.offset_changes import MAX_NOTE
+from queuey.storage.offset_changes import MAX_NOTE, MOST_GROUPS, check_group_count
 from tests.contract.samples import make_queue
+from tests.replacing import replace as replaced
 
 GROUP = "group"
 NONE = (0, 0)
@@ -180,3 +181,18 @@ def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
         commit(other, queue, {1: C})
     with pytest.raises(PartitionsOwned):
         store.set_offsets(queue, GROUP, [OffsetChange(1, B)])
+
+
+def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
+    """Members of one group too many own nothing, until another is forgotten; those that are there go on."""
+    queue, real = make_queue(store), check_group_count
+    owner = [OwnedOffset(1, None, 0.0, 1, EPOCH)]
+    with replaced(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 1)):
+        hand_over(store, queue, {1: 1})
+        with pytest.raises(Conflict):
+            other.hand_over(queue, "another", None, owner)
+        hand_over(other, queue, {1: 2}, EPOCH + 1)
+        store.delete_group(queue, GROUP, disown=store.owned_offsets(queue, GROUP).version)
+        assert other.hand_over(queue, "another", None, owner)
+        with pytest.raises(Conflict):
+            store.hand_over(queue, GROUP, store.owned_offsets(queue, GROUP).version, owner)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.sim.service_groups.members import Habits
-from tests.sim.service_groups.storm import Storm
 from tests.sim.service_groups.stored import Faults
+from tests.sim.service_groups.storm import Storm
 
 
 class Restless(Storm):

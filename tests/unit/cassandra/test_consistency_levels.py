@@ -211,6 +211,24 @@ def test_claims_are_compared_by_all_data_centres() -> None:
     assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").claims_refusal(queue_with("strong")) is None
 
 
+@pytest.mark.parametrize(
+    ("copies", "options", "says"),
+    [
+        (ONE_CENTRE, {}, None),
+        (TWO_CENTRES, {}, None),
+        (ONE_CENTRE, {"catalogue_serial": "LOCAL_SERIAL"}, None),
+        (TWO_CENTRES, {"catalogue_serial": "LOCAL_SERIAL"}, "Set its serial level to SERIAL"),
+        (TWO_CENTRES, {"catalogue_write": "EACH_QUORUM", "catalogue_read": "LOCAL_QUORUM"}, None),
+        (TWO_CENTRES, {"catalogue_write": "LOCAL_QUORUM", "catalogue_read": "LOCAL_QUORUM"}, "Set both to QUORUM"),
+        (ONE_CENTRE, {"catalogue_read": "ONE"}, "Set both to QUORUM"),
+    ],
+)
+def test_groups_need_the_whole_catalogue(copies: Mapping[str, int], options: dict[str, str], says: str | None) -> None:
+    """Members' sessions are met by every read, and all data centres compare a group's states together."""
+    refusal = levels_on(copies, **options).groups_refusal()
+    assert refusal is None if says is None else refusal is not None and says in refusal
+
+
 def test_keys_are_compared_everywhere() -> None:
     """Data centres compare idempotency keys together, also if the catalogue's changes are compared within one."""
     assert levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").row_serial() == "SERIAL"

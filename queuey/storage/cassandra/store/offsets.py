@@ -104,8 +104,8 @@ class CassandraOffsets(ConnectedStore, Offsets):
     @blocking()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
-        found = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
-        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
+        recorded = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     @blocking()
     async def groups(self, queue: Queue) -> list[str]:
@@ -129,7 +129,7 @@ class CassandraOffsets(ConnectedStore, Offsets):
         key = queue.uid, group
         async with self._transactions.turn(("offsets", *key)):
             if key not in self._noted_groups:
-                if not await self._driver.ask(Request(_ANY, key, self._options.catalogue_read)):
+                if not _has_rows(await self._driver.ask(Request(_ANY, key, self._options.catalogue_read))):
                     await self._check_group_count(queue, group)
                 await self._note_group(*key)
             calls = [_set_owner(key, row) for row in owners]
@@ -179,7 +179,7 @@ class CassandraOffsets(ConnectedStore, Offsets):
     async def _groups_with_offsets(self, uid: int) -> list[str]:
         names = await self._group_names(uid)
         rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
-        return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
+        return sorted(name for name, found in zip(names, rows, strict=True) if _has_rows(found))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
         until = self._clock.boottime() + self._options.catalogue_deadline
@@ -207,8 +207,13 @@ class CassandraOffsets(ConnectedStore, Offsets):
             raise StoreBusy("others keep changing the offsets of this group")
 
 
+def _has_rows(partitions: Rows) -> bool:
+    """Returns whether there are any; what was forgotten leaves a version alone."""
+    return bool(partitions) and partitions[0][0] is not None
+
+
 def _decoded(rows: Rows) -> OwnedOffsets:
-    found = {
+    owned = {
         part: OwnedOffset(
             part,
             stored_position(ids.parse_position(at.hex), epoch or 0),
@@ -221,11 +226,11 @@ def _decoded(rows: Rows) -> OwnedOffsets:
         for _, part, at, updated, owner, epoch, came, note in rows
         if part is not None
     }
-    return OwnedOffsets(rows[0][0] if rows else None, found)
+    return OwnedOffsets(rows[0][0] if rows else None, owned)
 
 
 def _calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
-    """Returns what writes the rows that change: those that no member ever had, as version 0.1.0 does."""
+    """Returns what writes the rows that change. Rows that no member ever had are written as by version 0.1.0."""
     calls: list[Call] = []
     for row in decision.changed():
         former = before.get(row.partition) or OwnedOffset(row.partition)

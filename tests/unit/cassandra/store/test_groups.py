@@ -8,14 +8,23 @@ from typing import Any
 
 import pytest
 
+from queuey import ids
 from queuey.errors import StoreBusy, StoreUnavailable
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
+from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
-from queuey.storage.cassandra.driver import Driver, Request, Rows
+from queuey.storage.cassandra.clocks.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.message_codec import uuid_of
+from queuey.storage.cassandra.store import applications
 from queuey.storage.cassandra.store.groups import CassandraGroups
+from queuey.storage.cassandra.store.offsets import CassandraOffsets
+from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.replacing import replace
 from tests.unit.cassandra.simulated import CalmDriver
 
+A, B = ((ids.EPOCH_TICKS + n, n) for n in range(2))
 GROUP = "acme", "group"
 CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
 
@@ -25,11 +34,9 @@ class Opened:
 
     def __init__(self, calm: CalmDriver, ahead: float = 0.0) -> None:
         self.calm = calm
-        calm.ahead = ahead
-        self.store = CassandraStore(
-            "cassandra://a/b", CassandraOptions(heartbeat=1e9), calm.clock(), driver=lambda *_, **__: calm
-        )
-        calm.ahead = 0.0
+        clock = Clock(calm.clock().since_boot, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
+        options = CassandraOptions(heartbeat=1e9)
+        self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
         calm.ended(self.store._watch.require())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
@@ -63,9 +70,9 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     with pytest.raises(StoreUnavailable):
         store.sample_clock()
     calm.ahead = 3.0
-    while not calm.ended(store._watch.check()):
+    for _ in range(3):
         calm.advance(0.1)
-    calm.ended(store._watch.check())
+        calm.ended(store._watch.check())
     after = store.sample_clock()
     assert after.now >= before.now + 3000
     with pytest.raises(StoreUnavailable):
@@ -112,15 +119,64 @@ def test_sessions_expire(opened: Opened) -> None:
 
 
 def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
-    """A group that is made again stays listed, also if its name is noted by a clock that is S behind."""
-    ahead = Opened(opened.calm, ahead=0.2)
+    """A group that is made again stays listed, also if its name is noted by a clock that is behind."""
+    ahead, behind = (Opened(opened.calm, ahead=seconds) for seconds in (0.07, -0.07))
     head = ahead.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     opened.calm.advance(1)
     assert ahead.ended(CassandraGroups.remove_group, *GROUP, head.version)
-    opened.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    names = Request(Statement("SELECT name FROM group_index WHERE application = ?"), ("acme",))
+    assert opened.calm.ended(opened.calm.ask(names)) == []
+    behind.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     assert opened.ended(CassandraGroups.group_names, "acme") == ["group"]
+
+
+def test_names_without_a_group(opened: Opened) -> None:
+    """A page of names is full although some of them have no group any more."""
+    heads = [opened.ended(CassandraGroups.change_group, "acme", name, 0, CHANGE) for name in "abcd"]
+    assert opened.ended(CassandraGroups.remove_group, "acme", "b", heads[1].version)
+    for start, names in (("", ["a", "c"]), ("b", ["c", "d"]), ("d", ["d"])):
+        assert opened.ended(CassandraGroups.group_names, "acme", start=start, limit=2) == names
 
 
 def test_centre(opened: Opened) -> None:
     """A process says where it is: where its nodes are, or where the options say."""
     assert opened.store.centre == "dc1"
+
+
+@pytest.fixture
+def queue(opened: Opened) -> Queue:
+    """A queue."""
+    opened.calm.ended(opened.store._transactions.run(applications._CREATE, ("acme", 0.0, 1)))
+    made, _ = opened.ended(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
+    assert isinstance(made, Queue)
+    return made
+
+
+def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None:
+    """A commit without members, in a queue that has none, sends what version 0.1.0 does: a read and a transaction."""
+    for position in (A, B):
+        opened.calm.sent.clear()
+        opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
+    read, change = opened.calm.sent
+    assert read.statement.reads
+    assert isinstance(change, Request)
+    [(written, values)] = change.further
+    assert change.statement.cql == "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?"
+    where = "WHERE uid = ? AND consumer_group = ? AND partition = ?"
+    assert written.cql == f"UPDATE offsets SET last_id = ?, updated_at = ? {where}"
+    assert values[0] == uuid_of(B)
+
+
+def test_owned_rows_can_be_read_by_version_0_1_0(opened: Opened, queue: Queue) -> None:
+    """It reads an id and a time of each row: a partition without an offset has an id before all messages."""
+    opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, A)])
+    version = opened.ended(CassandraOffsets.owned_offsets, queue, "group").version
+    owners = [OwnedOffset(1, A, 0.0, 1, 1), OwnedOffset(2, None, 0.0, 1, 1)]
+    assert opened.ended(CassandraOffsets.hand_over, queue, "group", version, owners)
+    released = "SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?"
+    rows = opened.calm.ended(opened.calm.ask(Request(Statement(released), (queue.uid, "group"))))
+    assert [(part, ids.parse_position(at.hex), float(updated) > 0) for _, part, at, updated in rows] == [
+        (1, A, True),
+        (2, ids.FIRST, False),
+    ]
+    assert str(rows[1][2]) == "00000000-0000-1000-8080-808080808080"

@@ -1,0 +1,1 @@
+"""What the store does in Cassandra, on a simulated cluster."""
