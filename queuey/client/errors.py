@@ -439,7 +439,7 @@ class NotOwner(Conflict):
     """The member does not own some partitions, or not under these epochs. All other offsets were recorded.
 
     Attributes:
-        partitions: Those of the call for which nothing was recorded.
+        partitions: Partitions of the call for which nothing was recorded.
     """
 
     def __init__(self, refusal: ErrorAnswer) -> None:

@@ -161,7 +161,7 @@ class DueRunner:
 
     def _begin(self, record: Record | None = None) -> None:
         if record is not None:
-            self._note((record.application, record.name), NextStep(record.version, record.due))
+            self._record((record.application, record.name), NextStep(record.version, record.due))
         if self._task is None or self._task.done():
             self._task = self._core.spawn(self._run())
         self._woken.set()
@@ -171,7 +171,7 @@ class DueRunner:
         self._woken.set()
         return self._task
 
-    def _note(self, name: Name, following: NextStep) -> None:
+    def _record(self, name: Name, following: NextStep) -> None:
         if following.due == ids.TICKS_MAX:
             self._planned.pop(name, None)
         elif name in self._planned or len(self._planned) < MAX_KNOWN:
@@ -274,7 +274,7 @@ class DueRunner:
             if following is None:
                 self._forget(name, planned)
             elif self._planned.get(name) == planned:
-                self._note(name, following)
+                self._record(name, following)
 
     def _postpone(self, name: Name, planned: _PlannedStep, error: Exception) -> None:
         kind = self._work.kind

@@ -57,8 +57,8 @@ class Decision(NamedTuple):
         rows: What is recorded afterwards, by partition.
         applied: The partitions whose changes are made, in the order of the changes.
         kept: Those whose offset stays because it is not below that of a change which only goes forward.
-        fenced: Those that the member does not own.
-        written: Those whose rows change.
+        fenced: Partitions that the member does not own.
+        written: Partitions whose rows change.
     """
 
     rows: dict[int, OwnedOffset]
@@ -90,8 +90,8 @@ class Decision(NamedTuple):
 
 def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
     """Returns the offsets among rows, by partition. One that is owned may have none."""
-    found = [(row.partition, row.position, row.updated) for _, row in sorted(rows.items())]
-    return [Offset(partition, position, updated) for partition, position, updated in found if position is not None]
+    recorded = [(row.partition, row.position, row.updated) for _, row in sorted(rows.items())]
+    return [Offset(partition, position, updated) for partition, position, updated in recorded if position is not None]
 
 
 def with_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:

@@ -74,13 +74,13 @@ class AsyncConsumerGroups:
 
     async def names(self) -> tuple[str, ...]:
         """Lists groups by name."""
-        found: list[str] = []
+        names: list[str] = []
         start: str | None = ""
         while start is not None:
             page = await self._sender.run(group_calls.names(start))
-            found += page.groups
+            names += page.groups
             start = page.next
-        return tuple(found)
+        return tuple(names)
 
     async def forget(self, group: str) -> None:
         """Forgets the members and the plan of a group; its offsets stay.
@@ -122,7 +122,7 @@ class AsyncGroupMember:
         """Says what the member owns and gives back, and returns what it has to do.
 
         Args:
-            beat: What it owns; None: nothing yet. With its ``wait`` the answer comes when there is something to do.
+            beat: What it owns, by default nothing. With its ``wait`` the answer comes when there is something to do.
             within: Max seconds for all attempts.
 
         Raises:
@@ -154,6 +154,6 @@ class AsyncGroupMember:
             within: Max seconds for all attempts.
 
         Raises:
-            MemberGone: It was no member any more.
+            MemberGone: The membership had ended before.
         """
         await self._sender.run(group_calls.leave(self.group, self.joined.member, returns=returns), within)

@@ -45,11 +45,11 @@ class HealthPort:
         threading.Thread(target=lambda: asyncio.run(self._serve()), name="queuey-health", daemon=True).start()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._take, sock=self._listener, limit=HEAD_BYTES)
+        server = await asyncio.start_server(self._handle, sock=self._listener, limit=HEAD_BYTES)
         async with server:
             await server.serve_forever()
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
             if self._open <= MAX_CONNECTIONS:

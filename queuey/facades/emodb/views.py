@@ -67,14 +67,14 @@ class OpenClaims:
     def is_full(self, access: QueueAccess) -> bool:
         qid = access.queue.qid
         if not self.has_room(qid):
-            self._note(qid, self._claims.counts(access).claimed)
+            self._record(qid, self._claims.counts(access).claimed)
         return not self.has_room(qid)
 
     def add(self, qid: int, made: int) -> None:
         if made:
-            self._note(qid, self._known.get(qid, 0) + made)
+            self._record(qid, self._known.get(qid, 0) + made)
 
-    def _note(self, qid: int, number: int) -> None:
+    def _record(self, qid: int, number: int) -> None:
         with self._lock:
             self._known[qid] = number
             self._known.move_to_end(qid)

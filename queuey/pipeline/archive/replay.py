@@ -187,7 +187,7 @@ class ReplayRun:
         Raises:
             OptionError: One exists and is neither allowed to nor made by this replay; one has too few partitions.
         """
-        note = self._note()
+        note = self._progress_note()
         found = {}
         for name in sorted(set(self._targets.values())):
             with suppress(QueueNotFound):
@@ -232,7 +232,7 @@ class ReplayRun:
         Raises:
             OptionError: The run's name stands for another replay; the service could not take a new queue's name.
         """
-        note = self._note()
+        note = self._progress_note()
         lacking = sorted(set(self._targets.values()) - standing.keys())
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
         noted = note.partitions if note else {}
@@ -326,7 +326,7 @@ class ReplayRun:
         found = found.withColumn("origin", f.col("partition")).withColumn("partition", places.cast("int"))
         return _numbered(found, written)
 
-    def _note(self) -> ReplayNote | None:
+    def _progress_note(self) -> ReplayNote | None:
         """Returns what the ledger knows of this run.
 
         Raises:

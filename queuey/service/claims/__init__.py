@@ -395,7 +395,7 @@ class ClaimUseCases(JobActs):
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
         if reason is not None:
-            await self._note(queue, receipts, reason)
+            await self._record(queue, receipts, reason)
         kind: Kind = "release" if reason is None or delay is not None else "fail"
         if not retry and not holds_dead(queue.name):
             kind = "give_up"
@@ -419,7 +419,7 @@ class ClaimUseCases(JobActs):
         await self.core.in_thread(write)
         return settled
 
-    async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
+    async def _record(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Records the reason before the claims end: dead letters may be made of the messages then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))

@@ -49,7 +49,7 @@ class LogCache:
     def add_here(self, key: Key, *requests: Request) -> None:
         log = self._logs.get(key)
         if log is None:
-            log = self._logs[key] = self._make(key, self._note)
+            log = self._logs[key] = self._make(key, self._record)
         self._logs.move_to_end(key)
         log.add(*requests)
 
@@ -82,7 +82,7 @@ class LogCache:
             "claims_memory_bytes": self.weight,
         }
 
-    def _note(self, log: PartitionLog) -> None:
+    def _record(self, log: PartitionLog) -> None:
         """Weighs a log after a round, and drops others if all are too heavy together."""
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:

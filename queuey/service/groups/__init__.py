@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -29,7 +29,7 @@ from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
-from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of
+from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of, draft_of
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
@@ -39,7 +39,7 @@ MAX_GROUPS = 1000
 """Max groups of an application; a few more if several are made at the same moment."""
 MAX_JOINS = 3000
 """Max joins of an application in one process within a minute."""
-MAX_NAMED = 10_000
+MAX_OWNED, MAX_GIVEN_BACK = 10_000, 1000
 """Max partitions that a heartbeat may name."""
 SWEEP = 1.0
 """Min seconds between two searches for groups that need not be kept in memory."""
@@ -68,6 +68,7 @@ class GroupUseCases:
         self._joins: Counter[str] = Counter()
         """By application, in the present minute."""
         self._minute = 0
+        self._searching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._swept = 0.0
         self.rights = lambda credential: credential
 
@@ -79,7 +80,8 @@ class GroupUseCases:
             self._swept = now
             self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
         if served is None:
-            served = LocalGroup(self._store, self._core, application, group, self._rights, self._counts)
+            searching = self._searching[application]
+            served = LocalGroup(self._store, self._core, (application, group), self._rights, searching, self._counts)
             self.served[application, group] = served
         served.used = now
         return served
@@ -145,8 +147,10 @@ class GroupUseCases:
             MemberGone, GroupElsewhere, StoreUnavailable.
             InvalidRequest: It names too many partitions.
         """
-        if sum(map(len, (*beat.owned.values(), *beat.given_back.values()))) > MAX_NAMED:
-            raise InvalidRequest({"owned": f"Names more than {MAX_NAMED} partitions"})
+        named = ("owned", beat.owned, MAX_OWNED), ("given_back", beat.given_back, MAX_GIVEN_BACK)
+        for field, partitions, limit in named:
+            if sum(max(1, len(some)) for some in partitions.values()) > limit:
+                raise InvalidRequest({field: f"Names more than {limit} partitions"})
         return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
     async def leave(
@@ -207,8 +211,7 @@ class GroupUseCases:
             if state.head.centre not in {"", self._store.centre}:
                 raise GroupElsewhere(group, state.head.centre)
             sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
-            seen = {number: each.seen for number, each in sessions.members.items()}
-            draft = GroupDraft(state, sessions.clock, round(self._store.clock_difference * 1000), seen)
+            draft = draft_of(state, sessions, self._store.clock_difference)
             draft.end_sessions()
             if any(member.state != "absent" for member in draft.state.members.values()):
                 raise GroupActive(group)

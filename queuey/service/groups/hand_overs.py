@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
@@ -25,19 +24,11 @@ STATE_AGE = 0.5
 """Max seconds since the state was read by which owners are decided."""
 AT_ONCE = 8
 """Max queues that a call works on at the same time."""
-KEPT = 10.0
-"""Seconds for which rows are kept."""
+MAX_KEPT = 1000
+"""Max queues whose rows are kept."""
 
 Words = Mapping[int, tuple[int, int]]
 """By partition the member that gives it back and the epoch of its ownership."""
-
-
-class Known(NamedTuple):
-    """Rows of a queue, the tick after which they were read, and the boot time of that."""
-
-    since: int
-    when: float
-    rows: Rows
 
 
 class HandOvers:
@@ -46,46 +37,43 @@ class HandOvers:
     Args:
         store: Has the rows.
         core: The loop and the clock.
-        application: The owner of the queues.
-        group: Name of the group.
+        key: Application and name of the group.
         cache: Its state.
-        unknown: Returns the partitions of a queue of which members here will be told notes.
+        to_tell: Returns the partitions of a queue of which members here will be told notes.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
+        counts: Counts partitions that are handed over, by origin.
 
     Attributes:
-        rows: By queue, as they were last read.
+        rows: By queue the tick after which they were read, and the rows; the oldest first.
         left: Members that left through this process and whose partitions it gives back.
-        counts: Partitions that were handed over, by origin.
     """
 
     def __init__(
         self,
         store: Store,
         core: Core,
-        application: str,
-        group: str,
+        key: tuple[str, str],
         cache: StateCache,
-        unknown: Callable[[str], set[int]],
+        to_tell: Callable[[str], set[int]],
         needs_plan: Callable[[], None],
         counts: Counter[str],
     ) -> None:
         self._store = store
         self._core = core
-        self._application = application
-        self._group = group
+        self._application, self._group = key
         self._cache = cache
-        self._unknown = unknown
+        self._to_tell = to_tell
         self._needs_plan = needs_plan
+        self._counts = counts
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
-        self.rows: dict[str, Known] = {}
+        self.rows: dict[str, tuple[int, Rows]] = {}
         self.left: set[int] = set()
-        self.counts = counts
 
-    def known(self, name: str, since: int) -> Rows | None:
+    def known(self, name: str, since: int = 0) -> Rows | None:
         """Returns the rows of a queue if they were read after a tick of the state."""
-        known = self.rows.get(name)
-        return known.rows if known is not None and known.since >= since else None
+        read, rows = self.rows.get(name, (-1, {}))
+        return rows if read >= since else None
 
     async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
         """:meth:`settle` for several queues."""
@@ -112,8 +100,12 @@ class HandOvers:
             waiting = self._words.get(name, {})
             if self.known(name, since) is not None and not waiting:
                 return
-            began, now = self._cache.tick(), self._core.boottime()
-            self.rows[name] = Known(began, now, await self._hand_over(name))
+            began = self._cache.tick()
+            rows = await self._hand_over(name)
+            self.rows.pop(name, None)
+            if len(self.rows) >= MAX_KEPT:
+                del self.rows[next(iter(self.rows))]
+            self.rows[name] = began, rows
             if not self._words.get(name, True):
                 del self._words[name]
 
@@ -145,7 +137,7 @@ class HandOvers:
             except Conflict:  # The queue has 1,000 groups already.
                 return found.rows
             if done:
-                self.counts.update(row.came for row in decided.owners if row.owner)
+                self._counts.update(row.came for row in decided.owners if row.owner)
                 said = self._words.get(name, {})
                 for number, word in words.items():
                     if said.get(number) == word:
@@ -157,12 +149,12 @@ class HandOvers:
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
         """Reads the rows of a queue, with the notes that members here will be told, and then the state."""
         while True:
-            unknown = self._unknown(queue.name)
-            found = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, unknown))
+            noted = self._to_tell(queue.name)
+            found = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, noted))
             state = await self._cache.refresh(STATE_AGE)
             if any(row.epoch > state.head.epoch for row in found.rows.values()):
                 state = await self._cache.refresh()
-            if self._unknown(queue.name) <= unknown:  # Else a plan has come meanwhile.
+            if self._to_tell(queue.name) <= noted:  # Else a plan has come meanwhile.
                 return found, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
@@ -172,9 +164,4 @@ class HandOvers:
             queue = await self._core.in_thread(partial(self._store.queue, self._application, name, fresh=fresh))
             if planned is None or queue.uid == planned.uid:
                 return queue
-        return None if fresh else await self._queue(name, fresh=True)
-
-    def forget(self) -> None:
-        """Drops rows that were read some time ago."""
-        old = self._core.boottime() - KEPT
-        self.rows = {name: known for name, known in self.rows.items() if known.when >= old}
+        return None if fresh or planned is None else await self._queue(name, fresh=True)

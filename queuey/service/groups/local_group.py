@@ -6,12 +6,14 @@ import asyncio
 import hmac
 import logging
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +24,7 @@ from queuey.groups.ownership import ClockSample, GroupSessions
 from queuey.groups.planning import planned
 from queuey.groups.state import Credential, GroupState, Member
 from queuey.service.core import Core
-from queuey.service.groups.answers import Rows, Told, tell
+from queuey.service.groups.answers import tell, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import StateCache
@@ -45,24 +47,19 @@ LATE = 500
 """Milliseconds after which a plan that another process has to make is overdue."""
 KEPT, KEPT_EMPTY = 60.0, 2.0
 """Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
-ASKED = 300.0
-"""Seconds for which it is remembered that a member was asked; no session is longer."""
 MAX_QUEUES = 128
 """Max queues that a process reads in a turn because members wait for them."""
 MAX_AT_ARRIVAL = 64
-"""Max queues that a heartbeat reads because its member waits for them."""
+"""Max queues that a heartbeat reads because its member waits for partitions, and because it names them."""
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class _Act(NamedTuple):
-    """A change that waits, and whoever waits for its result."""
-
-    apply: Callable[[GroupDraft], Any]
-    done: asyncio.Future[Any] | None
+Act = Callable[[GroupDraft], Any]
 
 
+@dataclass(slots=True)
 class _Beat:
     """The last heartbeat of a member that came to this process.
 
@@ -74,17 +71,12 @@ class _Beat:
         told: What the last answer asked the member to give back.
     """
 
-    __slots__ = ("arrived", "clock", "content", "told", "waiter", "when")
-
-    def __init__(
-        self, content: Heartbeat, waiter: Waiter | None, clock: ClockSample, arrived: int, when: float
-    ) -> None:
-        self.content = content
-        self.waiter = waiter
-        self.clock = clock
-        self.arrived = arrived
-        self.when = when
-        self.told: frozenset[tuple[str, int, int]] = frozenset()
+    content: Heartbeat
+    waiter: Waiter | None
+    clock: ClockSample
+    arrived: int
+    when: float
+    told: frozenset[tuple[str, int, int]] = frozenset()
 
     @property
     def waits(self) -> bool:
@@ -97,9 +89,9 @@ class LocalGroup:
     Args:
         store: Its owner closes it.
         core: The loop and the clock.
-        application: The owner of the group.
-        name: Its name.
+        key: Application and name of the group.
         rights: Returns a credential with its present rights; blocks.
+        searching: Held while queues are searched and a plan is made: by one group of an application at a time.
         counts: Of all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
 
     Attributes:
@@ -113,33 +105,32 @@ class LocalGroup:
         self,
         store: Store,
         core: Core,
-        application: str,
-        name: str,
+        key: tuple[str, str],
         rights: Rights,
+        searching: asyncio.Lock,
         counts: Counter[str],
     ) -> None:
         self._store = store
         self._core = core
-        self._key = application, name
+        self._key = key
         self._rights = rights
-        self.cache = StateCache(store, core, application, name, self._wake_all)
-        self.owners = HandOvers(store, core, application, name, self.cache, self._unknown, self._need_plan, counts)
+        self._searching = searching
         self._counts = counts
+        self.cache = StateCache(store, core, key, self._wake_all)
+        self.owners = HandOvers(store, core, key, self.cache, self._to_tell, self._need_plan, counts)
         self._targets = self.cache.targets
+        self.used = core.boottime()
         self.unassigned = 0
         self._beats: dict[int, _Beat] = {}
-        self._acts: list[_Act] = []
+        self._acts: list[tuple[Act, asyncio.Future[Any]]] = []
         self._changing: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self.used = self._core.boottime()
-        self._woken = asyncio.Event()
-        self._next_turn = math.inf
-        """Boot time of the next turn; infinite while one is under way."""
+        self._following: asyncio.Task[None] | None = None
         self._sessions = GroupSessions(0, 0, {})
         self._sessions_read = self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
         self._asked: dict[tuple[int, int], float] = {}
-        self._turn_at = ""
+        self._last_queue = ""
+        """The last one of the turns in which members wait."""
 
     @property
     def members(self) -> int:
@@ -151,13 +142,6 @@ class LocalGroup:
         """False if it need not be kept in memory."""
         kept = KEPT if self.cache.state.head.version else KEPT_EMPTY
         return bool(self._beats or self._acts) or self._core.boottime() - self.used < kept
-
-    def _follow(self) -> None:
-        """Has the news of the group followed while it has members here."""
-        if self._watching is None:
-            self._watching = self._core.spawn(self._watch())
-        elif self._core.boottime() >= self._next_turn:  # The machine slept.
-            self._woken.set()
 
     # Members
 
@@ -212,7 +196,8 @@ class LocalGroup:
         with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
             if self._core.boottime() - self._sessions_read > STATE_AGE:
                 await self.read_sessions()
-            if self._sessions.clock > self._seen(member) + member.session:
+            end = self._seen(member) + member.session + round(self._store.clock_difference * 1000)
+            if self._sessions.clock > end:
                 raise MemberGone
 
     async def heartbeat(
@@ -223,32 +208,23 @@ class LocalGroup:
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.get(number)
-        is_new = beat is None or waiter is None or beat.waiter is not waiter
-        if beat is None or is_new:
-            beat = _Beat(content, waiter, clock, arrived, now)
-            beat.told = self._beats[number].told if number in self._beats else frozenset()
+        if is_new := beat is None or waiter is None or beat.waiter is not waiter:
+            beat = _Beat(content, waiter, clock, arrived, now, beat.told if beat is not None else frozenset())
             self._beats[number] = beat
-            self._follow()
+            if self._following is None:
+                self._following = self._core.spawn(self._follow())
         try:
             member = await self._renew(member, beat, credential)
-            epoch, told = await self._told(member, beat, is_new=is_new)
-            answer = HeartbeatAnswer(
-                epoch=epoch,
-                session=(self._seen(member) + member.session - beat.clock.now) / 1000,
-                wait=member.session / 3000,
-                take=told.take,
-                give_back=told.give_back,
-                lost=told.lost,
-            )
-            if waiter is not None and not last and not (told.take or told.lost or told.given_back - beat.told):
+            answer = await self._told(member, beat, is_new=is_new)
+            asked = to_give_back(answer)
+            if waiter is not None and not last and not (answer.take or answer.lost or asked - beat.told):
                 return None
-            third = member.session / 3000
-            self.require_here(await self.cache.refresh(STATE_AGE, serial_age=third))
+            self.require_here(await self.cache.refresh(STATE_AGE, serial_age=answer.wait))
             await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
         except MemberGone:
             self._beats.pop(number, None)
             raise
-        beat.told, beat.waiter = told.given_back, None
+        beat.told, beat.waiter = asked, None
         return answer
 
     async def _renew(self, member: Member, beat: _Beat, credential: Credential) -> Member:
@@ -256,7 +232,7 @@ class LocalGroup:
         number = member.number
         subscription = self.cache.state.subscriptions[member.subscription]
         if subscription.credential.caller != credential.caller:
-            await self.change(lambda draft: draft.remove(number))
+            await self.change(partial(GroupDraft.remove, number=number))
             raise MemberGone
         now = self._store.claim_now()
         if now >= self._seen(member) + member.session:
@@ -267,9 +243,9 @@ class LocalGroup:
             renew = partial(self._store.renew_session, *self._key, number, member.session)
             self._renewed[number] = max(await self._core.in_thread(renew), self._renewed.get(number, 0))
         if beat.content.leaving and member.state in {"new", "present"}:
-            await self.change(lambda draft: draft.drain(number))
+            await self.change(partial(GroupDraft.drain, number=number))
         elif member.state == "new":
-            await self.change(lambda draft: draft.be_present(number))
+            await self.change(partial(GroupDraft.be_present, number=number))
         present = self.cache.state.members.get(number)
         if present is None:
             raise MemberGone
@@ -279,16 +255,10 @@ class LocalGroup:
         """Returns whether a member is late in giving back what it names, or owns and was asked for."""
         held = {name: dict(some) for name, some in beat.content.owned.items()}
         for name in self._asked_of(member.number):
-            known = self.owners.rows.get(name)
-            for partition, row in (known.rows if known else {}).items():
+            for partition, row in (self.owners.known(name) or {}).items():
                 if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
-        return self.cache.targets.is_overdue(member, held, now - self.slack)
-
-    @property
-    def slack(self) -> int:
-        """S in milliseconds."""
-        return round(self._store.clock_difference * 1000)
+        return self.cache.targets.is_overdue(member, held, now - round(self._store.clock_difference * 1000))
 
     def _asked_of(self, number: int) -> set[str]:
         """Returns queues of which others want partitions that a member may own without knowing."""
@@ -296,32 +266,25 @@ class LocalGroup:
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
-    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> tuple[int, Told]:
-        """Takes what a member gives back; returns what it has to do, and the epoch of the plan by which it has."""
-        owned, number = beat.content.owned, member.number
-        if is_new and beat.content.given_back:
-            words = {
-                name: {partition: (number, epoch) for partition, epoch in some.items()}
-                for name, some in beat.content.given_back.items()
-            }
+    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
+        """Takes what a member gives back, and returns what it has to do."""
+        number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
+        if is_new and given_back:
+            words = {name: {n: (number, epoch) for n, epoch in some.items()} for name, some in given_back.items()}
             await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
-            sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
-            missing = targets.missing(number, owned).keys() - sure
-            # More are read in turns while it waits.
-            old = sorted(name for name in missing if self.owners.known(name, since) is None)
-            old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
-            old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
-            await self.owners.settle_all(old, since)
+            named = targets.foreign(number, owned) | self._asked_of(number) | given_back.keys()
+            missing = targets.missing(number, owned).keys() - named
+            for names in (named, missing):  # The rest is read in turns while it waits, or for its next heartbeat.
+                unread = sorted(name for name in names if self.owners.known(name, since) is None)
+                some = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
+                await self.owners.settle_all(some, since)
             if targets is self.cache.targets:
                 break
-        rows: dict[str, Rows] = {}
-        for name in sorted(sure | missing):
-            known = self.owners.known(name, since)
-            if known is not None:
-                rows[name] = known
-        return targets.epoch, tell(targets, member, beat.content, rows, beat.clock.now)
+        known = {name: self.owners.known(name, since) for name in sorted(named | missing)}
+        rows = {name: there for name, there in known.items() if there is not None}
+        return tell(targets, member, beat.content, rows, seen=self._seen(member), now=beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
         """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
@@ -333,46 +296,49 @@ class LocalGroup:
             # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
             self.owners.left.add(number)
         try:
-            await self.change(lambda draft: draft.leave(number, returns=returns))
+            await self.change(partial(GroupDraft.leave, number=number, returns=returns))
             with suppress(QueueyError):
                 await self.owners.settle_all(names, self.cache.tick())
         finally:
             self.owners.left.discard(number)
 
-    def _unknown(self, name: str) -> set[int]:
+    def _to_tell(self, name: str) -> set[int]:
         """Returns the partitions of a queue that are planned for members here and that these do not name."""
-        owned = {number: beat.content.owned for number, beat in self._beats.items()}
-        return self.cache.targets.missing_of(name, owned)
+        planned = self.cache.targets.queues.get(name)
+        return {
+            number
+            for number, target in (planned.targets.items() if planned is not None else ())
+            if (beat := self._beats.get(target.member)) is not None
+            and beat.content.owned.get(name, {}).get(number, 0) < target.epoch
+        }
 
     # Changes of the state
 
-    async def change(self, apply: Callable[[GroupDraft], T]) -> T:
-        """Changes the state in one transaction with what else waits; returns the result.
+    def change(self, act: Callable[[GroupDraft], T]) -> asyncio.Future[T]:
+        """Changes the state, in one transaction with what else waits; gives the result of ``act``.
 
         Args:
-            apply: Is called again if another process is faster, or if a transaction is in doubt.
+            act: Is called again if another process is faster, or if a transaction is in doubt.
 
         Raises:
-            QueueyError: As ``apply`` does by the present state, or the store.
+            QueueyError: As ``act`` does by the present state, or the store.
         """
         done: asyncio.Future[T] = self._core.loop.create_future()
-        self._add(_Act(apply, done))
-        return await done
-
-    def _add(self, act: _Act) -> None:
-        self._acts.append(act)
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # Nobody need wait for it.
+        self._acts.append((act, done))
         if self._changing is None or self._changing.done():
             self._changing = self._core.spawn(self._change())
+        return done
 
     def _need_plan(self) -> None:
         if self.cache.state.head.due is None:
-            self._add(_Act(GroupDraft.ask_for_plan, None))
+            self.change(GroupDraft.ask_for_plan)
 
     async def _change(self) -> None:
         while self._acts:
             acts, self._acts = self._acts, []
             try:
-                results = await self._transact(acts)
+                results = await self._transact([act for act, _ in acts])
             except asyncio.CancelledError:
                 acts += self._acts
                 _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
@@ -381,7 +347,7 @@ class LocalGroup:
                 results = [error] * len(acts)
             _settle(acts, results)
 
-    async def _transact(self, acts: list[_Act]) -> list[Any]:
+    async def _transact(self, acts: list[Act]) -> list[Any]:
         """Applies acts in one transaction; returns their results, some of which may be errors."""
         is_in_doubt = False
         for _ in range(ATTEMPTS):
@@ -397,8 +363,9 @@ class LocalGroup:
                 continue
             is_planned = draft.is_plan_due()
             if is_planned:
-                queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
-                await self._core.in_thread(partial(draft.plan, queues, self._rights))
+                async with self._searching:
+                    queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
+                    await self._core.in_thread(partial(draft.plan, queues, self._rights))
             change = draft.change()
             if change is None:
                 return results
@@ -423,8 +390,7 @@ class LocalGroup:
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
 
     def _draft(self, state: GroupState, sessions: GroupSessions) -> GroupDraft:
-        seen = {number: each.seen for number, each in sessions.members.items()}
-        return GroupDraft(state, sessions.clock, self.slack, seen)
+        return draft_of(state, sessions, self._store.clock_difference)
 
     async def read_sessions(self) -> GroupSessions:
         """Reads the sessions of the group, after a sound clock."""
@@ -447,69 +413,51 @@ class LocalGroup:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
-    async def _watch(self) -> None:
+    async def _follow(self) -> None:
         """Follows the group while it has members here."""
         self._counts["followed"] += 1
         while self._beats:
-            self._next_turn = math.inf
-            self._woken.clear()
+            pause = POLL
             try:
                 pause = await self.turn()
-            except StoreClosed:
-                break
             except QueueyError as error:
                 logger.debug("group %s waits: %s", self._key[1], error)
-                pause = POLL
             except Exception:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
-                pause = POLL
-            pause = max(pause, self._counts["followed"] / MAX_POLLS)
-            self._next_turn = self._core.boottime() + pause
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), pause)
+            await asyncio.sleep(max(pause, self._counts["followed"] / MAX_POLLS))
         self._counts["followed"] -= 1
-        self._watching = None
+        self._following = None
 
     async def turn(self) -> float:
         """Does what is due; returns the seconds until the next turn."""
-        now = self._core.boottime()
-        state = await self.cache.refresh()
-        if not self._is_here(state):
-            for beat in self._beats.values():
-                _wake(beat)
-            self._beats.clear()
-            return POLL
+        now, state = self._core.boottime(), await self.cache.refresh()
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
-        if now - self._sessions_read >= min(shortest, SEARCH):
-            await self._check_sessions(state)
+        is_read = now - self._sessions_read >= min(shortest, SEARCH)
+        if is_read and self._draft(state, await self.read_sessions()).end_sessions():
+            self.change(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now
             await self._check_rights(state)
         if self._sessions.clock - self._sessions.searched > SEARCH * 1000:
             await self._search(state)
-        pause = self._plan_when_due()
-        self.owners.forget()
-        is_busy = await self._hand_over_in_turn()
-        return min(pause, QUICK_POLL if is_busy else POLL)
+        pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
+        due = self.cache.state.head.due
+        if due is not None:  # The process that has asked for the plan comes first.
+            left = (due + (0 if self.cache.is_own else LATE) - self._store.claim_now()) / 1000
+            pause = min(pause, max(left, 0.0))
+            if left <= 0:
+                await self.change(GroupDraft.is_plan_due)
+        return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
-        """Forgets members whose session has passed since their last heartbeat here."""
+        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere."""
         for number, beat in list(self._beats.items()):
-            member = state.members.get(number)
-            if not beat.waits and (member is None or now - beat.when > member.session / 1000):
-                del self._beats[number]
-
-    async def _check_sessions(self, state: GroupState) -> None:
-        """Ends sessions that are over, and wakes members that are asked for partitions."""
-        before = self._sessions.members
-        sessions = await self.read_sessions()
-        if self._draft(state, sessions).end_sessions():
-            self._add(_Act(_nothing, None))
-        for number, seen in sessions.members.items():
-            beat = self._beats.get(number)
-            if beat is not None and seen.asked and (number not in before or seen.asked != before[number].asked):
+            member = state.members.get(number) if self._is_here(state) else None
+            if member is None:
                 _wake(beat)
+            if member is None or (not beat.waits and now - beat.when > member.session / 1000):
+                del self._beats[number]
 
     async def _check_rights(self, state: GroupState) -> None:
         """Removes members whose rights have changed or ended."""
@@ -519,77 +467,83 @@ class LocalGroup:
             lambda: {slot: self._rights(credential) for slot, credential in credentials.items()}
         )
         changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
-        numbers = [member.number for member in state.members.values() if member.subscription in changed]
-        if numbers:
-            self._add(_Act(lambda draft: _remove(draft, numbers), None))
+        for member in state.members.values():
+            if member.subscription in changed:
+                self.change(partial(GroupDraft.remove, number=member.number))
 
     async def _search(self, state: GroupState) -> None:
         """Has a plan made if queues have come, gone or changed."""
         await self._core.in_thread(partial(self._store.note_search, *self._key, self._sessions.clock))
         self._sessions = replace(self._sessions, searched=self._sessions.clock)
-        if await self._core.in_thread(
-            lambda: planned(state, find_queues(self._store, self._key[0], state)).queues != state.plan
-        ):
+        async with self._searching:
+            queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
+            plan = await self._core.in_thread(partial(planned, state, queues))
+        if plan.queues != state.plan:
             self._need_plan()
 
-    def _plan_when_due(self) -> float:
-        """Begins a plan that is due, or overdue for the process that asked for it; returns the seconds until then."""
-        due = self.cache.state.head.due
-        if due is None:
-            return POLL
-        left = due + (0 if self.cache.is_own else LATE) - self._store.claim_now()
-        if left <= 0:
-            self._add(_Act(_nothing, None))
-        return max(left / 1000, QUICK_POLL / 2) if left > 0 else POLL
-
     async def _hand_over_in_turn(self) -> bool:
-        """Hands over what members here are to own, a limited number of queues a turn; returns whether any waits."""
-        waiting = {
-            number: self.cache.targets.missing(number, beat.content.owned) for number, beat in self._beats.items()
-        }
+        """Hands over what members here are to own, in some queues a turn; returns whether any waits or gives back."""
+        waiting = {number: self._unowned(number, beat) for number, beat in self._beats.items()}
         names = sorted(set().union(*waiting.values()))
-        if names:
-            some = [name for name in names if name > self._turn_at] + [n for n in names if n <= self._turn_at]
-            some = some[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
-            self._turn_at = some[-1]
+        first = bisect_right(names, self._last_queue)
+        some = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
+        if some:
+            self._last_queue = some[-1]
             await self.owners.settle_all(some, self.cache.tick())
             for number, missing in waiting.items():
-                await self._tell_or_ask(number, {name: missing[name] for name in some if name in missing})
+                for name in missing.keys() & set(some):
+                    await self._tell_or_ask(number, name, missing[name])
         return bool(names) or any(beat.waits and beat.told for beat in self._beats.values())
 
-    async def _tell_or_ask(self, number: int, missing: dict[str, set[int]]) -> None:
+    def _unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
+        """Returns what is planned for a member, and is not known to be its own."""
+        found = {}
+        for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
+            rows = self.owners.known(name) or {}
+            if left := {n for n in numbers if n not in rows or rows[n].owner != number}:
+                found[name] = left
+        return found
+
+    async def _tell_or_ask(self, number: int, name: str, numbers: set[int]) -> None:
         """Wakes a member that has got a partition, and asks owners for what it has waited for too long."""
-        state, beat = self.cache.state, self._beats.get(number)
-        member = state.members.get(number)
-        if member is None or beat is None:
+        state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
+        if number not in state.members or beat is None or planned is None:
             return
-        for name, numbers in missing.items():
-            known, planned = self.owners.rows.get(name), self.cache.targets.queues.get(name)
-            if known is None or planned is None:
-                continue
-            owners = {n: known.rows[n].owner for n in numbers if n in known.rows}
-            if number in owners.values():
+        latest = self._store.claim_now() - state.members[number].session // 3
+        for partition in sorted(numbers & planned.targets.keys()):
+            row = (self.owners.known(name) or {}).get(partition)
+            owner = state.members.get(row.owner) if row is not None else None
+            if owner is not None and owner.number == number:
                 _wake(beat)
-            latest = self._store.claim_now() - member.session // 3
-            for partition, owner in owners.items():
-                target = planned.targets.get(partition)
-                if owner in state.members and owner != number and target is not None and target.epoch < latest:
-                    await self._ask(state.members[owner], planned.uid)
+            elif owner is not None and planned.targets[partition].epoch < latest:
+                await self._ask(owner, planned.uid)
 
     async def _ask(self, owner: Member, uid: int) -> None:
         now = self._core.boottime()
-        if now - self._asked.get((owner.number, uid), -math.inf) >= owner.session / 3000:
-            self._asked = {key: when for key, when in self._asked.items() if now - when < ASKED}
+        self._asked = {key: when for key, when in self._asked.items() if now - when < owner.session / 3000}
+        if (owner.number, uid) not in self._asked:
             self._asked[owner.number, uid] = now
             ask = partial(self._store.ask_member, *self._key, owner.number, uid, owner.session)
             await self._core.in_thread(ask)
 
     async def end(self) -> None:
         """Ends its tasks."""
-        tasks = [task for task in (self._changing, self._watching) if task is not None and not task.done()]
+        tasks = [task for task in (self._changing, self._following) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def draft_of(state: GroupState, sessions: GroupSessions, slack: float) -> GroupDraft:
+    """Returns a working copy of a state, by a clock that was sampled before the sessions were read.
+
+    Args:
+        state: Of the group.
+        sessions: Of its members.
+        slack: S, in seconds.
+    """
+    seen = {number: each.seen for number, each in sessions.members.items()}
+    return GroupDraft(state, sessions.clock, round(slack * 1000), seen)
 
 
 def digest_of(secret: str) -> bytes:
@@ -597,30 +551,21 @@ def digest_of(secret: str) -> bytes:
     return sha256(secret.encode()).digest()
 
 
-def _nothing(_draft: GroupDraft) -> None:
-    """Has the state changed by what is due anyway."""
-
-
-def _remove(draft: GroupDraft, numbers: Iterable[int]) -> None:
-    for number in numbers:
-        draft.remove(number)
-
-
-def _result(act: _Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
+def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
     try:
-        return act.apply(draft)
+        return act(draft)
     except QueueyError as error:
         return error
 
 
-def _settle(acts: list[_Act], results: list[Any]) -> None:
-    for act, result in zip(acts, results, strict=True):
-        if act.done is None or act.done.done():
+def _settle(acts: Iterable[tuple[Act, asyncio.Future[Any]]], results: Iterable[Any]) -> None:
+    for (_, done), result in zip(acts, results, strict=True):
+        if done.done():
             continue
         if isinstance(result, Exception):
-            act.done.set_exception(result)
+            done.set_exception(result)
         else:
-            act.done.set_result(result)
+            done.set_result(result)
 
 
 def _wake(beat: _Beat) -> None:

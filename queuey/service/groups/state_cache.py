@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState, Head
 from queuey.service.core import Core
@@ -20,8 +22,7 @@ class StateCache:
     Args:
         store: Has the state.
         core: The loop and the clock.
-        application: The owner.
-        name: Of the group.
+        key: Application and name of the group.
         changed: Called when the state is another one.
 
     Attributes:
@@ -31,10 +32,10 @@ class StateCache:
         is_own: It was written by this process.
     """
 
-    def __init__(self, store: Store, core: Core, application: str, name: str, changed: Callable[[], None]) -> None:
+    def __init__(self, store: Store, core: Core, key: tuple[str, str], changed: Callable[[], None]) -> None:
         self._store = store
         self._core = core
-        self._key = application, name
+        self._key = key
         self._changed = changed
         self._reading = asyncio.Lock()
         self._serial = -math.inf
@@ -76,6 +77,8 @@ class StateCache:
         elif head.version != before.head.version:
             found = await self._core.in_thread(self._read_all)
             state = self._none(before) if found is None else found
+        if head is not None and state.head.centre != head.centre:  # It was read in this centre, the head in all.
+            state = replace(state, head=replace(state.head, centre=head.centre))
         if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
             self._began = began
             self.adopt(state, now)

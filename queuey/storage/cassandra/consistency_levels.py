@@ -187,7 +187,7 @@ class ConsistencyLevels:
         return f"{why} Choose consistency {best!r}: queuey queue update {quote(queue.name)} --consistency {best}"
 
     def groups_refusal(self) -> str | None:
-        """Returns why groups cannot have members; None: they can.
+        """Returns why groups cannot have members, None if they can.
 
         Their states are compared by all data centres together, and a session that was written is met by every read.
         """

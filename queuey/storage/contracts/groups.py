@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def session_ttl(session: int) -> int:
-    """Returns the ms for which a session of so many ms is kept after it was renewed."""
+    """Returns the time (ms) for which a session is kept after it was renewed."""
     return 2 * session + 3_600_000
 
 
@@ -39,10 +39,10 @@ def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessio
     """
     times = {(member, uid): when for member, uid, when in rows}
     searched = times.pop(SEARCH, 0)
-    asked: dict[int, set[int]] = {member: set() for member, _ in times}
+    uids: dict[int, set[int]] = {member: set() for member, _ in times}
     for member, uid in times:
-        asked[member] |= {uid} - {0}
-    members = {number: SeenMember(times.get((number, 0), 0), frozenset(uids)) for number, uids in asked.items()}
+        uids[member] |= {uid} - {0}
+    members = {number: SeenMember(times.get((number, 0), 0), frozenset(others)) for number, others in uids.items()}
     return GroupSessions(clock, searched, members)
 
 
@@ -60,7 +60,7 @@ class ConsumerGroups(ABC):
     @never_waits
     @abstractmethod
     def groups_refusal(self) -> str | None:
-        """Returns why groups cannot have members on this store as it is configured; None: they can.
+        """Returns why groups cannot have members on this store as it is configured, None if they can.
 
         Times at which members were seen have to be at every process that decides by them, and a group's changes in one
         order over all data centres. Never blocks.
@@ -71,21 +71,21 @@ class ConsumerGroups(ABC):
 
     @abstractmethod
     def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        """Returns the head of a group; None: there is no such group.
+        """Returns the head of a group, None if the group does not exist.
 
         ``serial``: after every change that was ever acknowledged, in whatever data centre.
         """
 
     @abstractmethod
     def group_state(self, application: str, name: str) -> StoredGroup | None:
-        """Returns head and rows of one moment; None: there is no such group."""
+        """Returns head and rows of one moment, None if the group does not exist."""
 
     @abstractmethod
     def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         """Writes head and rows if the head has a version; 0: there is no group yet. All or nothing.
 
-        Returns the head with its new version, which never comes back; None: another call was faster, and nothing was
-        written.
+        Returns the head with its new version, which never comes back, or None if another call was faster, and nothing
+        was written.
 
         Raises:
             StoreUnavailable: See its ``outcome``. With ``unknown`` the caller reads the state again.
@@ -101,7 +101,7 @@ class ConsumerGroups(ABC):
 
     @abstractmethod
     def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        """Records that a member was seen now, for a session of so many ms; returns that time (ms).
+        """Records that a member was seen now, for a session (ms); returns that time (ms).
 
         It is at a quorum when this returns. An earlier time never takes the place of a later one.
 

@@ -192,7 +192,7 @@ class _Haste(threading.local):
     """State of a hasty read in this thread, and how often SQLite has asked if it may go on."""
 
     on = False
-    asked = 0
+    requested = 0
 
 
 _haste = _Haste()
@@ -203,8 +203,8 @@ It goes by the steps of a statement since that was prepared, so a short one may 
 
 
 def _stop() -> bool:
-    _haste.asked += 1
-    return _haste.asked > _HASTY_ASKED
+    _haste.requested += 1
+    return _haste.requested > _HASTY_ASKED
 
 
 class Readers:
@@ -288,7 +288,7 @@ class Readers:
         try:
             try:
                 if hasty:
-                    _haste.on, _haste.asked = True, 0
+                    _haste.on, _haste.requested = True, 0
                     connection.set_progress_handler(_stop, _HASTY_STEPS)
                 yield connection
             finally:

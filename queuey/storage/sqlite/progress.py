@@ -106,8 +106,8 @@ class SqliteProgress(Offsets, Ledger, Records):
 
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.reading() as connection:
-            found = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
-        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
+            recorded = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     def groups(self, queue: Queue) -> list[str]:
         with self._db.readers.reading() as connection:
@@ -221,10 +221,10 @@ class SqliteProgress(Offsets, Ledger, Records):
 
 
 def _rows(connection: Connection, queue: Queue, group: str, statement: str = _OFFSETS) -> dict[int, OwnedOffset]:
-    found: Any = sorted(connection.execute(statement, (queue.uid, group)))
+    stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
         partition: OwnedOffset(partition, stored_position((ticks, low), epoch), updated, owner, epoch, came, note)
-        for partition, ticks, low, updated, owner, epoch, came, note in found
+        for partition, ticks, low, updated, owner, epoch, came, note in stored
     }
 
 

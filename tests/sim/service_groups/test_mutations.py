@@ -166,8 +166,8 @@ async def in_no_turn(_: LocalGroup) -> bool:
 async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool) -> Any:  # noqa: ANN401
     """Takes what a heartbeat does not name for given back."""
     words: dict[str, Words] = {}
-    for name, known in one.owners.rows.items():
-        owned = {n: row.epoch for n, row in known.rows.items() if row.owner == member.number}
+    for name, (_, known) in one.owners.rows.items():
+        owned = {n: row.epoch for n, row in known.items() if row.owner == member.number}
         named = beat.content.owned.get(name, {})
         if missing := {n: (member.number, epoch) for n, epoch in owned.items() if n not in named}:
             words[name] = missing

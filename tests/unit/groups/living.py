@@ -48,7 +48,7 @@ class LivingGroup:
         self.rights: Callable[[Credential], Credential | None] = lambda credential: credential
         self.ended: list[int] = []
 
-    def join(
+    def add(
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
         """Joins; returns the number of the member."""
@@ -59,7 +59,7 @@ class LivingGroup:
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
         """Joins with a first heartbeat, and plans when that is due."""
-        number = self.join(patterns, credential, instance, grace)
+        number = self.add(patterns, credential, instance, grace)
         self.change(lambda draft: draft.be_present(number))
         self.rest()
         return number

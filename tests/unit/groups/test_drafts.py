@@ -21,7 +21,7 @@ def states(group: LivingGroup) -> dict[int, MemberState]:
 def test_a_new_member_has_no_targets() -> None:
     """Its first heartbeat gives it some; nobody waits for one whose answer was lost."""
     group = LivingGroup(queue("orders"))
-    lost = group.join()
+    lost = group.add()
     assert group.change(lambda draft: draft.plan(group.queues, group.rights)) == 0
     assert group.targets() == {}
     assert set(group.targets().values()) == set()
@@ -104,7 +104,7 @@ def test_an_instance_that_returns_has_what_it_had() -> None:
     assert Counter(group.targets().values())[one] == 3
     assert group.targets() != before, "the others share evenly what is theirs"
     epoch, planned = group.state.head.epoch, group.targets()
-    again = group.join(instance="a", grace=60_000)
+    again = group.add(instance="a", grace=60_000)
     group.change(lambda draft: draft.be_present(again))
     assert group.state.head.due is not None, "the others have two and one"
     assert group.state.head.epoch > epoch
@@ -118,7 +118,7 @@ def test_an_instance_that_returns_alone_moves_nothing() -> None:
     one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
     before = group.targets()
     group.change(lambda draft: draft.leave(one, returns=True))
-    again = group.join(instance="a", grace=60_000)
+    again = group.add(instance="a", grace=60_000)
     group.change(lambda draft: draft.be_present(again))
     assert group.state.head.due is None
     assert group.targets() == {place: again if member == one else two for place, member in before.items()}
@@ -128,7 +128,7 @@ def test_an_instance_takes_the_place_of_a_living_one() -> None:
     """It has its targets; of another instance, and of a member that drains, it has none."""
     group = LivingGroup(queue("orders"))
     one = group.enter(instance="a")
-    two = group.join(instance="a")
+    two = group.add(instance="a")
     assert states(group) == {one: "present", two: "new"}
     group.change(lambda draft: draft.be_present(two))
     assert states(group) == {two: "present"}
@@ -144,12 +144,12 @@ def test_an_instance_with_other_wishes_or_rights() -> None:
     """It keeps what it asks for; with other rights it has only what a plan gives."""
     group = LivingGroup(queue("orders"), queue("reports"))
     group.enter(instance="a")
-    two = group.join(("orders",), instance="a")
+    two = group.add(("orders",), instance="a")
     group.change(lambda draft: draft.be_present(two))
     assert set(group.targets()) == {("orders", number) for number in range(1, 5)}
     assert group.state.head.due is not None
     narrowed = OWNER.__class__(OWNER.id, limited("reports").caller)
-    three = group.join(credential=narrowed, instance="a")
+    three = group.add(credential=narrowed, instance="a")
     group.change(lambda draft: draft.be_present(three))
     assert three not in group.targets().values()
     group.rest()
@@ -161,13 +161,13 @@ def test_an_instance_belongs_to_its_credential() -> None:
     group = LivingGroup(queue("orders"))
     one = group.enter(instance="a", grace=5_000)
     with pytest.raises(InstanceTaken, match="'a'"):
-        group.join(credential=limited("*"), instance="a")
+        group.add(credential=limited("*"), instance="a")
     group.change(lambda draft: draft.leave(one, returns=True))
     group.now += 5_000 + SLACK
     with pytest.raises(InstanceTaken):
-        group.join(credential=limited("*"), instance="a")
+        group.add(credential=limited("*"), instance="a")
     group.now += 1
-    assert group.join(credential=limited("*"), instance="a") == one + 1
+    assert group.add(credential=limited("*"), instance="a") == one + 1
     assert group.state.head.due is not None
 
 

@@ -223,7 +223,7 @@ class _Lock:
     def __enter__(self) -> None:
         until = time.monotonic() + self._running.lock_ttl + AGREEMENT_TIMEOUT
         told = False
-        while (holder := self._take(None)) != self._owner:
+        while (holder := self._acquire(None)) != self._owner:
             if time.monotonic() > until:
                 raise StoreUnavailable(f"{holder} has been changing the schema for too long")
             if not told:
@@ -237,11 +237,11 @@ class _Lock:
 
     def renew(self) -> None:
         """Makes sure that the lock is held for long enough to make one change."""
-        holder = self._take(self._owner)
+        holder = self._acquire(self._owner)
         if holder != self._owner:
             raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
 
-    def _take(self, expected: str | None) -> str | None:
+    def _acquire(self, expected: str | None) -> str | None:
         """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
         result = self.transactions.wait(_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
         if result.is_done:

@@ -70,8 +70,8 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
             head = _head(heads)
             # Pages are read one after the other, perhaps with changes between them.
             if {row[0] for row in rows} <= {head and head.version}:
-                found = (GroupRow(kind, key, body) for _, kind, key, body in rows if kind is not None)
-                return None if head is None else StoredGroup(head, tuple(found))
+                stored = (GroupRow(kind, key, body) for _, kind, key, body in rows if kind is not None)
+                return None if head is None else StoredGroup(head, tuple(stored))
         raise StoreBusy(f"group {name!r} changes faster than it can be read")
 
     @blocking()
@@ -110,17 +110,17 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
 
     @blocking()
     async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
-        found: list[str] = []
-        while len(found) < limit:
+        existing: list[str] = []
+        while len(existing) < limit:
             values = application, start, limit
             names = [name for (name,) in await self._driver.ask(Request(_NAMES, values, self._options.catalogue_read))]
             reads = [Request(_HEAD, (application, name), self._levels.log_reads()) for name in names]
             heads = await self._driver.ask_all(reads)
-            found += [name for name, rows in zip(names, heads, strict=True) if _head(rows) is not None]
+            existing += [name for name, rows in zip(names, heads, strict=True) if _head(rows) is not None]
             if len(names) < limit:
                 break
             start = names[-1] + "\0"
-        return found[:limit]
+        return existing[:limit]
 
     def sample_clock(self) -> ClockSample:
         since_boot = self._clock.boottime()

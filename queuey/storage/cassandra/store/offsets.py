@@ -104,8 +104,8 @@ class CassandraOffsets(ConnectedStore, Offsets):
     @blocking()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
-        found = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
-        return [{offset.partition: offset.position for offset in offsets} for offsets in found]
+        recorded = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
+        return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     @blocking()
     async def groups(self, queue: Queue) -> list[str]:
@@ -213,7 +213,7 @@ def _has_rows(partitions: Rows) -> bool:
 
 
 def _decoded(rows: Rows) -> OwnedOffsets:
-    found = {
+    owned = {
         part: OwnedOffset(
             part,
             stored_position(ids.parse_position(at.hex), epoch or 0),
@@ -226,11 +226,11 @@ def _decoded(rows: Rows) -> OwnedOffsets:
         for _, part, at, updated, owner, epoch, came, note in rows
         if part is not None
     }
-    return OwnedOffsets(rows[0][0] if rows else None, found)
+    return OwnedOffsets(rows[0][0] if rows else None, owned)
 
 
 def _calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
-    """Returns what writes the rows that change: those that no member ever had, as version 0.1.0 does."""
+    """Returns what writes the rows that change. Rows that no member ever had are written as by version 0.1.0."""
     calls: list[Call] = []
     for row in decision.changed():
         former = before.get(row.partition) or OwnedOffset(row.partition)
