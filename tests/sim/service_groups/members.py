@@ -65,6 +65,7 @@ class Habits:
         pace: Seconds between messages.
         hurry: Seconds that a message takes.
         deaf: It does not give back what others wait for.
+        generous: How often it gives back what it was not asked for, after a message.
         repeats: How often a request arrives twice, the second time late.
         loses: How often a request or an answer is lost.
         late: How often one of them takes seconds, at most 12.
@@ -74,6 +75,7 @@ class Habits:
     pace: float = 0.4
     hurry: float = 0.1
     deaf: bool = False
+    generous: float = 0.0
     repeats: float = 0.0
     loses: float = 0.0
     late: float = 0.0
@@ -334,7 +336,8 @@ class Member(Process):
             holding.busy = False
             if rng.random() < 0.8:
                 self._start(self._commit(stay, spot, holding.epoch, number))
-            if holding.until is not None and self.holds.get(spot) is holding:
+            is_asked = holding.until is not None or rng.random() < self.habits.generous
+            if is_asked and self.holds.get(spot) is holding:
                 if rng.random() < 0.5:
                     await asyncio.sleep(world.some(0.05))
                 self._give_back(stay, spot, holding)

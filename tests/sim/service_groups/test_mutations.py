@@ -15,18 +15,12 @@ from queuey.errors import MemberGone
 from queuey.groups import drafts
 from queuey.groups.drafts import GroupDraft, Rights
 from queuey.groups.owners import HandOver, hand_over
+from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.groups.planning import Plan, planned
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
-from queuey.messages import (
-    ClockSample,
-    GroupSessions,
-    MemberCommit,
-    OffsetChange,
-    OwnedOffset,
-    OwnedOffsets,
-    Queue,
-)
+from queuey.messages import OffsetChange, Queue
 from queuey.service.groups import hand_overs, local_group
+from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.local_group import LocalGroup
 from queuey.service.groups.searches import find_queues
 from queuey.service.watching import Waiter
@@ -34,7 +28,18 @@ from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
 from tests.replacing import replace, replace_in
 from tests.sim.service_groups import store
-from tests.sim.service_groups.aimed import Deaf, Restless
+from tests.sim.service_groups.aimed import (
+    Deaf,
+    Dying,
+    Forgetful,
+    Generous,
+    Hesitant,
+    Lagging,
+    Listing,
+    Recreated,
+    Restless,
+    Returning,
+)
 from tests.sim.service_groups.members import Member as Client
 from tests.sim.service_groups.store import GroupStore
 from tests.sim.service_groups.storm import Storm, violations
@@ -158,9 +163,13 @@ def without_another_plan(state: GroupState, uid: int, rows: Rows, given_back: Wo
     return HandOver(hand_over(state, uid, rows, given_back).owners, needs_plan=False)
 
 
-async def in_no_turn(_: LocalGroup) -> bool:
-    """Leaves hand-overs to the planner."""
-    return False
+async def by_the_planner(one: HandOvers, name: str) -> Mapping[int, OwnedOffset]:
+    """Leaves hand-overs to who has planned, and to who hears of a give-back."""
+    queue = await one._queue(name, fresh=False)
+    if queue is None or one._cache.is_own or one._words.get(name) or one.left:
+        return await REAL_HANDING(one, name)
+    found, _ = await one._read(queue)
+    return found.rows
 
 
 async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool) -> Any:  # noqa: ANN401
@@ -304,6 +313,7 @@ REAL_CHANGE, REAL_DRAFT, REAL_PLAN, REAL_LEAVE = (
     GroupDraft.plan,
     GroupDraft.leave,
 )
+REAL_HANDING = HandOvers._hand_over
 REAL_TOLD, REAL_RENEW, REAL_HEARTBEAT = LocalGroup._told, LocalGroup._renew, LocalGroup.heartbeat
 
 
@@ -334,32 +344,40 @@ MUTATIONS: Mapping[str, Mutation] = {
     "epoch at a commit": Mutation(lambda: replace_in(store, decide, committing(under_any_epoch)), ("O2",)),
     "forward only": Mutation(lambda: replace_in(store, decide, setting_back), ("O3",)),
     "what was compared is told": Mutation(lambda: replace(GroupStore.owned_offsets, as_first_read), ("O4",)),
-    "version at a hand-over": Mutation(lambda: replace(GroupStore.hand_over, at_any_version), ("O1", "O2", "O4"), kind=Restless),
-    "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",), kind=Restless),
+    "version at a hand-over": Mutation(
+        lambda: replace(GroupStore.hand_over, at_any_version), ("O1", "O2", "O4"), kind=Restless
+    ),
+    "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",), kind=Generous),
     "epoch of the clock": Mutation(lambda: replace(GroupDraft._next_epoch, counting), ("O1", "O2")),
-    "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1",), kind=Restless),
-    "not named is not given back": Mutation(lambda: replace(LocalGroup._told, naming_all), ("O1",)),
+    "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1", "O4"), kind=Generous),
+    "not named is not given back": Mutation(lambda: replace(LocalGroup._told, naming_all), ("O1",), kind=Generous),
     "only who gave back did": Mutation(handing(taken_for_given_back), ("O4",)),
     "S after a session": Mutation(lambda: replace(GroupDraft.__init__, without_slack), ("O1",)),
-    "seen at a quorum": Mutation(lambda: replace(GroupStore.renew_session, seen_somewhere), ("O1",)),
+    "seen at a quorum": Mutation(lambda: replace(GroupStore.renew_session, seen_somewhere), ("O1",), kind=Lagging),
     "clock check": Mutation(lambda: replace(GroupStore.confirm_clock, unchecked), ("O1",)),
-    "clock before sessions": Mutation(lambda: replace(GroupStore.group_sessions, sessions_before_the_clock), ("O1",)),
+    "clock before sessions": Mutation(
+        lambda: replace(GroupStore.group_sessions, sessions_before_the_clock), ("O1",), kind=Hesitant
+    ),
     "session from the request": Mutation(
         lambda: replace(Client.end_of, lambda one, _sent, session: one.world.now + session), ("O1",)
     ),
-    "session of the stamp": Mutation(lambda: replace(LocalGroup.heartbeat, as_if_stamped_now), ("O1",)),
+    "session of the stamp": Mutation(lambda: replace(LocalGroup.heartbeat, as_if_stamped_now), ("O1",), kind=Deaf),
     "nothing after the end": Mutation(after_the_end, ("O1",)),
-    "overdue is not renewed": Mutation(lambda: replace(LocalGroup._is_overdue, lambda *_: False), ("O5",), kind=Deaf),
+    "overdue is not renewed": Mutation(
+        lambda: replace(LocalGroup._is_overdue, lambda *_: False), ("O5", "O7"), kind=Deaf
+    ),
     "nothing is taken from the living": Mutation(handing(from_the_living), ("O1",)),
     "token of the state": Mutation(lambda: replace(GroupStore.change_group, whatever_the_token), ("O1", "O5")),
-    "each process hands over": Mutation(lambda: replace(LocalGroup._hand_over_in_turn, in_no_turn), ("O5",)),
-    "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",)),
+    "each process hands over": Mutation(lambda: replace(HandOvers._hand_over, by_the_planner), ("O5",), kind=Dying),
+    "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",), kind=Forgetful),
     "who is new has no targets": Mutation(lambda: replace_in(drafts, planned, planning_new), ("O5",)),
-    "another plan": Mutation(handing(without_another_plan), ("O5",)),
-    "own row before deletion": Mutation(lambda: replace_in(local_group, find_queues, by_lists), ("O5",)),
-    "plans by uid": Mutation(by_name, ("O5",)),
+    "another plan": Mutation(handing(without_another_plan), ("O5",), kind=Generous),
+    "own row before deletion": Mutation(lambda: replace_in(local_group, find_queues, by_lists), ("O5",), kind=Listing),
+    "plans by uid": Mutation(by_name, ("O5",), kind=Recreated),
     "rights as they are": Mutation(with_former_rights, ("O6",)),
-    "targets of an instance": Mutation(lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",)),
+    "targets of an instance": Mutation(
+        lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",), kind=Returning
+    ),
     "absent members": Mutation(lambda: replace(GroupDraft.leave, leaving_for_good), ("O7",)),
 }
 
