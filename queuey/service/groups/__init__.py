@@ -15,7 +15,6 @@ from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
     Conflict,
     GroupActive,
-    GroupElsewhere,
     GroupNotFound,
     InvalidRequest,
     StoreBusy,
@@ -29,7 +28,8 @@ from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
-from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of, draft_of
+from queuey.service.groups.local_group import LocalGroup, digest_of
+from queuey.service.groups.state_changes import ATTEMPTS, draft_of, require_here
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
@@ -114,7 +114,7 @@ class GroupUseCases:
                 request, digest
             )
 
-        member = await local.change(join)
+        member = await local.changes.apply(join)
         await self._core.in_thread(partial(self._store.confirm_clock, clock))
         session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
@@ -139,7 +139,9 @@ class GroupUseCases:
         *,
         last: bool = False,
     ) -> HeartbeatAnswer | None:
-        """Renews a session and says what there is to do; None: nothing, and ``waiter`` is woken when that may change.
+        """Renews a session and says what there is to do.
+
+        Returns None if there is nothing, and ``waiter`` is woken when that may change.
 
         Without a waiter, or with ``last``, the answer is never None. All calls for one request have the same waiter.
 
@@ -178,15 +180,15 @@ class GroupUseCases:
         """Records offsets of partitions that the member owns.
 
         Raises:
-            NotOwner: Those partitions are unchanged, all others are recorded.
+            NotOwner: Its partitions are unchanged, all others are recorded.
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
         local = self._local(access.queue.application, group)
-        found = await local.member(member, credential)
-        await local.require_session(found)
+        joined = await local.member(member, credential)
+        await local.require_session(joined)
         # One that was slow must not take back what a later one has recorded.
         forward = [change if change.compare else replace(change, forward=True) for change in changes]
-        fence = MemberCommit(found.number, dict(epochs), dict(notes))
+        fence = MemberCommit(joined.number, dict(epochs), dict(notes))
 
         async def record(queue: Queue) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in forward), queue)
@@ -208,8 +210,7 @@ class GroupUseCases:
         stored = await self._core.in_thread(partial(self._store.group_state, application, group))
         state = EMPTY if stored is None else read_state(stored)
         if state.members:
-            if state.head.centre not in {"", self._store.centre}:
-                raise GroupElsewhere(group, state.head.centre)
+            require_here(state, self._store, group)
             sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
             draft = draft_of(state, sessions, self._store.clock_difference)
             draft.end_sessions()
@@ -292,7 +293,7 @@ class GroupUseCases:
         return {
             "groups_served": len(served),
             "groups_members": sum(each.members for each in served),
-            "groups_unassigned": sum(each.unassigned for each in served),
+            "groups_unassigned": sum(each.changes.unassigned for each in served),
             "groups_plans_total": counts["plans"],
             "groups_sessions_over_total": counts["sessions_over"],
             **{f"groups_moved_{came.replace(' ', '_')}_total": counts[came] for came in ("new", "given back", "lost")},

@@ -21,7 +21,7 @@ class Targets:
     """The targets of a plan, by member and queue.
 
     Attributes:
-        epoch: Of the plan.
+        epoch: The epoch of the plan.
         queues: By name.
     """
 
@@ -43,12 +43,12 @@ class Targets:
 
         One that it names under an epoch not below its target's is its own: an ownership ends only by its own word.
         """
-        found = {}
+        missing = {}
         for name, targets in self._by_member.get(member, {}).items():
             named = owned.get(name, {})
             if numbers := {n for n, epoch in targets.items() if not epoch <= named.get(n, 0) <= self.epoch}:
-                found[name] = numbers
-        return found
+                missing[name] = numbers
+        return missing
 
     def foreign(self, member: int, owned: Partitions) -> set[str]:
         """Returns queues of which a member names partitions that are not planned for it."""
@@ -65,26 +65,26 @@ class Targets:
         )
 
 
-def tell(
+def answer_heartbeat(
     targets: Targets, member: Member, beat: Heartbeat, rows: Mapping[str, Rows], *, seen: int, now: int
 ) -> HeartbeatAnswer:
     """Compares what a member names with what it owns.
 
     Args:
-        targets: Of the plan.
+        targets: The targets of the plan.
         member: The member.
         beat: What it names.
-        rows: Of the queues in motion, read after the heartbeat came.
+        rows: Rows of the queues in motion, read after the heartbeat came.
         seen: When the member was seen (ms).
         now: The clock when the heartbeat came (ms).
     """
     answer = HeartbeatAnswer(targets.epoch, (seen + member.session - now) / 1000, member.session / 3000)
     count = size = 0
-    for name, there in rows.items():
+    for name, recorded in rows.items():
         named = beat.owned.get(name, {})
         planned = targets.queues[name].targets if name in targets.queues else {}
-        for number in sorted(named.keys() | there.keys()):
-            row, target = there.get(number, OwnedOffset(number)), planned.get(number)
+        for number in sorted(named.keys() | recorded.keys()):
+            row, target = recorded.get(number, OwnedOffset(number)), planned.get(number)
             is_known = row.owner == member.number and named.get(number) == row.epoch
             if number in named and not is_known:
                 answer.lost.setdefault(name, []).append(number)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
@@ -45,7 +46,7 @@ class HandOvers:
 
     Attributes:
         rows: By queue the tick after which they were read, and the rows; the oldest first.
-        left: Members that left through this process and whose partitions it gives back.
+        leavers: Members that left through this process and whose partitions it gives back.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class HandOvers:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
         self.rows: dict[str, tuple[int, Rows]] = {}
-        self.left: set[int] = set()
+        self.leavers: set[int] = set()
 
-    def known(self, name: str, since: int = 0) -> Rows | None:
+    def rows_since(self, name: str, since: int = 0) -> Rows | None:
         """Returns the rows of a queue if they were read after a tick of the state."""
         read, rows = self.rows.get(name, (-1, {}))
         return rows if read >= since else None
@@ -79,8 +80,8 @@ class HandOvers:
         """:meth:`settle` for several queues."""
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
-            some = waiting[first : first + AT_ONCE]
-            await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in some))
+            batch = waiting[first : first + AT_ONCE]
+            await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in batch))
 
     async def settle(self, name: str, since: int, words: Words) -> None:
         """Hands over what is free, or given back, in a queue; its rows are then known as of a tick or later.
@@ -92,13 +93,13 @@ class HandOvers:
         """
         waiting = self._words.setdefault(name, {})
         for number, word in words.items():
-            waiting[number] = max(word, waiting.get(number, word), key=lambda each: each[1])
+            waiting[number] = max(word, waiting.get(number, word), key=itemgetter(1))
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
             waiting = self._words.get(name, {})
-            if self.known(name, since) is not None and not waiting:
+            if self.rows_since(name, since) is not None and not waiting:
                 return
             began = self._cache.tick()
             rows = await self._hand_over(name)
@@ -118,31 +119,31 @@ class HandOvers:
             if queue is None:
                 self._words.pop(name, None)
                 return {}
-            found, state = await self._read(queue)
+            recorded, state = await self._read(queue)
             words = dict(self._words.get(name, {}))
             leaving = {
                 number: (row.owner, row.epoch)
-                for number, row in found.rows.items()
-                if row.owner in self.left and row.epoch >= state.head.born
+                for number, row in recorded.rows.items()
+                if row.owner in self.leavers and row.epoch >= state.head.born
             }
-            decided = hand_over(state, queue.uid, found.rows, words | leaving)
+            decided = hand_over(state, queue.uid, recorded.rows, words | leaving)
             if decided.needs_plan:
                 self._needs_plan()
             try:
                 done = not decided.owners or await self._core.in_thread(
-                    partial(self._store.hand_over, queue, self._group, found.version, decided.owners)
+                    partial(self._store.hand_over, queue, self._group, recorded.version, decided.owners)
                 )
             except QueueChanged:
                 is_fresh, done = True, False
             except Conflict:  # The queue has 1,000 groups already.
-                return found.rows
+                return recorded.rows
             if done:
                 self._counts.update(row.came for row in decided.owners if row.owner)
                 said = self._words.get(name, {})
                 for number, word in words.items():
                     if said.get(number) == word:
                         del said[number]
-                return {**found.rows, **{row.partition: row for row in decided.owners}}
+                return {**recorded.rows, **{row.partition: row for row in decided.owners}}
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
@@ -150,12 +151,12 @@ class HandOvers:
         """Reads the rows of a queue, with the notes that members here will be told, and then the state."""
         while True:
             noted = self._to_tell(queue.name)
-            found = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, noted))
+            recorded = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, noted))
             state = await self._cache.refresh(STATE_AGE)
-            if any(row.epoch > state.head.epoch for row in found.rows.values()):
+            if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
             if self._to_tell(queue.name) <= noted:  # Else a plan has come meanwhile.
-                return found, state
+                return recorded, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
         """Returns the row of a queue, None if it is gone or is not the planned one any more."""

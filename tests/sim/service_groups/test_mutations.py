@@ -19,11 +19,12 @@ from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, Ow
 from queuey.groups.planning import Plan, planned
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
 from queuey.messages import OffsetChange, Queue
-from queuey.service.groups import hand_overs, local_group
+from queuey.service.groups import hand_overs, state_changes
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.local_group import LocalGroup
 from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import StateCache
+from queuey.service.groups.state_changes import StateChanges
 from queuey.service.watching import Waiter
 from queuey.storage import Store
 from queuey.storage.offset_changes import Decision, decide
@@ -179,7 +180,7 @@ def by_the_planner() -> Iterator[None]:
     async def handing(one: HandOvers, name: str) -> Mapping[int, OwnedOffset]:
         queue = await one._queue(name, fresh=False)
         is_planner = epochs.get(one._cache) == one._cache.state.head.epoch
-        if queue is None or is_planner or one._words.get(name) or one.left:
+        if queue is None or is_planner or one._words.get(name) or one.leavers:
             return await real_handing(one, name)
         found, _ = await one._read(queue)
         return found.rows
@@ -198,7 +199,7 @@ async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool
         if missing := {n: (member.number, epoch) for n, epoch in owned.items() if n not in named}:
             words[name] = missing
     await one.owners.settle_all(words, beat.arrived, words)
-    return await REAL_TOLD(one, member, beat, is_new=is_new)
+    return await REAL_ANSWER(one, member, beat, is_new=is_new)
 
 
 # Sessions
@@ -240,14 +241,14 @@ async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: C
     """Renews a session that is over."""
     number = member.number
     if credential.caller != one.cache.state.subscriptions[member.subscription].credential.caller:
-        await one.change(lambda draft: draft.remove(number))
+        await one.changes.apply(lambda draft: draft.remove(number))
         raise MemberGone
     seen = await one._core.in_thread(lambda: one._store.renew_session(*one._key, number, member.session))
     one._renewed[number] = max(seen, one._renewed.get(number, 0))
     if beat.content.leaving and member.state in {"new", "present"}:
-        await one.change(lambda draft: draft.drain(number))
+        await one.changes.apply(lambda draft: draft.drain(number))
     elif member.state == "new":
-        await one.change(lambda draft: draft.be_present(number))
+        await one.changes.apply(lambda draft: draft.be_present(number))
     present = one.cache.state.members.get(number)
     if present is None:
         raise MemberGone
@@ -293,7 +294,7 @@ def by_name() -> Iterator[None]:
         uids = {one.name: uid for uid, one in state.plan.items()}
         return planned(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
 
-    with replace_in(local_group, planned, planned_by_name):
+    with replace_in(state_changes, planned, planned_by_name):
         yield
 
 
@@ -304,7 +305,7 @@ def with_former_rights() -> Iterator[None]:
     def plan(one: GroupDraft, queues: Sequence[Queue], rights: Rights) -> None:
         REAL_PLAN(one, queues, lambda credential: credential)
 
-    async def checking(_one: LocalGroup, _state: GroupState) -> None:
+    async def checking(_one: StateChanges, _state: GroupState) -> None:
         pass
 
     async def renewing(one: LocalGroup, member: Member, beat: Any, _credential: Credential) -> Member:  # noqa: ANN401
@@ -313,7 +314,7 @@ def with_former_rights() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(replace(GroupDraft.plan, plan))
-        stack.enter_context(replace(LocalGroup._check_rights, checking))
+        stack.enter_context(replace(StateChanges.check_rights, checking))
         stack.enter_context(replace(LocalGroup._renew, renewing))
         yield
 
@@ -330,7 +331,7 @@ REAL_CHANGE, REAL_DRAFT, REAL_PLAN, REAL_LEAVE = (
     GroupDraft.plan,
     GroupDraft.leave,
 )
-REAL_TOLD, REAL_RENEW, REAL_HEARTBEAT = LocalGroup._told, LocalGroup._renew, LocalGroup.heartbeat
+REAL_ANSWER, REAL_RENEW, REAL_HEARTBEAT = LocalGroup._answer, LocalGroup._renew, LocalGroup.heartbeat
 
 
 @dataclass(frozen=True)
@@ -369,7 +370,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "epoch of the clock": Mutation(lambda: replace(GroupDraft._next_epoch, counting), ("O1", "O2")),
     "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1", "O4"), kind=Generous),
     "not named is not given back": Mutation(
-        lambda: replace(LocalGroup._told, naming_all), ("O1",), kind=Generous, first=1
+        lambda: replace(LocalGroup._answer, naming_all), ("O1",), kind=Generous, first=1
     ),
     "only who gave back did": Mutation(handing(taken_for_given_back), ("O4",), first=1),
     "S after a session": Mutation(lambda: replace(GroupDraft.__init__, without_slack), ("O1",), kind=Apart, first=11),
@@ -396,7 +397,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",), kind=Forgetful, first=79),
     "who is new has no targets": Mutation(lambda: replace_in(drafts, planned, planning_new), ("O5",)),
     "another plan": Mutation(handing(without_another_plan), ("O5",), kind=Generous, first=11),
-    "own row before deletion": Mutation(lambda: replace_in(local_group, find_queues, by_lists), ("O5",), kind=Listing),
+    "own row before deletion": Mutation(
+        lambda: replace_in(state_changes, find_queues, by_lists), ("O5",), kind=Listing
+    ),
     "plans by uid": Mutation(by_name, ("O5",), kind=Recreated),
     "rights as they are": Mutation(with_former_rights, ("O6",), first=34),
     "targets of an instance": Mutation(
