@@ -49,7 +49,7 @@ TOO_FEW_MATCH = (
 )
 
 
-def _prefixes(patterns: Sequence[str]) -> list[str]:
+def prefixes(patterns: Sequence[str]) -> list[str]:
     """Returns the prefixes of the names that match, sorted; none of them begins with another."""
     found: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
@@ -137,7 +137,7 @@ class Queues:
     ) -> tuple[list[Queue], str | None]:
         found: list[Queue] = []
         left, some = self._max_filtered, limit + 1
-        for prefix in _prefixes(patterns):
+        for prefix in prefixes(patterns):
             at = max(start, prefix)
             while at.startswith(prefix):
                 if len(found) == limit or (found and left < 0):

@@ -1,15 +1,21 @@
-"""Keyspaces on three nodes, and two data centres to be cut off from each other."""
+"""Keyspaces on three nodes, two data centres to be cut off from each other, and the service of the last release."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.version import Version
 
-from tests.faults.webs import MakeStore
+from tests.faults.webs import MakeStore, Program
+from tests.pages import ROOT
+from tests.servers.served import environment
 
 if TYPE_CHECKING:
     from deploy.local import CassandraCluster
@@ -92,3 +98,24 @@ def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> M
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
     return partial(store_on, proxied_nodes.cluster, proxied_keyspace, proxies=proxied_nodes.proxies)
+
+
+@pytest.fixture(scope="package")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The service of the last release, from its commit, with the packages of this environment."""
+    from tests.releases import recording  # noqa: PLC0415 - it imports both products
+
+    newest = max(recording.COMMITS, key=Version)
+    tree = tmp_path_factory.mktemp("release")
+    recording.check_out(newest, tree)
+    # A release that runs goes on in a keyspace that is migrated meanwhile, but it does not start in one whose changes
+    # it does not know. So it knows the files of the later ones, and nothing else of them.
+    for change in (ROOT / "cql").glob("*.cql"):
+        if not (tree / "cql" / change.name).exists():
+            shutil.copy(change, tree / "cql")
+    # With -P Python does not look into the working directory, where this version is.
+    program = Program((sys.executable, "-P", "-m", "queuey"), {"PYTHONPATH": str(tree)})
+    command, variables = [*program.words, "--version"], environment(**program.variables)
+    told = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=100.0)
+    assert newest in told.stdout
+    return program

@@ -6,10 +6,6 @@ Most tests break nodes, connections and web processes meanwhile, and judge all a
 from __future__ import annotations
 
 import itertools
-import json
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -17,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from queuey.client import Client, RetryPolicy, ServerError
 from tests.acceptance.crashes import test_keyed_posts, test_named, test_names_in_order
@@ -26,45 +21,21 @@ from tests.faults.claiming.run import ClaimRun
 from tests.faults.message_run import MessageRun
 from tests.faults.test_messages import DEATHS, LATE, LIMITS, SPAN, WRITES_LATE
 from tests.faults.webs import PRESENT, MakeStore, Program
-from tests.faults.wire import Account, Answer, Line, Web
 from tests.harness.history import running
 from tests.harness.nemesis import Step, Wave, hit
 from tests.harness.plans import Plan, Record, plans, verify
-from tests.pages import ROOT
-from tests.releases import recording
 from tests.servers import keyspaces
-from tests.servers.plugin import unique_name
-from tests.servers.served import Served, environment
+from tests.servers.served import Served
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-RELEASE = max(recording.COMMITS, key=Version)
-VERSION_SECONDS = 100.0
 CUTS: Wave = (Step("cut", "proxy-1", LATE), Step("silence", "proxy-2", LATE, at=0.5))
 FEW_MESSAGES = {"acknowledged": 100, "shown": 300, "during_faults": 8, "over_loop_during_faults": 100}
 FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 40}
 """What a run must have seen at least."""
 KILLS = 4
 """Number of web processes that are killed while names are used and keyed posts are made."""
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The service of the last release, from its commit, with the packages of this environment."""
-    tree = tmp_path_factory.mktemp("release")
-    recording.check_out(RELEASE, tree)
-    # A release that runs goes on in a keyspace that is migrated meanwhile, but it does not start in one whose changes
-    # it does not know. So it knows the files of the later ones, and nothing else of them.
-    for change in (ROOT / "cql").glob("*.cql"):
-        if not (tree / "cql" / change.name).exists():
-            shutil.copy(change, tree / "cql")
-    # With -P Python does not look into the working directory, where this version is.
-    program = Program((sys.executable, "-P", "-m", "queuey"), {"PYTHONPATH": str(tree)})
-    command, variables = [*program.words, "--version"], environment(**program.variables)
-    told = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=VERSION_SECONDS)
-    assert RELEASE in told.stdout
-    return program
 
 
 @plans("messages/versions", Plan(1, "three-waves", least=FEW_MESSAGES, slow=True))
@@ -159,78 +130,3 @@ def test_options_that_the_release_does_not_know(tmp_path: Path, contract_keyspac
         dead = present.job_queue("kept.dead")
         until(lambda: "kept.dead" in present.queue_names() and dead.size().size, every=0.5)
         assert [letter.body for letter in dead.peek()] == ["expires"]
-
-
-ZERO, FIRST_ID, SECOND_ID = (f"{number:08x}-0000-1000-8080-808080808080".replace("-", "") for number in range(3))
-JSON = {"Content-Type": "application/json", "Accept": "application/problem+json"}
-
-
-def test_groups(tmp_path: Path, contract_keyspace: str, release: Program) -> None:
-    """It reads offsets of groups with members, refuses what members send, and knows no refusal of what others do."""
-    from queuey.storage import cassandra  # noqa: PLC0415 - only who uses it needs the driver
-
-    keyspaces.empty(contract_keyspace)
-    with closing(cassandra.open_store(contract_keyspace)) as opened:
-        make_account(opened)
-    store = ["--store", contract_keyspace]
-    group, account = unique_name("group"), Account(APP, KEY)
-    with (
-        Served(tmp_path / "old", store, variables=release.variables, program=release.words) as old,
-        Served(tmp_path / "new", store) as new,
-        closing(Line(Web("old", old.port), account)) as former,
-        closing(Line(Web("new", new.port), account)) as present,
-    ):
-
-        def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
-            data = None if body is None else json.dumps(body).encode()
-            return line.ask(method, path, body=data, headers=JSON, timeout=VERSION_SECONDS)
-
-        def offsets(line: Line) -> list[object]:
-            answer = ask(line, "GET", f"/jobs/offsets/{group}")
-            assert answer.status == 200, answer
-            return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
-
-        def beat(owned: dict[str, int]) -> Answer:
-            return ask(present, "POST", members + joined["member"], {"owned": {"jobs": owned}})
-
-        def taken(owned: dict[str, int]) -> bool:
-            """Sends a heartbeat; returns whether the member owns both partitions."""
-            content = beat(owned).content
-            for number in content.get("lost", {}).get("jobs", []):
-                owned.pop(str(number))
-            owned |= {number: each["epoch"] for number, each in content.get("take", {}).get("jobs", {}).items()}
-            return len(owned) == 2
-
-        assert ask(present, "POST", "", {"queue_name": "jobs", "partitions": 2}).status == 201
-        members = f"/_groups/{group}/members/"
-        join = {"queues": ["jobs"], "session": 60}
-        assert ask(former, "POST", members[:-1], join).status == 404
-        joined = ask(present, "POST", members[:-1], join).content
-        owned: dict[str, int] = {}
-        until(lambda: taken(owned), every=0.2)
-        assert offsets(present) == [None, None]
-        assert offsets(former) == [ZERO, ZERO]
-        commit = {"member": joined["member"], "commits": {"1": {"epoch": owned["1"], "offset": FIRST_ID}}}
-        assert ask(former, "PUT", f"/jobs/offsets/{group}", commit).status == 400
-        assert offsets(present) == [None, None]
-        assert ask(present, "PUT", f"/jobs/offsets/{group}", commit).status == 200
-        assert ask(former, "POST", members + joined["member"], {"owned": {"jobs": owned}}).status == 404
-        assert offsets(former) == [FIRST_ID, ZERO]
-        plain = {"partitions": {"2": {"offset": SECOND_ID}}}
-        refused = ask(present, "PUT", f"/jobs/offsets/{group}", plain)
-        assert (refused.status, refused.content["code"]) == (409, "GroupActive")
-        assert ask(former, "PUT", f"/jobs/offsets/{group}", plain).status == 200
-        assert offsets(present) == [FIRST_ID, SECOND_ID]
-        before = dict(owned)
-        assert taken(owned)
-        assert owned == before
-        assert ask(former, "DELETE", f"/jobs/offsets/{group}").status in {200, 204}
-        late = ask(present, "PUT", f"/jobs/offsets/{group}", commit)
-        assert (late.status, late.content["code"]) == (409, "NotOwner")
-        owned.clear()  # It drops what it does not own, and gets it anew: nobody else had it.
-        until(lambda: taken(owned), every=0.2)
-        assert owned == before
-        assert offsets(present) == [None, None]
-        commit["commits"] = {"1": {"epoch": owned["1"], "offset": SECOND_ID}}
-        assert ask(present, "PUT", f"/jobs/offsets/{group}", commit).status == 200
-        assert offsets(former) == [SECOND_ID, ZERO]

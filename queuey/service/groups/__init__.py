@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -15,7 +15,6 @@ from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
     Conflict,
     GroupActive,
-    GroupElsewhere,
     GroupNotFound,
     InvalidRequest,
     StoreBusy,
@@ -29,7 +28,8 @@ from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
-from queuey.service.groups.local_group import ATTEMPTS, LocalGroup, digest_of
+from queuey.service.groups.local_group import LocalGroup, digest_of
+from queuey.service.groups.state_changes import ATTEMPTS, draft_of, require_here
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
@@ -39,7 +39,7 @@ MAX_GROUPS = 1000
 """Max groups of an application; a few more if several are made at the same moment."""
 MAX_JOINS = 3000
 """Max joins of an application in one process within a minute."""
-MAX_NAMED = 10_000
+MAX_OWNED, MAX_GIVEN_BACK = 10_000, 1000
 """Max partitions that a heartbeat may name."""
 SWEEP = 1.0
 """Min seconds between two searches for groups that need not be kept in memory."""
@@ -68,6 +68,7 @@ class GroupUseCases:
         self._joins: Counter[str] = Counter()
         """By application, in the present minute."""
         self._minute = 0
+        self._searching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._swept = 0.0
         self.rights = lambda credential: credential
 
@@ -79,7 +80,8 @@ class GroupUseCases:
             self._swept = now
             self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
         if served is None:
-            served = LocalGroup(self._store, self._core, application, group, self._rights, self._counts)
+            searching = self._searching[application]
+            served = LocalGroup(self._store, self._core, (application, group), self._rights, searching, self._counts)
             self.served[application, group] = served
         served.used = now
         return served
@@ -112,7 +114,7 @@ class GroupUseCases:
                 request, digest
             )
 
-        member = await local.change(join)
+        member = await local.changes.apply(join)
         await self._core.in_thread(partial(self._store.confirm_clock, clock))
         session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
@@ -137,7 +139,9 @@ class GroupUseCases:
         *,
         last: bool = False,
     ) -> HeartbeatAnswer | None:
-        """Renews a session and says what there is to do; None: nothing, and ``waiter`` is woken when that may change.
+        """Renews a session and says what there is to do.
+
+        Returns None if there is nothing, and ``waiter`` is woken when that may change.
 
         Without a waiter, or with ``last``, the answer is never None. All calls for one request have the same waiter.
 
@@ -145,8 +149,10 @@ class GroupUseCases:
             MemberGone, GroupElsewhere, StoreUnavailable.
             InvalidRequest: It names too many partitions.
         """
-        if sum(map(len, (*beat.owned.values(), *beat.given_back.values()))) > MAX_NAMED:
-            raise InvalidRequest({"owned": f"Names more than {MAX_NAMED} partitions"})
+        named = ("owned", beat.owned, MAX_OWNED), ("given_back", beat.given_back, MAX_GIVEN_BACK)
+        for field, partitions, limit in named:
+            if sum(max(1, len(some)) for some in partitions.values()) > limit:
+                raise InvalidRequest({field: f"Names more than {limit} partitions"})
         return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
     async def leave(
@@ -174,15 +180,15 @@ class GroupUseCases:
         """Records offsets of partitions that the member owns.
 
         Raises:
-            NotOwner: Those partitions are unchanged, all others are recorded.
+            NotOwner: Its partitions are unchanged, all others are recorded.
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
         local = self._local(access.queue.application, group)
-        found = await local.member(member, credential)
-        await local.require_session(found)
+        joined = await local.member(member, credential)
+        await local.require_session(joined)
         # One that was slow must not take back what a later one has recorded.
         forward = [change if change.compare else replace(change, forward=True) for change in changes]
-        fence = MemberCommit(found.number, dict(epochs), dict(notes))
+        fence = MemberCommit(joined.number, dict(epochs), dict(notes))
 
         async def record(queue: Queue) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in forward), queue)
@@ -204,11 +210,9 @@ class GroupUseCases:
         stored = await self._core.in_thread(partial(self._store.group_state, application, group))
         state = EMPTY if stored is None else read_state(stored)
         if state.members:
-            if state.head.centre not in {"", self._store.centre}:
-                raise GroupElsewhere(group, state.head.centre)
+            require_here(state, self._store, group)
             sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
-            seen = {number: each.seen for number, each in sessions.members.items()}
-            draft = GroupDraft(state, sessions.clock, round(self._store.clock_difference * 1000), seen)
+            draft = draft_of(state, sessions, self._store.clock_difference)
             draft.end_sessions()
             if any(member.state != "absent" for member in draft.state.members.values()):
                 raise GroupActive(group)
@@ -289,7 +293,7 @@ class GroupUseCases:
         return {
             "groups_served": len(served),
             "groups_members": sum(each.members for each in served),
-            "groups_unassigned": sum(each.unassigned for each in served),
+            "groups_unassigned": sum(each.changes.unassigned for each in served),
             "groups_plans_total": counts["plans"],
             "groups_sessions_over_total": counts["sessions_over"],
             **{f"groups_moved_{came.replace(' ', '_')}_total": counts[came] for came in ("new", "given back", "lost")},

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from operator import itemgetter
 from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
@@ -25,19 +25,11 @@ STATE_AGE = 0.5
 """Max seconds since the state was read by which owners are decided."""
 AT_ONCE = 8
 """Max queues that a call works on at the same time."""
-KEPT = 10.0
-"""Seconds for which rows are kept."""
+MAX_KEPT = 1000
+"""Max queues whose rows are kept."""
 
 Words = Mapping[int, tuple[int, int]]
 """By partition the member that gives it back and the epoch of its ownership."""
-
-
-class Known(NamedTuple):
-    """Rows of a queue, the tick after which they were read, and the boot time of that."""
-
-    since: int
-    when: float
-    rows: Rows
 
 
 class HandOvers:
@@ -46,53 +38,50 @@ class HandOvers:
     Args:
         store: Has the rows.
         core: The loop and the clock.
-        application: The owner of the queues.
-        group: Name of the group.
+        key: Application and name of the group.
         cache: Its state.
-        unknown: Returns the partitions of a queue of which members here will be told notes.
+        to_tell: Returns the partitions of a queue of which members here will be told notes.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
+        counts: Counts partitions that are handed over, by origin.
 
     Attributes:
-        rows: By queue, as they were last read.
-        left: Members that left through this process and whose partitions it gives back.
-        counts: Partitions that were handed over, by origin.
+        rows: By queue the tick after which they were read, and the rows; the oldest first.
+        leavers: Members that left through this process and whose partitions it gives back.
     """
 
     def __init__(
         self,
         store: Store,
         core: Core,
-        application: str,
-        group: str,
+        key: tuple[str, str],
         cache: StateCache,
-        unknown: Callable[[str], set[int]],
+        to_tell: Callable[[str], set[int]],
         needs_plan: Callable[[], None],
         counts: Counter[str],
     ) -> None:
         self._store = store
         self._core = core
-        self._application = application
-        self._group = group
+        self._application, self._group = key
         self._cache = cache
-        self._unknown = unknown
+        self._to_tell = to_tell
         self._needs_plan = needs_plan
+        self._counts = counts
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
-        self.rows: dict[str, Known] = {}
-        self.left: set[int] = set()
-        self.counts = counts
+        self.rows: dict[str, tuple[int, Rows]] = {}
+        self.leavers: set[int] = set()
 
-    def known(self, name: str, since: int) -> Rows | None:
+    def rows_since(self, name: str, since: int = 0) -> Rows | None:
         """Returns the rows of a queue if they were read after a tick of the state."""
-        known = self.rows.get(name)
-        return known.rows if known is not None and known.since >= since else None
+        read, rows = self.rows.get(name, (-1, {}))
+        return rows if read >= since else None
 
     async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
         """:meth:`settle` for several queues."""
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
-            some = waiting[first : first + AT_ONCE]
-            await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in some))
+            batch = waiting[first : first + AT_ONCE]
+            await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in batch))
 
     async def settle(self, name: str, since: int, words: Words) -> None:
         """Hands over what is free, or given back, in a queue; its rows are then known as of a tick or later.
@@ -104,16 +93,20 @@ class HandOvers:
         """
         waiting = self._words.setdefault(name, {})
         for number, word in words.items():
-            waiting[number] = max(word, waiting.get(number, word), key=lambda each: each[1])
+            waiting[number] = max(word, waiting.get(number, word), key=itemgetter(1))
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
             waiting = self._words.get(name, {})
-            if self.known(name, since) is not None and not waiting:
+            if self.rows_since(name, since) is not None and not waiting:
                 return
-            began, now = self._cache.tick(), self._core.boottime()
-            self.rows[name] = Known(began, now, await self._hand_over(name))
+            began = self._cache.tick()
+            rows = await self._hand_over(name)
+            self.rows.pop(name, None)
+            if len(self.rows) >= MAX_KEPT:
+                del self.rows[next(iter(self.rows))]
+            self.rows[name] = began, rows
             if not self._words.get(name, True):
                 del self._words[name]
 
@@ -126,44 +119,44 @@ class HandOvers:
             if queue is None:
                 self._words.pop(name, None)
                 return {}
-            found, state = await self._read(queue)
+            recorded, state = await self._read(queue)
             words = dict(self._words.get(name, {}))
             leaving = {
                 number: (row.owner, row.epoch)
-                for number, row in found.rows.items()
-                if row.owner in self.left and row.epoch >= state.head.born
+                for number, row in recorded.rows.items()
+                if row.owner in self.leavers and row.epoch >= state.head.born
             }
-            decided = hand_over(state, queue.uid, found.rows, words | leaving)
+            decided = hand_over(state, queue.uid, recorded.rows, words | leaving)
             if decided.needs_plan:
                 self._needs_plan()
             try:
                 done = not decided.owners or await self._core.in_thread(
-                    partial(self._store.hand_over, queue, self._group, found.version, decided.owners)
+                    partial(self._store.hand_over, queue, self._group, recorded.version, decided.owners)
                 )
             except QueueChanged:
                 is_fresh, done = True, False
             except Conflict:  # The queue has 1,000 groups already.
-                return found.rows
+                return recorded.rows
             if done:
-                self.counts.update(row.came for row in decided.owners if row.owner)
+                self._counts.update(row.came for row in decided.owners if row.owner)
                 said = self._words.get(name, {})
                 for number, word in words.items():
                     if said.get(number) == word:
                         del said[number]
-                return {**found.rows, **{row.partition: row for row in decided.owners}}
+                return {**recorded.rows, **{row.partition: row for row in decided.owners}}
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
         """Reads the rows of a queue, with the notes that members here will be told, and then the state."""
         while True:
-            unknown = self._unknown(queue.name)
-            found = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, unknown))
+            noted = self._to_tell(queue.name)
+            recorded = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, noted))
             state = await self._cache.refresh(STATE_AGE)
-            if any(row.epoch > state.head.epoch for row in found.rows.values()):
+            if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
-            if self._unknown(queue.name) <= unknown:  # Else a plan has come meanwhile.
-                return found, state
+            if self._to_tell(queue.name) <= noted:  # Else a plan has come meanwhile.
+                return recorded, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
         """Returns the row of a queue, None if it is gone or is not the planned one any more."""
@@ -172,9 +165,4 @@ class HandOvers:
             queue = await self._core.in_thread(partial(self._store.queue, self._application, name, fresh=fresh))
             if planned is None or queue.uid == planned.uid:
                 return queue
-        return None if fresh else await self._queue(name, fresh=True)
-
-    def forget(self) -> None:
-        """Drops rows that were read some time ago."""
-        old = self._core.boottime() - KEPT
-        self.rows = {name: known for name, known in self.rows.items() if known.when >= old}
+        return None if fresh or planned is None else await self._queue(name, fresh=True)

@@ -6,33 +6,26 @@ import asyncio
 import hmac
 import logging
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar
-
-from msgspec.structs import replace
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
-from queuey.errors import GroupElsewhere, MemberGone, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
-from queuey.groups.ownership import ClockSample, GroupSessions
-from queuey.groups.planning import planned
+from queuey.groups.ownership import ClockSample
 from queuey.groups.state import Credential, GroupState, Member
 from queuey.service.core import Core
-from queuey.service.groups.answers import Rows, Told, tell
+from queuey.service.groups.answers import answer_heartbeat, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import StateCache
+from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of, is_here, require_here
 from queuey.service.watching import Waiter
 from queuey.storage import Store
 
-ATTEMPTS = 20
-"""Max attempts at a change of the state that others interfere with."""
-STATE_AGE = 2.0
-"""Max age of the state by which requests are answered, in seconds; it is read afresh before a refusal."""
 POLL, QUICK_POLL = 0.5, 0.2
 """Intervals between reads of the head, in seconds; the second one while a member waits or has to give back."""
 MAX_POLLS = 200
@@ -41,50 +34,36 @@ SEARCH = 15.0
 """Interval between searches for queues, in seconds, of all processes together."""
 RIGHTS = 1.0
 """Interval between checks of the members' rights, in seconds."""
-LATE = 500
+OVERDUE = 500
 """Milliseconds after which a plan that another process has to make is overdue."""
-KEPT, KEPT_EMPTY = 60.0, 2.0
+MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
 """Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
-ASKED = 300.0
-"""Seconds for which it is remembered that a member was asked; no session is longer."""
 MAX_QUEUES = 128
 """Max queues that a process reads in a turn because members wait for them."""
 MAX_AT_ARRIVAL = 64
-"""Max queues that a heartbeat reads because its member waits for them."""
+"""Max queues that a heartbeat reads because its member waits for partitions, and because it names them."""
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class _Act(NamedTuple):
-    """A change that waits, and whoever waits for its result."""
-
-    apply: Callable[[GroupDraft], Any]
-    done: asyncio.Future[Any] | None
-
-
+@dataclass(slots=True)
 class _Beat:
     """The last heartbeat of a member that came to this process.
 
     Attributes:
         content: What it names.
-        waiter: It is woken by news; None: it does not wait.
+        waiter: It is woken by news, if the request waits.
         clock: At its arrival.
         arrived, when: Tick and boot time of its arrival.
-        told: What the last answer asked the member to give back.
+        requested: What the last answer asked the member to give back.
     """
 
-    __slots__ = ("arrived", "clock", "content", "told", "waiter", "when")
-
-    def __init__(
-        self, content: Heartbeat, waiter: Waiter | None, clock: ClockSample, arrived: int, when: float
-    ) -> None:
-        self.content = content
-        self.waiter = waiter
-        self.clock = clock
-        self.arrived = arrived
-        self.when = when
-        self.told: frozenset[tuple[str, int, int]] = frozenset()
+    content: Heartbeat
+    waiter: Waiter | None
+    clock: ClockSample
+    arrived: int
+    when: float
+    requested: frozenset[tuple[str, int, int]] = frozenset()
 
     @property
     def waits(self) -> bool:
@@ -97,49 +76,43 @@ class LocalGroup:
     Args:
         store: Its owner closes it.
         core: The loop and the clock.
-        application: The owner of the group.
-        name: Its name.
-        rights: Returns a credential with its present rights; blocks.
-        counts: Of all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
+        key: Application and name of the group.
+        rights: See :class:`StateChanges`.
+        searching: See :class:`StateChanges`.
+        counts: Counts for all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
 
     Attributes:
         cache: Its state.
+        changes: Changes it.
         owners: The owners of its partitions.
         used: Boot time of the last request.
-        unassigned: Partitions without a target, by the last plan that this process made.
     """
 
     def __init__(
         self,
         store: Store,
         core: Core,
-        application: str,
-        name: str,
+        key: tuple[str, str],
         rights: Rights,
+        searching: asyncio.Lock,
         counts: Counter[str],
     ) -> None:
         self._store = store
         self._core = core
-        self._key = application, name
-        self._rights = rights
-        self.cache = StateCache(store, core, application, name, self._wake_all)
-        self.owners = HandOvers(store, core, application, name, self.cache, self._unknown, self._need_plan, counts)
+        self._key = key
         self._counts = counts
+        self.cache = StateCache(store, core, key, self._wake_all)
+        self.changes = StateChanges(store, core, key, self.cache, rights, searching, counts)
+        self.owners = HandOvers(store, core, key, self.cache, self._to_tell, self.changes.need_plan, counts)
         self._targets = self.cache.targets
-        self.unassigned = 0
+        self.used = core.boottime()
         self._beats: dict[int, _Beat] = {}
-        self._acts: list[_Act] = []
-        self._changing: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self.used = self._core.boottime()
-        self._woken = asyncio.Event()
-        self._next_turn = math.inf
-        """Boot time of the next turn; infinite while one is under way."""
-        self._sessions = GroupSessions(0, 0, {})
-        self._sessions_read = self._rights_read = -math.inf
+        self._following: asyncio.Task[None] | None = None
+        self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
-        self._asked: dict[tuple[int, int], float] = {}
-        self._turn_at = ""
+        self._requests: dict[tuple[int, int], float] = {}
+        self._last_queue = ""
+        """The last one of the turns in which members wait."""
 
     @property
     def members(self) -> int:
@@ -149,15 +122,8 @@ class LocalGroup:
     @property
     def is_needed(self) -> bool:
         """False if it need not be kept in memory."""
-        kept = KEPT if self.cache.state.head.version else KEPT_EMPTY
-        return bool(self._beats or self._acts) or self._core.boottime() - self.used < kept
-
-    def _follow(self) -> None:
-        """Has the news of the group followed while it has members here."""
-        if self._watching is None:
-            self._watching = self._core.spawn(self._watch())
-        elif self._core.boottime() >= self._next_turn:  # The machine slept.
-            self._woken.set()
+        max_idle = MAX_IDLE if self.cache.state.head.version else MAX_IDLE_EMPTY
+        return bool(self._beats) or self._core.boottime() - self.used < max_idle
 
     # Members
 
@@ -165,7 +131,7 @@ class LocalGroup:
         """Returns a member by its id.
 
         Raises:
-            MemberGone: It is none, or has joined with another credential.
+            MemberGone: The id is unknown, or the member has joined with another credential.
             GroupElsewhere: The group is served in another data centre.
         """
         for max_age in (STATE_AGE, 0.0):
@@ -177,22 +143,15 @@ class LocalGroup:
                 and hmac.compare_digest(member.digest, digest_of(secret))
                 and state.subscriptions[member.subscription].credential.id == credential.id
                 and member.state != "absent"
-                and self._is_here(state)
+                and is_here(state, self._store)
             ):
                 return member
-        self.require_here(state)
+        require_here(state, self._store, self._key[1])
         raise MemberGone
-
-    def _is_here(self, state: GroupState) -> bool:
-        return state.head.centre in {"", self._store.centre}
-
-    def require_here(self, state: GroupState) -> None:
-        if not self._is_here(state):
-            raise GroupElsewhere(self._key[1], state.head.centre)
 
     def _seen(self, member: Member) -> int:
         """Returns when a member was last seen, as far as this process knows (ms)."""
-        seen = self._sessions.members.get(member.number)
+        seen = self.changes.sessions.members.get(member.number)
         moved = self.cache.state.head.moved
         return max(
             member.joined,
@@ -210,9 +169,10 @@ class LocalGroup:
         if member.number in self._beats:
             return
         with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
-            if self._core.boottime() - self._sessions_read > STATE_AGE:
-                await self.read_sessions()
-            if self._sessions.clock > self._seen(member) + member.session:
+            if self._core.boottime() - self.changes.sessions_read > STATE_AGE:
+                await self.changes.read_sessions()
+            end = self._seen(member) + member.session + round(self._store.clock_difference * 1000)
+            if self.changes.sessions.clock > end:
                 raise MemberGone
 
     async def heartbeat(
@@ -223,32 +183,23 @@ class LocalGroup:
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.get(number)
-        is_new = beat is None or waiter is None or beat.waiter is not waiter
-        if beat is None or is_new:
-            beat = _Beat(content, waiter, clock, arrived, now)
-            beat.told = self._beats[number].told if number in self._beats else frozenset()
+        if is_new := beat is None or waiter is None or beat.waiter is not waiter:
+            beat = _Beat(content, waiter, clock, arrived, now, beat.requested if beat is not None else frozenset())
             self._beats[number] = beat
-            self._follow()
+            if self._following is None:
+                self._following = self._core.spawn(self._follow())
         try:
             member = await self._renew(member, beat, credential)
-            epoch, told = await self._told(member, beat, is_new=is_new)
-            answer = HeartbeatAnswer(
-                epoch=epoch,
-                session=(self._seen(member) + member.session - beat.clock.now) / 1000,
-                wait=member.session / 3000,
-                take=told.take,
-                give_back=told.give_back,
-                lost=told.lost,
-            )
-            if waiter is not None and not last and not (told.take or told.lost or told.given_back - beat.told):
+            answer = await self._answer(member, beat, is_new=is_new)
+            to_return = to_give_back(answer)
+            if waiter is not None and not last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
-            third = member.session / 3000
-            self.require_here(await self.cache.refresh(STATE_AGE, serial_age=third))
+            require_here(await self.cache.refresh(STATE_AGE, serial_age=answer.wait), self._store, self._key[1])
             await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
         except MemberGone:
             self._beats.pop(number, None)
             raise
-        beat.told, beat.waiter = told.given_back, None
+        beat.requested, beat.waiter = to_return, None
         return answer
 
     async def _renew(self, member: Member, beat: _Beat, credential: Credential) -> Member:
@@ -256,20 +207,20 @@ class LocalGroup:
         number = member.number
         subscription = self.cache.state.subscriptions[member.subscription]
         if subscription.credential.caller != credential.caller:
-            await self.change(lambda draft: draft.remove(number))
+            await self.changes.apply(partial(GroupDraft.remove, number=number))
             raise MemberGone
         now = self._store.claim_now()
         if now >= self._seen(member) + member.session:
-            await self.read_sessions()
+            await self.changes.read_sessions()
             if now >= self._seen(member) + member.session:
                 raise MemberGone
         if now - self._seen(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
             renew = partial(self._store.renew_session, *self._key, number, member.session)
             self._renewed[number] = max(await self._core.in_thread(renew), self._renewed.get(number, 0))
         if beat.content.leaving and member.state in {"new", "present"}:
-            await self.change(lambda draft: draft.drain(number))
+            await self.changes.apply(partial(GroupDraft.drain, number=number))
         elif member.state == "new":
-            await self.change(lambda draft: draft.be_present(number))
+            await self.changes.apply(partial(GroupDraft.be_present, number=number))
         present = self.cache.state.members.get(number)
         if present is None:
             raise MemberGone
@@ -277,51 +228,38 @@ class LocalGroup:
 
     def _is_overdue(self, member: Member, beat: _Beat, now: int) -> bool:
         """Returns whether a member is late in giving back what it names, or owns and was asked for."""
-        held = {name: dict(some) for name, some in beat.content.owned.items()}
+        held = {name: dict(epochs) for name, epochs in beat.content.owned.items()}
         for name in self._asked_of(member.number):
-            known = self.owners.rows.get(name)
-            for partition, row in (known.rows if known else {}).items():
+            for partition, row in (self.owners.rows_since(name) or {}).items():
                 if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
-        return self.cache.targets.is_overdue(member, held, now - self.slack)
-
-    @property
-    def slack(self) -> int:
-        """S in milliseconds."""
-        return round(self._store.clock_difference * 1000)
+        return self.cache.targets.is_overdue(member, held, now - round(self._store.clock_difference * 1000))
 
     def _asked_of(self, number: int) -> set[str]:
         """Returns queues of which others want partitions that a member may own without knowing."""
-        seen = self._sessions.members.get(number)
+        seen = self.changes.sessions.members.get(number)
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
-    async def _told(self, member: Member, beat: _Beat, *, is_new: bool) -> tuple[int, Told]:
-        """Takes what a member gives back; returns what it has to do, and the epoch of the plan by which it has."""
-        owned, number = beat.content.owned, member.number
-        if is_new and beat.content.given_back:
-            words = {
-                name: {partition: (number, epoch) for partition, epoch in some.items()}
-                for name, some in beat.content.given_back.items()
-            }
+    async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
+        """Takes what a member gives back, and returns what it has to do."""
+        number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
+        if is_new and given_back:
+            words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
-            sure = {*targets.foreign(number, owned), *self._asked_of(number), *beat.content.given_back}
-            missing = targets.missing(number, owned).keys() - sure
-            # More are read in turns while it waits.
-            old = sorted(name for name in missing if self.owners.known(name, since) is None)
-            old = self._core.chance.sample(old, min(MAX_AT_ARRIVAL, len(old)))
-            old += [name for name in sorted(sure) if self.owners.known(name, since) is None]
-            await self.owners.settle_all(old, since)
+            named = targets.foreign(number, owned) | self._asked_of(number) | given_back.keys()
+            missing = targets.missing(number, owned).keys() - named
+            for names in (named, missing):  # The rest is read in turns while it waits, or for its next heartbeat.
+                unread = sorted(name for name in names if self.owners.rows_since(name, since) is None)
+                batch = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
+                await self.owners.settle_all(batch, since)
             if targets is self.cache.targets:
                 break
-        rows: dict[str, Rows] = {}
-        for name in sorted(sure | missing):
-            known = self.owners.known(name, since)
-            if known is not None:
-                rows[name] = known
-        return targets.epoch, tell(targets, member, beat.content, rows, beat.clock.now)
+        rows_by_name = {name: self.owners.rows_since(name, since) for name in sorted(named | missing)}
+        rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
+        return answer_heartbeat(targets, member, beat.content, rows, seen=self._seen(member), now=beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
         """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
@@ -331,108 +269,23 @@ class LocalGroup:
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
         if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
             # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
-            self.owners.left.add(number)
+            self.owners.leavers.add(number)
         try:
-            await self.change(lambda draft: draft.leave(number, returns=returns))
+            await self.changes.apply(partial(GroupDraft.leave, number=number, returns=returns))
             with suppress(QueueyError):
                 await self.owners.settle_all(names, self.cache.tick())
         finally:
-            self.owners.left.discard(number)
+            self.owners.leavers.discard(number)
 
-    def _unknown(self, name: str) -> set[int]:
+    def _to_tell(self, name: str) -> set[int]:
         """Returns the partitions of a queue that are planned for members here and that these do not name."""
-        owned = {number: beat.content.owned for number, beat in self._beats.items()}
-        return self.cache.targets.missing_of(name, owned)
-
-    # Changes of the state
-
-    async def change(self, apply: Callable[[GroupDraft], T]) -> T:
-        """Changes the state in one transaction with what else waits; returns the result.
-
-        Args:
-            apply: Is called again if another process is faster, or if a transaction is in doubt.
-
-        Raises:
-            QueueyError: As ``apply`` does by the present state, or the store.
-        """
-        done: asyncio.Future[T] = self._core.loop.create_future()
-        self._add(_Act(apply, done))
-        return await done
-
-    def _add(self, act: _Act) -> None:
-        self._acts.append(act)
-        if self._changing is None or self._changing.done():
-            self._changing = self._core.spawn(self._change())
-
-    def _need_plan(self) -> None:
-        if self.cache.state.head.due is None:
-            self._add(_Act(GroupDraft.ask_for_plan, None))
-
-    async def _change(self) -> None:
-        while self._acts:
-            acts, self._acts = self._acts, []
-            try:
-                results = await self._transact(acts)
-            except asyncio.CancelledError:
-                acts += self._acts
-                _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
-                raise
-            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-                results = [error] * len(acts)
-            _settle(acts, results)
-
-    async def _transact(self, acts: list[_Act]) -> list[Any]:
-        """Applies acts in one transaction; returns their results, some of which may be errors."""
-        is_in_doubt = False
-        for _ in range(ATTEMPTS):
-            began = self._core.boottime()
-            sessions = await self.read_sessions()
-            state = await self.cache.refresh(STATE_AGE)
-            if not self._is_here(state):
-                self.require_here(state := await self.cache.refresh())
-            draft = self._draft(state, sessions)
-            ended = draft.end_sessions()
-            results = [_result(act, draft) for act in acts]
-            if any(isinstance(each, QueueyError) for each in results) and await self.cache.refresh() is not state:
-                continue
-            is_planned = draft.is_plan_due()
-            if is_planned:
-                queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
-                await self._core.in_thread(partial(draft.plan, queues, self._rights))
-            change = draft.change()
-            if change is None:
-                return results
-            try:
-                head = await self._core.in_thread(
-                    partial(self._store.change_group, *self._key, state.head.version, change)
-                )
-            except StoreUnavailable as error:
-                if error.outcome == "none":
-                    raise
-                head, is_in_doubt = None, True
-            if head is not None:
-                self.cache.adopt(replace(draft.state, head=head), began, is_own=True)
-                self._counts["sessions_over"] += len(ended)
-                if is_planned:
-                    self._counts["plans"] += 1
-                    self.unassigned = draft.unassigned
-                return results
-            self.cache.doubt()
-            await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
-        text = f"Group {self._key[1]!r} is being changed by others. Try again."
-        raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
-
-    def _draft(self, state: GroupState, sessions: GroupSessions) -> GroupDraft:
-        seen = {number: each.seen for number, each in sessions.members.items()}
-        return GroupDraft(state, sessions.clock, self.slack, seen)
-
-    async def read_sessions(self) -> GroupSessions:
-        """Reads the sessions of the group, after a sound clock."""
-        began = self._core.boottime()
-        sessions = await self._core.in_thread(partial(self._store.group_sessions, *self._key))
-        if began >= self._sessions_read:
-            self._sessions, self._sessions_read = sessions, began
-        return sessions
+        planned = self.cache.targets.queues.get(name)
+        return {
+            number
+            for number, target in (planned.targets.items() if planned is not None else ())
+            if (beat := self._beats.get(target.member)) is not None
+            and beat.content.owned.get(name, {}).get(number, 0) < target.epoch
+        }
 
     # What is done now and then
 
@@ -447,146 +300,100 @@ class LocalGroup:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
-    async def _watch(self) -> None:
+    async def _follow(self) -> None:
         """Follows the group while it has members here."""
         self._counts["followed"] += 1
         while self._beats:
-            self._next_turn = math.inf
-            self._woken.clear()
+            pause = POLL
             try:
                 pause = await self.turn()
-            except StoreClosed:
-                break
             except QueueyError as error:
                 logger.debug("group %s waits: %s", self._key[1], error)
-                pause = POLL
             except Exception:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
-                pause = POLL
-            pause = max(pause, self._counts["followed"] / MAX_POLLS)
-            self._next_turn = self._core.boottime() + pause
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), pause)
+            await asyncio.sleep(max(pause, self._counts["followed"] / MAX_POLLS))
         self._counts["followed"] -= 1
-        self._watching = None
+        self._following = None
 
     async def turn(self) -> float:
         """Does what is due; returns the seconds until the next turn."""
-        now = self._core.boottime()
-        state = await self.cache.refresh()
-        if not self._is_here(state):
-            for beat in self._beats.values():
-                _wake(beat)
-            self._beats.clear()
-            return POLL
+        now, state = self._core.boottime(), await self.cache.refresh()
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
-        if now - self._sessions_read >= min(shortest, SEARCH):
-            await self._check_sessions(state)
+        is_read = now - self.changes.sessions_read >= min(shortest, SEARCH)
+        if is_read and draft_of(state, await self.changes.read_sessions(), self._store.clock_difference).end_sessions():
+            self.changes.apply(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now
-            await self._check_rights(state)
-        if self._sessions.clock - self._sessions.searched > SEARCH * 1000:
-            await self._search(state)
-        pause = self._plan_when_due()
-        self.owners.forget()
-        is_busy = await self._hand_over_in_turn()
-        return min(pause, QUICK_POLL if is_busy else POLL)
+            await self.changes.check_rights(state)
+        if self.changes.sessions.clock - self.changes.sessions.searched > SEARCH * 1000:
+            await self.changes.search(state)
+        pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
+        due = self.cache.state.head.due
+        if due is not None:  # The process that has asked for the plan comes first.
+            remaining = (due + (0 if self.cache.is_own else OVERDUE) - self._store.claim_now()) / 1000
+            pause = min(pause, max(remaining, 0.0))
+            if remaining <= 0:
+                await self.changes.apply(GroupDraft.is_plan_due)
+        return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
-        """Forgets members whose session has passed since their last heartbeat here."""
+        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere."""
         for number, beat in list(self._beats.items()):
-            member = state.members.get(number)
-            if not beat.waits and (member is None or now - beat.when > member.session / 1000):
+            member = state.members.get(number) if is_here(state, self._store) else None
+            if member is None:
+                _wake(beat)
+            if member is None or (not beat.waits and now - beat.when > member.session / 1000):
                 del self._beats[number]
 
-    async def _check_sessions(self, state: GroupState) -> None:
-        """Ends sessions that are over, and wakes members that are asked for partitions."""
-        before = self._sessions.members
-        sessions = await self.read_sessions()
-        if self._draft(state, sessions).end_sessions():
-            self._add(_Act(_nothing, None))
-        for number, seen in sessions.members.items():
-            beat = self._beats.get(number)
-            if beat is not None and seen.asked and (number not in before or seen.asked != before[number].asked):
-                _wake(beat)
-
-    async def _check_rights(self, state: GroupState) -> None:
-        """Removes members whose rights have changed or ended."""
-        used = {member.subscription for member in state.members.values()}
-        credentials = {slot: each.credential for slot, each in state.subscriptions.items() if slot in used}
-        present = await self._core.in_thread(
-            lambda: {slot: self._rights(credential) for slot, credential in credentials.items()}
-        )
-        changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
-        numbers = [member.number for member in state.members.values() if member.subscription in changed]
-        if numbers:
-            self._add(_Act(lambda draft: _remove(draft, numbers), None))
-
-    async def _search(self, state: GroupState) -> None:
-        """Has a plan made if queues have come, gone or changed."""
-        await self._core.in_thread(partial(self._store.note_search, *self._key, self._sessions.clock))
-        self._sessions = replace(self._sessions, searched=self._sessions.clock)
-        if await self._core.in_thread(
-            lambda: planned(state, find_queues(self._store, self._key[0], state)).queues != state.plan
-        ):
-            self._need_plan()
-
-    def _plan_when_due(self) -> float:
-        """Begins a plan that is due, or overdue for the process that asked for it; returns the seconds until then."""
-        due = self.cache.state.head.due
-        if due is None:
-            return POLL
-        left = due + (0 if self.cache.is_own else LATE) - self._store.claim_now()
-        if left <= 0:
-            self._add(_Act(_nothing, None))
-        return max(left / 1000, QUICK_POLL / 2) if left > 0 else POLL
-
     async def _hand_over_in_turn(self) -> bool:
-        """Hands over what members here are to own, a limited number of queues a turn; returns whether any waits."""
-        waiting = {
-            number: self.cache.targets.missing(number, beat.content.owned) for number, beat in self._beats.items()
-        }
+        """Hands over what members here are to own, in some queues a turn; returns whether any waits or gives back."""
+        waiting = {number: self._unowned(number, beat) for number, beat in self._beats.items()}
         names = sorted(set().union(*waiting.values()))
-        if names:
-            some = [name for name in names if name > self._turn_at] + [n for n in names if n <= self._turn_at]
-            some = some[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
-            self._turn_at = some[-1]
-            await self.owners.settle_all(some, self.cache.tick())
+        first = bisect_right(names, self._last_queue)
+        batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
+        if batch:
+            self._last_queue = batch[-1]
+            await self.owners.settle_all(batch, self.cache.tick())
             for number, missing in waiting.items():
-                await self._tell_or_ask(number, {name: missing[name] for name in some if name in missing})
-        return bool(names) or any(beat.waits and beat.told for beat in self._beats.values())
+                for name in missing.keys() & set(batch):
+                    await self._tell_or_ask(number, name, missing[name])
+        return bool(names) or any(beat.waits and beat.requested for beat in self._beats.values())
 
-    async def _tell_or_ask(self, number: int, missing: dict[str, set[int]]) -> None:
+    def _unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
+        """Returns what is planned for a member, and is not known to be its own."""
+        unowned = {}
+        for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
+            rows = self.owners.rows_since(name) or {}
+            if remaining := {n for n in numbers if n not in rows or rows[n].owner != number}:
+                unowned[name] = remaining
+        return unowned
+
+    async def _tell_or_ask(self, number: int, name: str, numbers: set[int]) -> None:
         """Wakes a member that has got a partition, and asks owners for what it has waited for too long."""
-        state, beat = self.cache.state, self._beats.get(number)
-        member = state.members.get(number)
-        if member is None or beat is None:
+        state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
+        if number not in state.members or beat is None or planned is None:
             return
-        for name, numbers in missing.items():
-            known, planned = self.owners.rows.get(name), self.cache.targets.queues.get(name)
-            if known is None or planned is None:
-                continue
-            owners = {n: known.rows[n].owner for n in numbers if n in known.rows}
-            if number in owners.values():
+        latest = self._store.claim_now() - state.members[number].session // 3
+        for partition in sorted(numbers & planned.targets.keys()):
+            row = (self.owners.rows_since(name) or {}).get(partition)
+            owner = state.members.get(row.owner) if row is not None else None
+            if owner is not None and owner.number == number:
                 _wake(beat)
-            latest = self._store.claim_now() - member.session // 3
-            for partition, owner in owners.items():
-                target = planned.targets.get(partition)
-                if owner in state.members and owner != number and target is not None and target.epoch < latest:
-                    await self._ask(state.members[owner], planned.uid)
+            elif owner is not None and planned.targets[partition].epoch < latest:
+                await self._ask(owner, planned.uid)
 
     async def _ask(self, owner: Member, uid: int) -> None:
         now = self._core.boottime()
-        if now - self._asked.get((owner.number, uid), -math.inf) >= owner.session / 3000:
-            self._asked = {key: when for key, when in self._asked.items() if now - when < ASKED}
-            self._asked[owner.number, uid] = now
+        self._requests = {key: when for key, when in self._requests.items() if now - when < owner.session / 3000}
+        if (owner.number, uid) not in self._requests:
+            self._requests[owner.number, uid] = now
             ask = partial(self._store.ask_member, *self._key, owner.number, uid, owner.session)
             await self._core.in_thread(ask)
 
     async def end(self) -> None:
         """Ends its tasks."""
-        tasks = [task for task in (self._changing, self._watching) if task is not None and not task.done()]
+        tasks = [task for task in (self.changes.task, self._following) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -595,32 +402,6 @@ class LocalGroup:
 def digest_of(secret: str) -> bytes:
     """Returns what the state has of a member's id."""
     return sha256(secret.encode()).digest()
-
-
-def _nothing(_draft: GroupDraft) -> None:
-    """Has the state changed by what is due anyway."""
-
-
-def _remove(draft: GroupDraft, numbers: Iterable[int]) -> None:
-    for number in numbers:
-        draft.remove(number)
-
-
-def _result(act: _Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
-    try:
-        return act.apply(draft)
-    except QueueyError as error:
-        return error
-
-
-def _settle(acts: list[_Act], results: list[Any]) -> None:
-    for act, result in zip(acts, results, strict=True):
-        if act.done is None or act.done.done():
-            continue
-        if isinstance(result, Exception):
-            act.done.set_exception(result)
-        else:
-            act.done.set_result(result)
 
 
 def _wake(beat: _Beat) -> None:

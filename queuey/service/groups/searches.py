@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 
 from queuey.errors import QueueNotFound
 from queuey.groups.state import MAX_PARTITIONS, GroupState
 from queuey.messages import Queue
+from queuey.service.queues import prefixes
 from queuey.storage import Store
 
 PAGE = 1000
@@ -18,42 +19,34 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
-    """Returns the queues that members ask for, or those of the last plan if there are none, by name; blocks.
+    """Returns the queues that members ask for, or without members the queues of the last plan, by name; blocks.
 
     One that a list lacks although it is planned counts as deleted only if a read of its own row says so.
 
     Args:
         store: Has the queues.
         application: Their owner.
-        state: Of the group.
+        state: The state of the group.
         fresh: Rows of queues that are named are read, not taken from the cache.
     """
     used = {member.subscription for member in state.members.values()}
     wishes = [each for slot, each in state.subscriptions.items() if slot in used]
     matchers = [each.matcher() for each in wishes]
-    found: dict[str, Queue] = {}
-    for prefix in _prefixes([pattern for each in wishes for pattern in each.patterns]):
+    queues: dict[str, Queue] = {}
+    texts = [_SPECIAL.split(pattern, maxsplit=1)[0] for each in wishes for pattern in each.patterns]
+    for prefix in prefixes(texts):
         for queue in _listed(store, application, prefix):
             if any(is_wanted(queue.name) for is_wanted in matchers):
-                found[queue.name] = queue
-            if len(found) > MAX_PARTITIONS:
+                queues[queue.name] = queue
+            if len(queues) > MAX_PARTITIONS:
                 break
     planned = [
         each.name for each in state.plan.values() if not wishes or any(is_wanted(each.name) for is_wanted in matchers)
     ]
-    for name in sorted({*planned, *(name for each in wishes for name in each.names)} - found.keys()):
+    for name in sorted({*planned, *(name for each in wishes for name in each.names)} - queues.keys()):
         with suppress(QueueNotFound):
-            found[name] = store.queue(application, name, fresh=fresh)
-    return [found[name] for name in sorted(found)]
-
-
-def _prefixes(patterns: Sequence[str]) -> list[str]:
-    """Returns the texts with which matching names begin, sorted; none of them begins with another."""
-    found: list[str] = []
-    for prefix in sorted(_SPECIAL.split(pattern, maxsplit=1)[0] for pattern in patterns):
-        if not found or not prefix.startswith(found[-1]):
-            found.append(prefix)
-    return found
+            queues[name] = store.queue(application, name, fresh=fresh)
+    return [queues[name] for name in sorted(queues)]
 
 
 def _listed(store: Store, application: str, prefix: str) -> Iterator[Queue]:

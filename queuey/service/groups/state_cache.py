@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState, Head
 from queuey.service.core import Core
@@ -20,21 +22,20 @@ class StateCache:
     Args:
         store: Has the state.
         core: The loop and the clock.
-        application: The owner.
-        name: Of the group.
+        key: Application and name of the group.
         changed: Called when the state is another one.
 
     Attributes:
-        state: Of version 0 if there is no such group.
+        state: The state, of version 0 if there is no such group.
         targets: Its targets.
         planned: Tick at which these came to be the present ones.
         is_own: It was written by this process.
     """
 
-    def __init__(self, store: Store, core: Core, application: str, name: str, changed: Callable[[], None]) -> None:
+    def __init__(self, store: Store, core: Core, key: tuple[str, str], changed: Callable[[], None]) -> None:
         self._store = store
         self._core = core
-        self._key = application, name
+        self._key = key
         self._changed = changed
         self._reading = asyncio.Lock()
         self._serial = -math.inf
@@ -61,9 +62,9 @@ class StateCache:
         now = self._core.boottime()
         is_serial = bool(self._store.centre) and now - self._serial > serial_age
         if is_serial or not max_age or now - self._checked > max_age:
-            asked = self.tick()
+            wanted_since = self.tick()
             async with self._reading:
-                while self._began < asked or (is_serial and self._serial < now):
+                while self._began < wanted_since or (is_serial and self._serial < now):
                     await self._read(is_serial=is_serial)
         return self.state
 
@@ -74,8 +75,10 @@ class StateCache:
         if head is None:
             state = self._none(before)
         elif head.version != before.head.version:
-            found = await self._core.in_thread(self._read_all)
-            state = self._none(before) if found is None else found
+            stored_state = await self._core.in_thread(self._read_all)
+            state = self._none(before) if stored_state is None else stored_state
+        if head is not None and state.head.centre != head.centre:  # It was read in this centre, the head in all.
+            state = replace(state, head=replace(state.head, centre=head.centre))
         if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
             self._began = began
             self.adopt(state, now)

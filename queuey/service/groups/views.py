@@ -52,17 +52,17 @@ def show(
 def _partitions(store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool) -> dict[int, OwnedPartition]:
     rows = store.owned_offsets(queue, group).rows
     numbers = range(1, queue.partitions + 1)
-    found = {number: rows.get(number, OwnedOffset(number)) for number in numbers}
+    offsets = {number: rows.get(number, OwnedOffset(number)) for number in numbers}
     lags: Mapping[int, Lag] = {}
     if lag:
         try:
-            lags = dict(zip(numbers, store.lag(queue, [(n, found[n].position) for n in numbers]), strict=True))
+            lags = dict(zip(numbers, store.lag(queue, [(n, offsets[n].position) for n in numbers]), strict=True))
         except QueueChanged:  # Its row is not up to date. The next request has the lag.
             store.queue(queue.application, queue.name, fresh=True)
     targets = state.plan[queue.uid].targets if queue.uid in state.plan else {}
     return {
         number: _partition(row, state, targets[number].member if number in targets else None, lags.get(number))
-        for number, row in found.items()
+        for number, row in offsets.items()
     }
 
 

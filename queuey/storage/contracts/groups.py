@@ -153,7 +153,8 @@ class ConsumerGroups(ABC):
     def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         """Records owners, epochs and origins of partitions, nothing else of them, if the version is still there.
 
-        A partition without offset shows none afterwards, to nodes of 0.1.0 one before all messages.
+        A partition without offset shows none afterwards, to nodes of 0.1.0 one before all messages. ``owners`` are rows
+        as they were read with this version, but for their owners.
 
         Returns whether that was done; False: another call was faster.
 

@@ -111,6 +111,9 @@ class ServiceGroup(Group):
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
+        for service in self.services:
+            for served in list(service.groups.served.values()):
+                service.core.run(served.turn())
 
     def narrow(self, key: str, *queues: str) -> None:
         self.callers[key.encode()] = Caller(grants=(Grant(self.application, frozenset({"read", "claim"}), queues),))

@@ -212,6 +212,21 @@ def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
     assert group.offset(moved) == message(4)
 
 
+def test_given_back_unasked(group: Group, make: Make) -> None:
+    """What a member gives back that is to have it, it gets again under another epoch."""
+    queue = make(1)
+    [place] = places_of(queue, 1)
+    member = group.join(queue)
+    group.settle([place], member)
+    former = dict(member.owned)
+    member.beat(former)
+    group.settle([place], member)
+    assert member.taken[place] == Taken(None, "given back")
+    assert member.owned[place] > former[place]
+    with pytest.raises(NotOwner):
+        member.commit({place: message(1)}, epochs=former)
+
+
 def test_notes(group: Group, make: Make) -> None:
     """A note stays with its partition until another one replaces or removes it, whoever owns it."""
     queue = make(1)
@@ -241,11 +256,17 @@ def test_session_over(group: Group, make: Make) -> None:
     group.settle(places_of(queue, 2), first, second)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)}, note=b"at 2")
-    first.beat()
-    group.pass_beating(SESSION, second)
-    assert place not in second.owned
+    group.pass_beating(SESSION / 2, second)
+    first.beat()  # A third of a session has passed, so that this one is recorded.
+    group.pass_beating(SESSION - 0.5, second)
     first.commit({place: message(2)})
-    group.pass_beating(group.slack + 1, second)
+    group.pass_beating(0.5 + group.slack / 10, second)
+    group.join(queue)  # Sessions that are over are ended now, and what is planned is done soon.
+    for _ in range(4):
+        group.pass_time(group.slack / 5)
+        second.obey()
+    assert place not in second.owned
+    group.pass_beating(1, second)
     group.settle(places_of(queue, 2), second)
     assert second.taken[place] == Taken(message(2), "lost", b"at 2")
     refused(first, place, message(9), under[place])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,10 +32,16 @@ def good() -> GroupHistory:
     return history
 
 
-def _change(what: str, index: int, **values: object) -> Callable[[GroupHistory], None]:
+def _stay(index: int, **values: Any) -> Callable[[GroupHistory], None]:  # noqa: ANN401 - of its fields
     def change(history: GroupHistory) -> None:
-        for name, value in values.items():
-            setattr(getattr(history, what)[index], name, value)
+        history.stays[index] = replace(history.stays[index], **values)
+
+    return change
+
+
+def _commit(index: int, **values: Any) -> Callable[[GroupHistory], None]:  # noqa: ANN401 - of its fields
+    def change(history: GroupHistory) -> None:
+        history.commits[index] = replace(history.commits[index], **values)
 
     return change
 
@@ -42,13 +50,13 @@ SPOILS: dict[str, tuple[Callable[[GroupHistory], object], set[str]]] = {
     "a message vanished": (lambda history: history.acknowledged[PLACE].add((9, 0)), {"lost"}),
     "one was not handled": (lambda history: history.stays[2].handled.pop(), {"lost"}),
     "one was left out": (lambda history: history.stays[2].handled.pop(0), {"order"}),
-    "begun too late": (_change("stays", 2, offset=(4, 0)), {"order", "back"}),
-    "two owners": (_change("stays", 1, end=4.1), {"alone"}),
-    "a late commit": (_change("commits", 1, outcome="done"), {"fenced", "back"}),
-    "two of one epoch": (_change("stays", 1, epoch=30), {"fenced"}),
+    "begun too late": (_stay(2, offset=(4, 0)), {"order", "back"}),
+    "two owners": (_stay(1, end=4.1), {"alone"}),
+    "a late commit": (_commit(1, outcome="done"), {"fenced", "back"}),
+    "two of one epoch": (_stay(1, epoch=30), {"fenced"}),
     "an offset of nobody": (lambda history: history.recorded.update({PLACE: (5, 0)}), {"back"}),
     "seen going back": (lambda history: history.observed[PLACE].append((1, 0)), {"back"}),
-    "not its word": (_change("stays", 0, how="over"), {"word"}),
+    "not its word": (_stay(0, how="over"), {"word"}),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from contextlib import closing
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faults.groups.by_hand import FIRST_ID, GROUP, MEMBERS, QUEUE, SECOND_ID, SECONDS, Member, ask
 from tests.faults.webs import Span, Webs
-from tests.faults.wire import Answer, Line, Unanswered, make_queue
+from tests.faults.wire import Line, Unanswered, make_queue
 from tests.servers.served import environment
 from tests.waiting import until
 
@@ -20,43 +20,6 @@ if TYPE_CHECKING:
     from tests.faults.centres import Centres
 
 pytestmark = pytest.mark.slow
-
-SECONDS = 100.0
-JSON = {"Content-Type": "application/json", "Accept": "application/problem+json"}
-FIRST_ID = "00000001000010008080808080808080"
-SECOND_ID = "00000002000010008080808080808080"
-GROUP = "/_groups/crew"
-
-
-def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
-    """Sends a request."""
-    data = None if body is None else json.dumps(body).encode()
-    return line.ask(method, path, body=data, headers=JSON, timeout=SECONDS)
-
-
-class Member:
-    """A member of the group, at one web process."""
-
-    def __init__(self, line: Line) -> None:
-        self.owned: dict[str, int] = {}
-        self.taken: dict[str, dict[str, object]] = {}
-        self._line = line
-        joined = ask(line, "POST", f"{GROUP}/members", {"queues": ["jobs"], "session": 6})
-        assert joined.status == 201, joined
-        self.id = joined.content["member"]
-
-    def beat(self, line: Line | None = None) -> Answer:
-        """Sends a heartbeat."""
-        answer = ask(line or self._line, "POST", f"{GROUP}/members/{self.id}", {"owned": {"jobs": self.owned}})
-        if answer.status == 200:
-            self.taken |= answer.content.get("take", {}).get("jobs", {})
-            self.owned |= {number: each["epoch"] for number, each in self.taken.items()}  # type: ignore[misc]
-        return answer
-
-    def commit(self, offset: str, line: Line | None = None) -> Answer:
-        """Commits for the first partition."""
-        commits = {"1": {"epoch": self.owned["1"], "offset": offset}}
-        return ask(line or self._line, "PUT", "/jobs/offsets/crew", {"member": self.id, "commits": commits})
 
 
 def test_moved(tmp_path: Path, centres: Centres) -> None:
@@ -73,11 +36,11 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
     with stores_on(url), webs.serving():
         lines = [Line(web, webs.account) for web in webs.addresses]
         with closing(lines[0]) as east, closing(lines[1]) as west:
-            make_queue(webs.addresses[0], webs.account, queue_name="jobs", partitions=2, consistency="very_strong")
-            former = Member(east)
-            until(lambda: former.beat().status == 200 and len(former.owned) == 2, every=0.3)
+            make_queue(webs.addresses[0], webs.account, queue_name=QUEUE, partitions=2, consistency="very_strong")
+            former = Member(east, 6)
+            until(lambda: former.owns(2), every=0.3)
             assert former.commit(FIRST_ID).status == 200
-            for refused in (ask(west, "POST", f"{GROUP}/members", {"queues": ["jobs"]}), former.beat(west)):
+            for refused in (ask(west, "POST", MEMBERS, {"queues": [QUEUE]}), former.beat(west)):
                 assert (refused.status, refused.content["code"]) == (409, "GroupElsewhere")
                 assert east_name in refused.content["detail"]
             centres.link.cut()
@@ -85,16 +48,13 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
             with closing(driver):
                 assert driver.ready(SECONDS), driver.problem()
                 replicate(driver, f"'{west_name}': 1")
-            command = [sys.executable, "-m", "queuey", "group", "move", "crew", "--to", west_name]
-            command += ["--app", APPLICATION, *store.options]
-            variables = environment(QUEUEY_CASSANDRA_LOCAL_DC=west_name)
+            command = [sys.executable, "-m", "queuey", "group", "move", APPLICATION, GROUP]
+            command += ["--to", west_name, "--store", url]
+            variables = environment(QUEUEY_CASSANDRA_LOCAL_DC=west_name, QUEUEY_CONSISTENCY_CATALOGUE=store.options[-1])
             until(lambda: subprocess.run(command, env=variables, check=False).returncode == 0, every=1.0)
-            present = Member(west)
-            until(lambda: present.beat().status == 200 and len(present.owned) == 2, every=0.3)
-            assert {(taken["offset"], taken["from"]) for taken in present.taken.values()} == {
-                (FIRST_ID, "lost"),
-                (None, "lost"),
-            }
+            present = Member(west, 6)
+            until(lambda: present.owns(2), every=0.3)
+            assert present.told == {"1": (FIRST_ID, "lost"), "2": (None, "lost")}
             assert present.commit(SECOND_ID).status == 200
             centres.link.heal()
             until(lambda: _code(former) in {"GroupElsewhere", "MemberGone"}, every=0.5)

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from tests.sim.service_groups.members import Habits
+from tests.sim.service_groups.members import Habits, Member
 from tests.sim.service_groups.stored import Faults
 from tests.sim.service_groups.storm import Storm
 
 
-class Restless(Storm):
-    """Members come and go all the time, requests are late and repeated, and processes stand still for short."""
+class Aimed(Storm):
+    """On Cassandra, with clocks that differ little."""
+
+    session, revoke, slack = 2000, 1500, 0.25
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, linear=False)
-        self.session, self.revoke = 6000, 4000
+
+    def faults(self, *, linear: bool) -> Faults:
+        """See the base class."""
+        return Faults()
+
+    def habits(self) -> Habits:
+        """See the base class."""
+        return Habits(pace=0.2, hurry=0.1)
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self.rng.choice((self._leave, self._leave, self._crash_member)) for _ in range(5)]
+
+
+class Restless(Aimed):
+    """Members come and go all the time, and processes stand still for short between two calls."""
+
+    session, revoke = 6000, 4000
 
     def faults(self, *, linear: bool) -> Faults:
         """See the base class."""
@@ -30,7 +50,17 @@ class Restless(Storm):
         return [self.rng.choice((self._leave, self._leave, self._crash_member, self._replace)) for _ in range(12)]
 
 
-class Deaf(Storm):
+class Generous(Aimed):
+    """Members give back what nobody waits for, and requests are repeated late."""
+
+    session = 5000
+
+    def habits(self) -> Habits:
+        """See the base class."""
+        return Habits(pace=0.3, hurry=0.1, generous=0.1, repeats=0.5)
+
+
+class Deaf(Aimed):
     """A member never gives back what others wait for."""
 
     def habits(self) -> Habits:
@@ -43,3 +73,114 @@ class Deaf(Storm):
         super().calm()
         for member, before in zip(self.members, habits, strict=True):
             member.habits = replace(member.habits, deaf=before.deaf)
+
+
+class Lagging(Aimed):
+    """Plain writes reach most replicas late."""
+
+    def faults(self, *, linear: bool) -> Faults:
+        """See the base class."""
+        return Faults(late=0.7, slow=0.01)
+
+
+class Hesitant(Aimed):
+    """Processes stand still when they have read the sessions."""
+
+    processes = 3
+
+    def faults(self, *, linear: bool) -> Faults:
+        """See the base class."""
+        return Faults(reading=0.1)
+
+
+class Dying(Aimed):
+    """Processes crash when they have planned."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.history.planned = self._crash_all
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self._leave] * 2
+
+    def _crash_all(self) -> None:
+        for web in self.webs:
+            self.world.at(0.004, web.crash)
+
+    def calm(self) -> None:
+        """See the base class."""
+        self.history.planned = lambda: None
+        super().calm()
+
+
+class Standing(Aimed):
+    """Machines stand still with their clocks, and a member hears nothing any more soon afterwards."""
+
+    session, processes = 5000, 2
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self._stand_and_cut] * 3
+
+    def _stand_and_cut(self) -> None:
+        rng = self.rng
+        rng.choice(self.webs).process.stand(3.0)
+        self.world.at(3.0 + rng.random() * 0.3, partial(self._cut, rng.choice(self.members)))
+
+    def _cut(self, member: Member) -> None:
+        member.cut = self.world.now + 8.0
+
+
+class Apart(Standing):
+    """Clocks differ as much as they may, and a member hears nothing any more."""
+
+    slack = 2.0
+
+    def _stand_and_cut(self) -> None:
+        self._cut(self.rng.choice(self.members))
+
+
+class Forgetful(Aimed):
+    """Answers are lost."""
+
+    session = 5000
+    processes = 2
+
+    def habits(self) -> Habits:
+        """See the base class."""
+        return Habits(pace=1.0, loses=0.3)
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self.rng.choice((self._leave, self._crash_member, self._replace)) for _ in range(10)]
+
+
+class Listing(Aimed):
+    """Members ask for queues by patterns, and lists lack some."""
+
+    def wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See the base class."""
+        return (), ("*",)
+
+    def faults(self, *, linear: bool) -> Faults:
+        """See the base class."""
+        return Faults(lacking=0.3)
+
+
+class Recreated(Aimed):
+    """Nothing happens but to queues."""
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self._again] * 2
+
+    def _again(self) -> None:
+        for name, queue in list(self.stored.queues.items()):
+            self.create(name, queue.partitions)
+
+
+class Returning(Aimed):
+    """Members are static, and come back."""
+
+    grace = 3000

@@ -15,7 +15,7 @@ from queuey.messages import Queue
 from tests.sim.service_groups.stored import Contents, Deed, Rows, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Place = tuple[int, int]
 """The uid of a queue, and a partition."""
@@ -62,6 +62,7 @@ class History:
         counts: What happened how often.
         lives: All memberships of which somebody knows.
         grace: Members are static.
+        planned: Called after each plan.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -79,6 +80,7 @@ class History:
         """The highest epoch under which a partition ever had an owner."""
         self._state = GroupState()
         self.grace = False
+        self.planned: Callable[[], object] = lambda: None
         stored.observer = self
 
     @property
@@ -103,6 +105,7 @@ class History:
         self.born = after.head.born
         if before is None or before.head.epoch != after.head.epoch:
             self.counts["plans"] += 1
+            self.planned()
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         self._check_targets(former, self._state)
         if before is not None and self.grace:

@@ -65,6 +65,7 @@ class Habits:
         pace: Seconds between messages.
         hurry: Seconds that a message takes.
         deaf: It does not give back what others wait for.
+        generous: How often it gives back what it was not asked for, after a message.
         repeats: How often a request arrives twice, the second time late.
         loses: How often a request or an answer is lost.
         late: How often one of them takes seconds, at most 12.
@@ -74,6 +75,7 @@ class Habits:
     pace: float = 0.4
     hurry: float = 0.1
     deaf: bool = False
+    generous: float = 0.0
     repeats: float = 0.0
     loses: float = 0.0
     late: float = 0.0
@@ -186,7 +188,7 @@ class Member(Process):
     # The heartbeat
 
     async def _live(self) -> None:
-        while self.wanted:
+        while self.wanted:  # bounded: by the history
             try:
                 await self._stay()
             except (NoAnswerError, QueueyError):
@@ -205,7 +207,7 @@ class Member(Process):
         stay = Life(joined.number, history.born, credential, request.instance, sent + joined.session)
         history.lives.append(stay)
         self.stay, wait, first = stay, 0.0, True
-        while self.wanted:
+        while self.wanted:  # bounded: by the history
             answer = await self._beat(stay, credential, wait)
             if self.is_over(stay) and self.world.now >= stay.end:
                 return
@@ -320,7 +322,7 @@ class Member(Process):
     async def _handle(self, stay: Life) -> None:
         """Handles messages of what it owns, and commits."""
         rng, world = self.world.rng, self.world
-        while self.stay is stay and self.wanted:
+        while self.stay is stay and self.wanted:  # bounded: by the history
             await asyncio.sleep(world.some(self.habits.pace))
             ready = [spot for spot, holding in self.holds.items() if not holding.busy and holding.until is None]
             if not ready or world.now >= stay.end or self.stay is not stay:
@@ -334,7 +336,8 @@ class Member(Process):
             holding.busy = False
             if rng.random() < 0.8:
                 self._start(self._commit(stay, spot, holding.epoch, number))
-            if holding.until is not None and self.holds.get(spot) is holding:
+            is_asked = holding.until is not None or rng.random() < self.habits.generous
+            if is_asked and self.holds.get(spot) is holding:
                 if rng.random() < 0.5:
                     await asyncio.sleep(world.some(0.05))
                 self._give_back(stay, spot, holding)

@@ -222,7 +222,11 @@ class GroupStore:
             members = {member: SeenMember(seen, asked.get(member, frozenset())) for member, seen in last.items()}
             return GroupSessions(clock, stored.searched, members)
 
-        return self._read(read, lambda found: 45 * len(found.members))
+        found = self._read(read, lambda found: 45 * len(found.members))
+        if stored.faults.reading and self._world.rng.random() < stored.faults.reading:
+            self._process.pause(self._world.rng.choice((2.0, 4.0)))
+            self._process.wait(0.0)
+        return found
 
     def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
         """See the contract."""

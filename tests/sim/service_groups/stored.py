@@ -33,6 +33,7 @@ class Faults:
         late: Plain writes that reach their replicas seconds late.
         lacking: Lists that lack a queue.
         hesitant: Calls of a process that stands still behind its clock, or before it writes.
+        reading: Reads of sessions after which a process stands still.
         slow: Seconds that one way takes.
     """
 
@@ -42,6 +43,7 @@ class Faults:
     late: float = 0.0
     lacking: float = 0.0
     hesitant: float = 0.0
+    reading: float = 0.0
     slow: float = 0.003
 
 

@@ -47,25 +47,32 @@ class Storm:
 
     Attributes:
         present: Credentials with the rights that they have now.
+        session, revoke, grace: Of all members, in ms; 0: by chance.
+        slack: S, in seconds; 0: by chance.
+        processes: How many there are; 0: by chance.
     """
+
+    session = revoke = grace = processes = 0
+    slack = 0.0
 
     def __init__(self, seed: int, *, linear: bool | None = None) -> None:
         self.world = world = World(seed)
         self.rng = rng = world.rng
         linear = rng.random() < 0.3 if linear is None else linear
-        slack = 1.0 if linear else rng.choice((0.25, 0.5, 2.0))
+        slack = self.slack or (1.0 if linear else rng.choice((0.25, 0.5, 2.0)))
         self.stored = Stored(world, self.faults(linear=linear), linear=linear, slack=slack)
         self.history = History(self.stored)
         self.present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
         self.history.rights = self.present
         self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
         offsets = (-0.4 * slack, 0.0, 0.4 * slack)
-        self.webs = [Web(self, 0.0 if linear else rng.choice(offsets)) for _ in range(rng.choice((1, 2, 2, 3)))]
+        number = self.processes or rng.choice((1, 2, 2, 3))
+        self.webs = [Web(self, 0.0 if linear else rng.choice(offsets)) for _ in range(number)]
         for name in NAMES[: rng.choice((1, 2, 2, 3))]:
             self.create(name)
-        self.session = rng.choice((2000, 3000, 5000))
-        self.revoke = rng.choice((300, 1500, 4000))
-        self.grace = rng.choice((0, 0, 3000))
+        self.session = self.session or rng.choice((2000, 3000, 5000))
+        self.revoke = self.revoke or rng.choice((300, 1500, 4000))
+        self.grace = self.grace or rng.choice((0, 0, 3000))
         self.history.grace = bool(self.grace)
         self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
@@ -81,6 +88,7 @@ class Storm:
             late=rng.choice((0, 0.1)),
             lacking=rng.choice((0, 0.1)),
             hesitant=rng.choice((0, 0.004, 0.01)),
+            reading=rng.choice((0, 0, 0.02)),
             slow=rng.choice((0.003, 0.02)),
         )
 
@@ -89,11 +97,7 @@ class Storm:
         rng = self.rng
         credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
         self.present.setdefault(credential.id, credential)
-        names, patterns = (
-            rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
-            if (rng.random() < 0.3)
-            else (NAMES, ())
-        )
+        names, patterns = self.wishes()
         static = self.grace and rng.random() < 0.7
         request = JoinRequest(
             names,
@@ -105,6 +109,12 @@ class Storm:
             grace=self.grace if static else 0,
         )
         return Member(self, request, self.habits())
+
+    def wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Draws the names and patterns that a member asks for."""
+        if self.rng.random() < 0.7:
+            return NAMES, ()
+        return self.rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
 
     def habits(self) -> Habits:
         """Draws how a member behaves."""
@@ -135,7 +145,7 @@ class Storm:
             *[self._change_queue] * 2,
             self._change_rights,
             self._record,
-            self._forget,
+            self._stop,
         )
         return [self.rng.choice(kinds) for _ in range(self.rng.choice((0, 2, 4, 8)))]
 
@@ -145,9 +155,9 @@ class Storm:
         """Returns a credential with the rights that it has now."""
         return self.present.get(credential.id)
 
-    def create(self, name: str) -> None:
+    def create(self, name: str, partitions: int = 0) -> None:
         """Makes a queue."""
-        self.uids[name].append(self.stored.create(name, self.rng.choice((1, 2, 3, 4))).uid)
+        self.uids[name].append(self.stored.create(name, partitions or self.rng.choice((1, 2, 3, 4))).uid)
 
     def place(self, name: str, part: int, epoch: int) -> Place:
         """Returns the partition that somebody owned under an epoch."""
@@ -192,7 +202,9 @@ class Storm:
             process.paused_until = 0.0
         for member in self.members:
             member.cut = 0.0
-            member.habits = replaced(member.habits, deaf=False, repeats=0.0, loses=0.0, late=0.0, patience=1.5)
+            member.habits = replaced(
+                member.habits, deaf=False, generous=0.0, repeats=0.0, loses=0.0, late=0.0, patience=1.5
+            )
 
     def _crash_web(self) -> None:
         self.rng.choice(self.webs).crash()
@@ -285,6 +297,14 @@ class Storm:
         rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])
         change = OffsetChange(rng.choice((1, 2)), position_of(rng.choice((1, 50))))
         web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
+
+    def _stop(self) -> None:
+        """Nobody is a member for a while, in which others commit and forget."""
+        for member in self.members:
+            member.wanted = False
+            self._return(member)
+        for deed in (self._record, self._forget, self._forget):
+            self.world.at(self.rng.random() * 3, deed)
 
     def _forget(self) -> None:
         rng, web = self.rng, self.rng.choice(self.webs)

@@ -46,9 +46,13 @@ _READS = 5
 
 
 class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
+    _centre = ""
+
     @property
     def centre(self) -> str:
-        return self._options.local_dc or next((host.dc for host in self._driver.hosts()), "")
+        # Remembered: while the connection is lost, the driver knows no nodes.
+        self._centre = self._centre or self._options.local_dc or next((host.dc for host in self._driver.hosts()), "")
+        return self._centre
 
     def groups_refusal(self) -> str | None:
         return self._levels.groups_refusal()

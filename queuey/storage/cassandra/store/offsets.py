@@ -77,7 +77,7 @@ class CassandraOffsets(ConnectedStore, Offsets):
         compares = any(change.compare for change in changes)
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._recorded(uid, group)
+                recorded = await self._recorded(uid, group, self._levels.log_reads() if commit else "")
                 lost = disowned(recorded, disown) if commit is None else set()
                 decision = decide(recorded.rows, changes, ids.ticks_to_seconds(self._clock.now()), commit, lost)
                 if not decision.written:

@@ -89,7 +89,7 @@ def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commi
         epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
         if epoch is None and of_all is None:
             errors.setdefault(f"{field}.epoch", validators.REQUIRED)
-        commits.epochs[change.partition] = epoch or of_all or 0
+        commits.epochs[change.partition] = (of_all or 0) if epoch is None else epoch
         if "note" in item:
             commits.notes[change.partition] = errors.take(f"{field}.note", _read_note, item["note"])
     return commits

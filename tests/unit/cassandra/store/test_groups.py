@@ -139,7 +139,9 @@ def test_names_without_a_group(opened: Opened) -> None:
 
 
 def test_centre(opened: Opened) -> None:
-    """A process says where it is: where its nodes are, or where the options say."""
+    """A process is where its nodes are, also while it has lost them."""
+    assert opened.store.centre == "dc1"
+    opened.calm.centres.clear()
     assert opened.store.centre == "dc1"
 
 

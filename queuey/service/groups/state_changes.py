@@ -1,0 +1,217 @@
+"""Changes of a group's state: what waits shares a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from queuey.errors import GroupElsewhere, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.ownership import GroupSessions
+from queuey.groups.planning import planned
+from queuey.groups.state import GroupState
+from queuey.service.core import Core
+from queuey.service.groups.searches import find_queues
+from queuey.service.groups.state_cache import StateCache
+from queuey.storage import Store
+
+ATTEMPTS = 20
+"""Max attempts at a change of the state that others interfere with."""
+STATE_AGE = 2.0
+"""Max age of the state by which requests are answered, in seconds; it is read afresh before a refusal."""
+
+T = TypeVar("T")
+Act = Callable[[GroupDraft], Any]
+
+
+class StateChanges:
+    """Changes the state of a group, and reads the sessions of its members. Used in the loop's thread.
+
+    Args:
+        store: Its owner closes it.
+        core: The loop and the clock.
+        key: Application and name of the group.
+        cache: Its state.
+        rights: Returns a credential with its present rights; blocks.
+        searching: Held while queues are searched and a plan is made: by one group of an application at a time.
+        counts: Counts plans and ended sessions.
+
+    Attributes:
+        sessions, sessions_read: The sessions as they were last read, and the boot time of that.
+        task: Applies what waits.
+        unassigned: Partitions without a target, by the last plan that this process made.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        key: tuple[str, str],
+        cache: StateCache,
+        rights: Rights,
+        searching: asyncio.Lock,
+        counts: Counter[str],
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._key = key
+        self._cache = cache
+        self._rights = rights
+        self._searching = searching
+        self._counts = counts
+        self._acts: list[tuple[Act, asyncio.Future[Any]]] = []
+        self.sessions, self.sessions_read = GroupSessions(0, 0, {}), -math.inf
+        self.task: asyncio.Task[None] | None = None
+        self.unassigned = 0
+
+    def apply(self, act: Callable[[GroupDraft], T]) -> asyncio.Future[T]:
+        """Changes the state, in one transaction with what else waits; gives the result of ``act``.
+
+        Args:
+            act: Is called again if another process is faster, or if a transaction is in doubt.
+
+        Raises:
+            QueueyError: As ``act`` does by the present state, or the store.
+        """
+        done: asyncio.Future[T] = self._core.loop.create_future()
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # Nobody need wait for it.
+        self._acts.append((act, done))
+        if self.task is None or self.task.done():
+            self.task = self._core.spawn(self._change())
+        return done
+
+    def need_plan(self) -> None:
+        """Has a plan made, after the rest."""
+        if self._cache.state.head.due is None:
+            self.apply(GroupDraft.ask_for_plan)
+
+    async def _change(self) -> None:
+        while self._acts:
+            acts, self._acts = self._acts, []
+            try:
+                results = await self._transact([act for act, _ in acts])
+            except asyncio.CancelledError:
+                acts += self._acts
+                _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
+                raise
+            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+                results = [error] * len(acts)
+            _settle(acts, results)
+
+    async def _transact(self, acts: list[Act]) -> list[Any]:
+        """Applies acts in one transaction; returns the result of each, perhaps an error."""
+        is_in_doubt = False
+        for _ in range(ATTEMPTS):
+            began = self._core.boottime()
+            sessions = await self.read_sessions()
+            state = await self._cache.refresh(STATE_AGE)
+            if not is_here(state, self._store):
+                require_here(state := await self._cache.refresh(), self._store, self._key[1])
+            draft = draft_of(state, sessions, self._store.clock_difference)
+            ended = draft.end_sessions()
+            results = [_result(act, draft) for act in acts]
+            if any(isinstance(each, QueueyError) for each in results) and await self._cache.refresh() is not state:
+                continue
+            is_planned = draft.is_plan_due()
+            if is_planned:
+                async with self._searching:
+                    queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
+                    await self._core.in_thread(partial(draft.plan, queues, self._rights))
+            change = draft.change()
+            if change is None:
+                return results
+            try:
+                head = await self._core.in_thread(
+                    partial(self._store.change_group, *self._key, state.head.version, change)
+                )
+            except StoreUnavailable as error:
+                if error.outcome == "none":
+                    raise
+                head, is_in_doubt = None, True
+            if head is not None:
+                self._cache.adopt(replace(draft.state, head=head), began, is_own=True)
+                self._counts["sessions_over"] += len(ended)
+                if is_planned:
+                    self._counts["plans"] += 1
+                    self.unassigned = draft.unassigned
+                return results
+            self._cache.doubt()
+            await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
+        text = f"Group {self._key[1]!r} is being changed by others. Try again."
+        raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
+
+    async def read_sessions(self) -> GroupSessions:
+        """Reads the sessions of the group, after a sound clock."""
+        began = self._core.boottime()
+        sessions = await self._core.in_thread(partial(self._store.group_sessions, *self._key))
+        if began >= self.sessions_read:
+            self.sessions, self.sessions_read = sessions, began
+        return sessions
+
+    async def check_rights(self, state: GroupState) -> None:
+        """Removes members whose rights have changed or ended."""
+        used = {member.subscription for member in state.members.values()}
+        credentials = {slot: each.credential for slot, each in state.subscriptions.items() if slot in used}
+        present = await self._core.in_thread(
+            lambda: {slot: self._rights(credential) for slot, credential in credentials.items()}
+        )
+        changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
+        for member in state.members.values():
+            if member.subscription in changed:
+                self.apply(partial(GroupDraft.remove, number=member.number))
+
+    async def search(self, state: GroupState) -> None:
+        """Has a plan made if queues have come, gone or changed."""
+        await self._core.in_thread(partial(self._store.note_search, *self._key, self.sessions.clock))
+        self.sessions = replace(self.sessions, searched=self.sessions.clock)
+        async with self._searching:
+            queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
+            plan = await self._core.in_thread(partial(planned, state, queues))
+        if plan.queues != state.plan:
+            self.need_plan()
+
+
+def is_here(state: GroupState, store: Store) -> bool:
+    """Returns whether a group is served in the data centre of this process."""
+    return state.head.centre in {"", store.centre}
+
+
+def require_here(state: GroupState, store: Store, group: str) -> None:
+    """Refuses a group that is served in another data centre (GroupElsewhere)."""
+    if not is_here(state, store):
+        raise GroupElsewhere(group, state.head.centre)
+
+
+def draft_of(state: GroupState, sessions: GroupSessions, slack: float) -> GroupDraft:
+    """Returns a working copy of a state, by a clock that was sampled before the sessions were read.
+
+    Args:
+        state: The state of the group.
+        sessions: The sessions of its members.
+        slack: S, in seconds.
+    """
+    seen = {number: each.seen for number, each in sessions.members.items()}
+    return GroupDraft(state, sessions.clock, round(slack * 1000), seen)
+
+
+def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
+    try:
+        return act(draft)
+    except QueueyError as error:
+        return error
+
+
+def _settle(acts: Iterable[tuple[Act, asyncio.Future[Any]]], results: Iterable[Any]) -> None:
+    for (_, done), result in zip(acts, results, strict=True):
+        if done.done():
+            continue
+        if isinstance(result, Exception):
+            done.set_exception(result)
+        else:
+            done.set_result(result)

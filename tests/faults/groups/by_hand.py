@@ -1,0 +1,61 @@
+"""A member of a group whose every request a test sends."""
+
+from __future__ import annotations
+
+import json
+
+from tests.faults.wire import Answer, Line
+
+SECONDS = 100.0
+FIRST_ID, SECOND_ID = (f"{number:08x}000010008080808080808080" for number in (1, 2))
+HEADERS = {"Content-Type": "application/json", "Accept": "application/problem+json"}
+QUEUE, GROUP = "jobs", "crew"
+MEMBERS = f"/_groups/{GROUP}/members"
+OFFSETS = f"/{QUEUE}/offsets/{GROUP}"
+
+
+def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
+    """Sends a request."""
+    data = None if body is None else json.dumps(body).encode()
+    return line.ask(method, path, body=data, headers=HEADERS, timeout=SECONDS)
+
+
+def offsets(line: Line) -> list[str | None]:
+    """Reads the recorded offsets."""
+    answer = ask(line, "GET", OFFSETS)
+    assert answer.status == 200, answer
+    return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
+
+
+class Member:
+    """A member, which asks one web process unless told otherwise.
+
+    Attributes:
+        owned: By partition the epoch of its ownership.
+        told: By partition the offset that it was told last, and how the partition came.
+    """
+
+    def __init__(self, line: Line, session: float) -> None:
+        self.owned: dict[str, int] = {}
+        self.told: dict[str, tuple[str | None, str]] = {}
+        self._line = line
+        joined = ask(line, "POST", MEMBERS, {"queues": [QUEUE], "session": session})
+        assert joined.status == 201, joined
+        self._id = joined.content["member"]
+
+    def beat(self, line: Line | None = None) -> Answer:
+        """Sends a heartbeat."""
+        answer = ask(line or self._line, "POST", f"{MEMBERS}/{self._id}", {"owned": {QUEUE: self.owned}})
+        for number, each in answer.content.get("take", {}).get(QUEUE, {}).items():
+            self.owned[number] = each["epoch"]
+            self.told[number] = each["offset"], each["from"]
+        return answer
+
+    def owns(self, count: int) -> bool:
+        """Sends a heartbeat; returns whether it owns so many partitions."""
+        return self.beat().status == 200 and len(self.owned) == count
+
+    def commit(self, offset: str, line: Line | None = None) -> Answer:
+        """Commits for the first partition."""
+        commits = {"1": {"epoch": self.owned["1"], "offset": offset}}
+        return ask(line or self._line, "PUT", OFFSETS, {"member": self._id, "commits": commits})
