@@ -107,8 +107,13 @@ def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
     """Returns the group of a worker, which is not open."""
     if job.coordination:
         return open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
-    times = {"session_timeout": job.session_timeout, "revoke_timeout": job.revoke_timeout, "grace": job.grace}
-    return ServiceCoordinator(client, job.group, **times)
+    return ServiceCoordinator(
+        client,
+        job.group,
+        session_timeout=job.session_timeout,
+        revoke_timeout=job.revoke_timeout,
+        grace=job.grace,
+    )
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: 
         record_session(session, calls, life)
         return session
 
-    coordinator.join = recorded  # type: ignore[method-assign]
+    coordinator.join = recorded  # type: ignore[assignment,method-assign]
 
 
 def record_session(session: AnySession, calls: Calls, life: int) -> None:
