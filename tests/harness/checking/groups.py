@@ -120,6 +120,11 @@ def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay
     states: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for heard in history.heard:
         states[heard.worker].append((heard.at, heard.event))
+    for joined in history.joined:
+        if joined.life > 1:  # and nobody need have been told of the former one's end
+            states[joined.worker].append((joined.at, "connected"))
+    for found in states.values():
+        found.sort()
     for one in history.every_stay:
         mine = states[one.worker]
         for each in one.handled:
@@ -191,7 +196,13 @@ def back(history: History, limits: Limits) -> Texts:
 
     Each owner goes on where the last one was.
     """
-    doubtful = {place for call in history.calls if not call.known for place in call.asked.versions}
+    doubtful = {
+        place
+        for call in history.calls
+        for place in call.asked.versions
+        # A commit by epoch that is repeated, because its answer was lost, may be refused when it was recorded before.
+        if not call.known or (limits.epochs and call.asked.what == "commit" and call.version(place) is None)
+    }
     for place, made in _made(history.calls).items():
         last: tuple[int, str] | None = None
         for version, call in made:
