@@ -81,12 +81,7 @@ class ServiceCoordinator:
         former: Path | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
-        if _GROUP.fullmatch(group) is None:
-            raise InvalidArgument(
-                f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
-                "Use zookeeper://…, or qdo offsets import --as NAME"
-            )
-        self.group = group
+        self.group = checked_name(group)
         self.session_timeout = SESSION_TIMEOUT if session_timeout is None else session_timeout
         self._client = client
         self._groups = client.consumer_groups
@@ -336,6 +331,20 @@ class ServiceCoordinator:
             raise errors.GroupActive(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
+
+
+def checked_name(group: str) -> str:
+    """Returns the name of a group, if the service allows it.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    if _GROUP.fullmatch(group) is None:
+        raise InvalidArgument(
+            f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
+            "Use zookeeper://…, or qdo offsets import --as NAME"
+        )
+    return group
 
 
 def name_of(member: MemberInfo) -> str:
