@@ -10,7 +10,6 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +24,7 @@ from qdo.consumer.rebalance.ownership import ManualAssignment, Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
 from qdo.consumer.rebalance.session_events import CommitListener, SessionOptions
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
-from qdo.coordination.service.former_file import LocalCoordination, default_path
+from qdo.coordination.opening import coordinator_of
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
@@ -54,24 +53,21 @@ class AsyncConsumer:
 
         import asyncio
 
-        from qdo import AsyncConsumer, open_coordinator
+        from qdo import AsyncConsumer
         from queuey.client import AsyncClient
 
         async def main():
-            coordinator = open_coordinator("local:", "async-readers")
-            async with AsyncClient() as client, AsyncConsumer(client, coordinator, queues=["orders"]) as consumer:
+            async with AsyncClient() as client, AsyncConsumer(client, group="readers", queues=["orders"]) as consumer:
                 while not (batches := await consumer.poll()):
                     pass
                 await consumer.commit()
-            await coordinator.close()
             return sum(len(batch.messages) for batch in batches)
 
         assert asyncio.run(main()) > 0
 
     Every message is returned at least once to a member of the group, those of one partition in order. Use it in one
-    event loop, as ``async with consumer:``. It closes neither the client nor the coordinator.
-
-    Without queues and patterns it is no member of any group: :meth:`assign` says which partitions it reads.
+    event loop, as ``async with consumer:``. It closes neither the client nor the coordinator. Without queues and
+    patterns it is no member of any group: :meth:`assign` says which partitions it reads.
 
     Args:
         client: A client of the application that owns the queues.
@@ -115,7 +111,7 @@ class AsyncConsumer:
         on_lost: Callback | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings()
-        coordinator = chosen_coordinator(client, coordinator, group, self.settings)
+        coordinator = coordinator_of(client, coordinator, group, self.settings.revoke_timeout, self.settings.grace)
         if coordinator is None and (self.settings.mirror or self.settings.commit_every is not None):
             raise InvalidArgument("mirror and commit_every need a group: give the consumer group=")
         wants = subscribe(queues, patterns, application=client.application)
@@ -402,6 +398,11 @@ class AsyncConsumer:
         self._group.rejoin()
 
     @property
+    def in_service_group(self) -> bool:
+        """Whether the service divides the partitions among the members of this one's group."""
+        return isinstance(self._coordinator, ServiceCoordinator)
+
+    @property
     def connected(self) -> bool:
         """The partitions are certainly owned still, by the session's own clock, before any event says so."""
         return self._group.table.connected
@@ -597,24 +598,3 @@ class AsyncConsumer:
     def _fail(self, error: Exception) -> None:
         self._failure = error
         self._signal.set()
-
-
-def chosen_coordinator(
-    client: AsyncClient,
-    coordinator: AnyCoordinator | LocalCoordination | None,
-    group: str | None,
-    settings: ConsumerSettings,
-) -> AnyCoordinator | None:
-    """Returns the coordinator of a group: the one given, or one of the service's group of a name.
-
-    Raises:
-        InvalidArgument: Both are given, or no group of the service can have this name.
-    """
-    make = partial(ServiceCoordinator, client, revoke_timeout=settings.revoke_timeout, grace=settings.grace)
-    if group is not None and coordinator is not None:
-        raise InvalidArgument("give a coordinator or group=, not both")
-    if group is not None:
-        return make(group, former=default_path())
-    if isinstance(coordinator, LocalCoordination):
-        return make(coordinator.group, session_timeout=coordinator.session_timeout, former=coordinator.path)
-    return coordinator
