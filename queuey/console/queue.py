@@ -101,11 +101,14 @@ def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 def _groups(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.groups(access) if name >= start]
-    shown = {}
+    shown, served = {}, set()
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound):  # Somebody has forgotten it meanwhile.
             shown[name] = ask.service.offsets.progress(access, name)
-    return {"groups": shown, "following": names[MAX_GROUPS] if len(names) > MAX_GROUPS else None}
+            if ask.service.store.group_head(ask.application, name) is not None:
+                served.add(name)
+    following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
+    return {"groups": shown, "served": served, "following": following}
 
 
 def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from queuey.access import Caller
 from queuey.console import applications, cookies, messages, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample
+from queuey.console.groups import GroupPages
 from queuey.console.login import LoginViews, ProviderViews, own_page
 from queuey.console.sessions import Asks, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
@@ -54,6 +55,7 @@ def resources(
     """Returns name, pattern and views of every page."""
     asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization))
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
+    groups = GroupPages(asks)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
@@ -74,6 +76,8 @@ def resources(
             {"GET": view(applications.show_schedules, applications.SCHEDULES_FIELDS)},
         ),
         ("console.schedule", APP + "/_schedules/{schedule}", {"GET": view(applications.show_schedule)}),
+        ("console.groups", APP + "/_groups", {"GET": View(groups.show_all, asks=True)}),
+        ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
         ("console.queues", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),

@@ -56,6 +56,7 @@ async function sent(call) {
     const { pathname, searchParams } = new URL(request.url);
     requests.push({ method: request.method, path: pathname.split("/").map(decodeURIComponent), query: [...searchParams], headers, body });
     if (headers.some(([, value]) => value === "text/event-stream")) return new Response('event: bye\ndata: {"status": 400}\n\n');
+    if (pathname.endsWith("/members")) return new Response("", { status: 400 });
     return Response.json({ messages: [], rights: [], queues: [], names: [], read: {}, pending: 0, jobs: [{ status: "done", result: 0 }] });
   };
   const queuey = new Queuey("http://127.0.0.1:9", "shop", { key: "key", fetch });

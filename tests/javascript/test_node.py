@@ -44,6 +44,12 @@ def test_pauses_of_the_client() -> None:
 
 
 @needs_node
+def test_a_member_of_a_group() -> None:
+    """A member handles messages of what it owns, in order, and keeps every rule of ``docs/architecture-groups.md``."""
+    _test("consume.test.mjs")
+
+
+@needs_node
 def test_the_client_in_node(tmp_path: Path) -> None:
     """All that it does, and what it says when that fails."""
     with Served(tmp_path) as served:

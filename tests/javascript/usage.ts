@@ -26,6 +26,10 @@ export async function show(signal: AbortSignal): Promise<string[]> {
   for await (const message of queuey.stream("q", { onRead: (unread: Unread) => console.log(unread.unread) })) {
     if (!isRead(message, read)) await queuey.markRead("q", [message]);
   }
+  for await (const message of queuey.consume("billing", names, { patterns: "q-*", signal, onState: (state, error) => console.log(state, error?.code) })) {
+    const { commit, queue_name }: { commit: () => Promise<boolean>; queue_name: string } = message;
+    if (!message.signal.aborted && !(await commit())) console.log(queue_name);
+  }
   const { messages, cursor }: { messages: Message[]; cursor: string } = await queuey.read("q", { since: 0 });
   return [cursor, ...messages.map((message) => message.message_id)];
 }
@@ -36,6 +40,8 @@ export const outcome = (error: unknown): string => (error instanceof QueueyError
 void queuey.send("q");
 // @ts-expect-error no such option
 void queuey.claim("q", { seconds: 3 });
+// @ts-expect-error a group is needed
+void queuey.consume();
 // @ts-expect-error a queue's name is text
 void queuey.stream(7);
 // @ts-expect-error the state is one of two words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
-from queuey.groups.ownership import OwnedOffsets
+from queuey.groups.ownership import OwnedOffset, OwnedOffsets
 from queuey.groups.state import GroupState
 from queuey.messages import Queue
 from queuey.service.core import Core
@@ -42,6 +42,7 @@ class HandOvers:
         cache: Its state.
         to_tell: Returns the partitions of a queue of which members here will be told notes.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
+        moved: Called with the name of a queue and the rows that this process has changed.
         counts: Counts partitions that are handed over, by origin.
 
     Attributes:
@@ -57,6 +58,7 @@ class HandOvers:
         cache: StateCache,
         to_tell: Callable[[str], set[int]],
         needs_plan: Callable[[], None],
+        moved: Callable[[str, Sequence[OwnedOffset]], None],
         counts: Counter[str],
     ) -> None:
         self._store = store
@@ -65,6 +67,7 @@ class HandOvers:
         self._cache = cache
         self._to_tell = to_tell
         self._needs_plan = needs_plan
+        self._moved = moved
         self._counts = counts
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
@@ -139,6 +142,7 @@ class HandOvers:
                 return recorded.rows
             if done:
                 self._counts.update(row.came for row in decided.owners if row.owner)
+                self._moved(name, decided.owners)
                 said = self._words.get(name, {})
                 for number, word in words.items():
                     if said.get(number) == word:

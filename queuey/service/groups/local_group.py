@@ -8,6 +8,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from hashlib import sha256
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft, Rights
-from queuey.groups.ownership import ClockSample
+from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
 from queuey.service.core import Core
 from queuey.service.groups.answers import answer_heartbeat, to_give_back
@@ -103,7 +104,9 @@ class LocalGroup:
         self._counts = counts
         self.cache = StateCache(store, core, key, self._wake_all)
         self.changes = StateChanges(store, core, key, self.cache, rights, searching, counts)
-        self.owners = HandOvers(store, core, key, self.cache, self._to_tell, self.changes.need_plan, counts)
+        self.owners = HandOvers(
+            store, core, key, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners, counts
+        )
         self._targets = self.cache.targets
         self.used = core.boottime()
         self._beats: dict[int, _Beat] = {}
@@ -182,17 +185,23 @@ class LocalGroup:
         clock, now, arrived = self._store.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
-        beat = self._beats.get(number)
+        former = beat = self._beats.get(number)
+        is_late = waiter is not None and waiter.closed  # A later heartbeat of the member has come.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
             beat = _Beat(content, waiter, clock, arrived, now, beat.requested if beat is not None else frozenset())
+        if is_new and not is_late:
             self._beats[number] = beat
+            if former is not None and former.waiter is not None and former.waits:
+                former.waiter.close()
+                former.waiter.wake()
             if self._following is None:
                 self._following = self._core.spawn(self._follow())
         try:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = to_give_back(answer)
-            if waiter is not None and not last and not (answer.take or answer.lost or to_return - beat.requested):
+            is_news = answer.take or answer.lost or to_return - beat.requested
+            if waiter is not None and not (last or is_late or is_news):
                 return None
             require_here(await self.cache.refresh(STATE_AGE, serial_age=answer.wait), self._store, self._key[1])
             await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
@@ -299,6 +308,13 @@ class LocalGroup:
             if is_moving or number not in members:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
+
+    def _wake_owners(self, name: str, rows: Iterable[OwnedOffset]) -> None:
+        """Wakes waiting members that own a partition now and do not name it."""
+        for row in rows:
+            beat = self._beats.get(row.owner)
+            if beat is not None and beat.content.owned.get(name, {}).get(row.partition) != row.epoch:
+                _wake(beat)
 
     async def _follow(self) -> None:
         """Follows the group while it has members here."""

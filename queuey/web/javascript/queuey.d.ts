@@ -216,6 +216,33 @@ export interface StreamOptions extends CallOptions {
   onRead?: (unread: Unread) => void;
 }
 
+export interface ConsumeOptions extends CallOptions {
+  /** Also queues whose names match these shell patterns, such as `parcels-*`. */
+  patterns?: string | string[];
+  /** Seconds without a heartbeat after which the member has lost its partitions: 3 to 300, by default 10. */
+  session?: number;
+  /** Seconds in which it gives partitions back for which others wait; by default 30. */
+  revoke?: number;
+  /** A name that stays over restarts: the next member of this name gets the same partitions. */
+  instance?: string;
+  /** Seconds for which the partitions of an instance wait for its return; by default 0. */
+  grace?: number;
+  /** Told when it has joined the group, and when it waits to join it again. */
+  onState?: (state: "open" | "waiting", error?: QueueyError) => void;
+}
+
+/** A message of a partition that a member of a group owns. */
+export interface GroupMessage extends Message {
+  queue_name: string;
+  /** Aborted when the member does not own the partition any more: nothing can be recorded for the message. */
+  readonly signal: AbortSignal;
+  /**
+   * Records that this message, and all before it in its partition, are handled. False: the member does not own the
+   * partition any more, nothing was recorded, and the next owner handles the message.
+   */
+  readonly commit: () => Promise<boolean>;
+}
+
 /** The result of a renewal of a claim. */
 export interface Renewed {
   receipt: string;
@@ -287,4 +314,10 @@ export declare class Queuey {
    * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice.
    */
   stream(queues?: string | string[], options?: StreamOptions): AsyncGenerator<Message, void, undefined>;
+  /**
+   * Messages of the partitions that this member of a consumer group owns; those of one partition come in order. Each is to
+   * be committed, or comes again to the next owner. It keeps its membership until the loop ends, joins again if it has lost
+   * it, and goes on after failures and restarts of the service.
+   */
+  consume(group: string, queues?: string | string[], options?: ConsumeOptions): AsyncGenerator<GroupMessage, void, undefined>;
 }

@@ -21,6 +21,16 @@ const MOST_EARLY = 10_000;
 /** Seconds that `markRead` waits at most until the service shows, in its place, what is marked. */
 const LONGEST_PENDING = 10;
 const TEMPORARY = new Set([429, 502, 503, 504]);
+/** Seconds, beyond those that the service may wait, after which a member's request is sent again. */
+const PATIENCE = 2;
+/** Part of the time for giving a partition back after which that is done, whether or not its message is handled. */
+const GIVE_BACK_PART = 0.8;
+/** Seconds that a member's read waits for messages; the second if it owns partitions of more queues than one read may name. */
+const READ_WAIT = 20;
+const READ_TURN = 1;
+const MAX_QUEUES_PER_READ = 100;
+/** A position before all messages. */
+const EARLIEST = "00000000000010008080808080808080";
 
 /** What the service refused, or why it could not be asked. */
 export class QueueyError extends Error {
@@ -270,8 +280,7 @@ export class Queuey {
       } catch (caught) {
         if (options.signal?.aborted) return;
         error = caught;
-        const isRefused = error instanceof QueueyError && error.status && !TEMPORARY.has(error.status);
-        if (isRefused || !(error instanceof QueueyError)) throw error;
+        if (!isTemporary(error)) throw error;
         failures += 1;
       }
       if (options.signal?.aborted) return;
@@ -283,15 +292,51 @@ export class Queuey {
     }
   }
 
+  /**
+   * Messages of the partitions that this member of a consumer group owns; those of one partition come in order. Each is to
+   * be committed: `await message.commit()`. It goes on, with further partitions, after failures and restarts of the service.
+   *
+   * @param {string} group
+   * @param {string | string[] | undefined} queues
+   * @param {import("./queuey.js").ConsumeOptions} [options]
+   */
+  async *consume(group, queues = undefined, options = {}) {
+    const { patterns, session, revoke, instance, grace, signal, onState } = options;
+    const target = `/_groups/${segment("group", group)}`;
+    const lists = { queues: queues && [queues].flat(), patterns: patterns && [patterns].flat() };
+    const body = jsonText({ ...lists, session, revoke, instance, grace });
+    const ask = (...asked) => this.#once(...asked);
+    /** In a row: joins that failed, and memberships that soon ended, as those of two members of one instance do. */
+    let failures = 0;
+    while (!signal?.aborted) {
+      const sent = instant();
+      let joined, error;
+      try {
+        joined = await (await ask("POST", `${target}/members`, { body, type: "application/json", signal })).json();
+      } catch (caught) {
+        if (signal?.aborted) return;
+        if (!isTemporary(caught)) throw caught;
+        error = caught;
+      }
+      if (joined) {
+        onState?.("open");
+        yield* new Membership(ask, group, joined, sent, options).messages();
+        if (elapsed(sent) * 1000 > LASTING) failures = 0;
+      }
+      if (signal?.aborted) return;
+      onState?.("waiting", error);
+      await slept(Math.max(askedPause(error), backoff((failures += 1), BASE)), signal);
+    }
+  }
+
   /** Asks, again and again after failures that pass, if that does no harm. */
   async #ask(method, target, asked) {
     for (let round = 1; ; round += 1) {
       try {
         return await this.#once(method, target, asked);
       } catch (error) {
-        const passes = error instanceof QueueyError && (error.status === 0 || TEMPORARY.has(error.status));
         const harmless = asked.again || error.outcome === "none";
-        if (!passes || !harmless || round >= ROUNDS || asked.signal?.aborted) throw error;
+        if (!isTemporary(error) || !harmless || round >= ROUNDS || asked.signal?.aborted) throw error;
         if (!(await slept(Math.max(askedPause(error), backoff(round, BASE)), asked.signal))) throw error;
       }
     }
@@ -347,6 +392,307 @@ export class Queuey {
     return `Bearer ${headerText("token", this.#token, "not shown")}`;
   }
 }
+
+/** A partition that a member owns, from the answer that gave it until the ownership ends. */
+class Ownership {
+  /** Messages that were read and not given yet. */
+  messages = [];
+  /** Until when another member waits for it: the instant of the request, and seconds. */
+  due = undefined;
+  #end = new AbortController();
+
+  constructor(queue, partition, { epoch, offset }) {
+    this.queue = queue;
+    this.partition = partition;
+    this.epoch = epoch;
+    /** The last message that was read. */
+    this.position = offset ?? EARLIEST;
+  }
+
+  get ended() {
+    return this.#end.signal;
+  }
+
+  end() {
+    this.messages = [];
+    this.due = undefined;
+    this.#end.abort();
+  }
+}
+
+/** One membership in a group, from the join until it leaves or its session is over: docs/architecture-groups.md. */
+class Membership {
+  #ask;
+  #group;
+  #options;
+  #id;
+  #wait;
+  /** The session: seconds, from the instant at which the last heartbeat that was answered was sent. */
+  #session;
+  #sent;
+  #isGone = false;
+  /** By partition and queue. */
+  #owned = new Map();
+  /** Ended ownerships, until the service has answered that it knows. */
+  #givenBack = new Map();
+  /** The ownership of the message that is being handled. */
+  #current;
+  #beat = new AbortController();
+  #reading;
+  /** Reads in a row that failed. */
+  #failures = 0;
+  #turn = 0;
+  /** Resolved when there may be something to do. */
+  #news;
+  #notify = () => undefined;
+
+  constructor(ask, group, { member, session, wait }, sent, options) {
+    [this.#ask, this.#group, this.#options] = [ask, segment("group", group), options];
+    [this.#id, this.#session, this.#wait, this.#sent] = [member, session, wait, sent];
+    this.#renew();
+  }
+
+  /** Gives messages until the session is over or the caller has enough; then leaves. */
+  async *messages() {
+    const { signal } = this.#options;
+    const stopped = () => this.#renew();
+    signal?.addEventListener("abort", stopped, { once: true });
+    this.#sendHeartbeats();
+    try {
+      while (!signal?.aborted && !this.#isOver()) {
+        const owned = this.#next();
+        if (!owned) {
+          if (!this.#reading) this.#read();
+          await this.#news;
+          continue;
+        }
+        this.#current = owned;
+        yield this.#offered(owned, owned.messages.shift());
+        this.#current = undefined;
+        if (owned.due) this.#beat.abort();
+      }
+    } finally {
+      signal?.removeEventListener("abort", stopped);
+      await this.#leave();
+    }
+  }
+
+  /** Returns an ownership that has a message; they take turns. */
+  #next() {
+    for (const [key, owned] of this.#owned) {
+      if (owned.due || !owned.messages.length) continue;
+      this.#owned.delete(key);
+      this.#owned.set(key, owned);
+      return owned;
+    }
+  }
+
+  #offered(owned, message) {
+    const commit = () => this.#commit(owned, message.message_id);
+    const offered = { ...decoded(message), queue_name: owned.queue };
+    return Object.defineProperties(offered, { signal: { value: owned.ended }, commit: { value: commit } });
+  }
+
+  /** Records that a message and those before it are handled; returns whether it did. */
+  async #commit(owned, id) {
+    const commits = { [owned.partition]: { epoch: owned.epoch, offset: id } };
+    const asked = { body: jsonText({ member: this.#id, commits }), type: "application/json", signal: owned.ended };
+    for (let failures = 0; !owned.ended.aborted && !this.#isOver(); ) {
+      try {
+        await this.#ask("PUT", `${path(owned.queue)}/offsets/${this.#group}`, asked);
+        return true;
+      } catch (error) {
+        if (error.code === "MemberGone") this.#end();
+        else if (error.code === "NotOwner" || error.code === "InvalidQueueName") this.#drop(owned);
+        // An offset goes only forward, so it may be sent again.
+        else await slept(this.#pause((failures += 1), error), owned.ended);
+      }
+    }
+    return false;
+  }
+
+  #isOver() {
+    return this.#isGone || !(elapsed(this.#sent) < this.#session);
+  }
+
+  /** Milliseconds to wait after a failure, at most until the session is over. */
+  #pause(failures, error) {
+    return Math.min(Math.max(askedPause(error), backoff(failures, BASE)), this.#left());
+  }
+
+  #left() {
+    return Math.max(0, this.#session - elapsed(this.#sent)) * 1000;
+  }
+
+  /** One heartbeat after the other, until the session is over. */
+  async #sendHeartbeats() {
+    // The first one says that the join was answered, and brings the partitions.
+    let wait = 0;
+    for (let failures = 0; !this.#isOver(); ) {
+      this.#giveBack();
+      const named = [...this.#owned.values()];
+      const given = [...this.#givenBack.values()];
+      const { due } = this.#current ?? {};
+      if (due) wait = Math.max(0, Math.min(wait, due.seconds - elapsed(due.since)));
+      const body = jsonText({ owned: epochs(named), given_back: epochs(given), wait });
+      const sent = instant();
+      const beat = (this.#beat = new AbortController());
+      const { signal } = beat;
+      let isLate = false;
+      const late = () => beat.abort((isLate = true));
+      const timer = setTimeout(late, Math.min((wait + PATIENCE) * 1000, this.#left()));
+      try {
+        const answer = await (await this.#ask("POST", this.#target, { body, type: "application/json", signal })).json();
+        // An answer after the end of the session counts as none.
+        if (this.#isOver()) break;
+        [this.#sent, this.#session, this.#wait, failures] = [sent, answer.session, answer.wait, 0];
+        for (const owned of given) if (this.#givenBack.get(keyOf(owned)) === owned) this.#givenBack.delete(keyOf(owned));
+        this.#follow(answer, named, sent);
+      } catch (error) {
+        if (error.code === "MemberGone" || error.status === 401) break;
+        // Otherwise there is something to give back.
+        if (!signal.aborted || isLate) {
+          this.#beat = new AbortController();
+          await slept(this.#pause((failures += 1), error), this.#beat.signal);
+        }
+      } finally {
+        clearTimeout(timer);
+      }
+      wait = this.#wait;
+    }
+    this.#end();
+  }
+
+  get #target() {
+    return `/_groups/${this.#group}/members/${this.#id}`;
+  }
+
+  /** Ends the ownerships that others wait for; that of the message that is being handled, when its time is over. */
+  #giveBack() {
+    for (const [key, owned] of this.#owned) {
+      const { due } = owned;
+      if (!due || (owned === this.#current && elapsed(due.since) < due.seconds)) continue;
+      this.#drop(owned);
+      this.#givenBack.set(key, owned);
+    }
+  }
+
+  /** Does what an answer says; `named` are the ownerships that its request had. */
+  #follow({ take, give_back: back, lost }, named, sent) {
+    for (const [queue, partitions] of Object.entries(take)) {
+      for (const [partition, taken] of Object.entries(partitions)) {
+        const owned = new Ownership(queue, Number(partition), taken);
+        const former = this.#owned.get(keyOf(owned)) ?? this.#givenBack.get(keyOf(owned));
+        if (former?.epoch >= owned.epoch) continue;
+        if (former) this.#drop(former);
+        this.#owned.set(keyOf(owned), owned);
+        this.#reading?.abort();
+      }
+    }
+    for (const [queue, partitions] of Object.entries(back)) {
+      for (const [partition, { epoch, within }] of Object.entries(partitions)) {
+        const asked = new Ownership(queue, Number(partition), { epoch });
+        const owned = this.#owned.get(keyOf(asked));
+        if (owned?.epoch === epoch) owned.due ??= { since: sent, seconds: within * GIVE_BACK_PART };
+        // It was given to this member by an answer that never came.
+        else if (!(owned?.epoch > epoch)) this.#givenBack.set(keyOf(asked), asked);
+      }
+    }
+    for (const owned of named) if (lost[owned.queue]?.includes(owned.partition)) this.#drop(owned);
+    this.#renew();
+  }
+
+  #drop(owned) {
+    if (this.#owned.get(keyOf(owned)) === owned) this.#owned.delete(keyOf(owned));
+    owned.end();
+    this.#reading?.abort();
+  }
+
+  /** Reads the next messages of all partitions, and waits for some. */
+  async #read() {
+    const queues = new Map();
+    for (const owned of this.#owned.values()) {
+      if (!owned.due) queues.set(owned.queue, [...(queues.get(owned.queue) ?? []), owned]);
+    }
+    if (!queues.size) return;
+    // Each queue has its turn to be the first: an answer may be too short for all.
+    const start = (this.#turn += 1) % queues.size;
+    const turn = [...queues.values(), ...queues.values()].slice(start, start + Math.min(queues.size, MAX_QUEUES_PER_READ));
+    const body = jsonText({ queues: turn.map(rangeOf), wait: queues.size > turn.length ? READ_TURN : READ_WAIT });
+    const reading = (this.#reading = new AbortController());
+    const { signal } = reading;
+    const timer = setTimeout(() => reading.abort(), (READ_WAIT + PATIENCE) * 1000);
+    try {
+      const { queues: pages } = await (await this.#ask("POST", "/_read", { body, type: "application/json", signal })).json();
+      pages.forEach(({ messages = [] }, index) => this.#take(turn[index], messages));
+      const unread = pages.find((page) => page.error_msg);
+      if (unread) throw refused(0, unread);
+      this.#failures = 0;
+    } catch (error) {
+      if (!signal.aborted) await slept(this.#pause((this.#failures += 1), error), signal);
+    } finally {
+      clearTimeout(timer);
+      this.#reading = undefined;
+      this.#renew();
+    }
+  }
+
+  /** Keeps the messages of partitions that are still owned as they were when they were asked for. */
+  #take(ownerships, messages) {
+    for (const message of messages) {
+      const owned = ownerships.find(({ partition }) => partition === message.partition);
+      if (owned.ended.aborted) continue;
+      owned.messages.push(message);
+      owned.position = message.message_id;
+    }
+  }
+
+  #renew() {
+    this.#notify();
+    this.#news = new Promise((resolve) => (this.#notify = resolve));
+  }
+
+  #end() {
+    this.#isGone = true;
+    for (const owned of [...this.#owned.values()]) this.#drop(owned);
+    this.#reading?.abort();
+    this.#beat.abort();
+    this.#renew();
+  }
+
+  async #leave() {
+    const [isOver, left] = [this.#isOver(), this.#left()];
+    this.#end();
+    if (isOver) return;
+    const query = { return: this.#options.instance ? 1 : undefined };
+    await this.#ask("DELETE", this.#target, { query, signal: AbortSignal.timeout(Math.ceil(left)) }).catch(() => undefined);
+  }
+}
+
+const keyOf = ({ queue, partition }) => `${partition}:${queue}`;
+
+/** What a read asks of the ownerships of one queue. */
+const rangeOf = (ownerships) => ({
+  queue_name: ownerships[0].queue,
+  partitions: ownerships.map(({ partition }) => partition),
+  after: ownerships.map(({ partition, position }) => `${partition}:${position}`).join(),
+});
+
+/** The epochs of ownerships, as a heartbeat names them. */
+function epochs(ownerships) {
+  const named = {};
+  for (const { queue, partition, epoch } of ownerships) (named[queue] ??= {})[partition] = epoch;
+  return named;
+}
+
+/** An instant by two clocks: one may stand still while the machine sleeps, and the other may be set. */
+const instant = () => ({ steady: performance.now(), wall: Date.now() });
+
+/** Seconds since an instant, by the clock that has gone further. */
+const elapsed = (since) => Math.max(performance.now() - since.steady, Date.now() - since.wall) / 1000;
+
+/** Whether a request may succeed later: there was no answer, or the service is busy or away. */
+const isTemporary = (error) => error instanceof QueueyError && (error.status === 0 || TEMPORARY.has(error.status));
 
 const UNFINISHED = new Set(["waiting", "delayed", "claimed", "retrying"]);
 const MOST_JOBS = 100;

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, Route, StorageState, expect
 
+from queuey.api.groups import Heartbeat
 from queuey.client import Client, Outgoing
 from queuey.console import cookies
 from tests.console.chromium.seeing import COLORS, Watched, accessibility
@@ -36,6 +37,7 @@ def filled(client: Client, served: Served) -> Iterator[Client]:
     client.create_queue("orders.dead")
     client.send_many("orders", [Outgoing(json={"number": number}) for number in range(60)])
     client.send("orders", b"\x00\x01\xfe", partition=1)
+    client.consumer_groups.join("billing", ["orders"], instance="machine-1").heartbeat(Heartbeat(wait=1))
     client.create_queue("later")
     client.send("later", "x", delay=86_400)
     client.create_queue("claimed")
@@ -195,6 +197,8 @@ ADDRESSES = [
     f"a/{APPLICATION}/_keys",
     f"a/{APPLICATION}/later/messages?delayed=on",
     f"a/{APPLICATION}/_failures",
+    f"a/{APPLICATION}/_groups",
+    f"a/{APPLICATION}/_groups/billing",
     f"a/{APPLICATION}/_schedules",
     f"a/{APPLICATION}/_schedules/nightly",
     f"a/{APPLICATION}/_acts/schedule-add",

@@ -75,7 +75,10 @@ class GroupViews(Views):
         return json_response(Done())
 
     async def show(self, request: Request, match: Match) -> Response:
-        query = self.fields(api.GroupQuery).query(request)
+        return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
+
+    async def find(self, request: Request, match: Match, query: api.GroupQuery) -> api.GroupInfo:
+        """Returns a page of a group, for callers who may see it."""
         refused = None
         try:
             await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
@@ -99,12 +102,15 @@ class GroupViews(Views):
             raise refused or error from None
         if refused is not None and not is_consumer:
             raise refused
-        return json_response(shown)
+        return shown
 
     async def list(self, request: Request, match: Match) -> Response:
-        query = self.fields(api.GroupListQuery).query(request)
+        return json_response(await self.names(request, match, self.fields(api.GroupListQuery).query(request)))
+
+    async def names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
+        """Returns a page of the list of groups, for callers who may see it."""
         await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
-        return json_response(await self._service.groups.names(match["app"], start=query.start, limit=query.limit))
+        return await self._service.groups.names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
         application, group = match["app"], match["group"]

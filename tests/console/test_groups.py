@@ -1,0 +1,95 @@
+"""The pages of consumer groups: who owns what, what is not shown, and groups that the service does not divide."""
+
+from __future__ import annotations
+
+import re
+
+from queuey.console import pages
+from queuey.service.groups import views
+from queuey.storage import Store
+from tests.console.browser import Browser
+from tests.console.conftest import logged_in
+from tests.console.test_hostile_texts import Strict
+from tests.console.test_pages import text_of
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY
+from tests.web.groups.test_members import Member
+
+LIST = "/console/a/queuey/_groups"
+
+
+def owners(owner: Caller, instance: str = "machine-1") -> Member:
+    """Returns a member that owns the queue ``q``, beside one that waits for a partition."""
+    owner.create("q", partitions=2)
+    key = owner.post("q", "a", X_Partition="1")["key"]
+    owner.post("q", "b", X_Partition="1")
+    member = Member(owner, instance=instance)
+    member.beat(wait=1)
+    assert member.owned["q"].keys() == {"1", "2"}
+    assert member.commit(key).status == 200
+    Member(owner).beat()
+    assert member.beat(wait=3).json["give_back"]
+    return member
+
+
+def test_a_group(browser: Browser, owner: Caller) -> None:
+    """The page of a group has its members, and of each partition owner, next owner, offset and lag."""
+    owners(owner)
+    assert f'href="{LIST}"' in browser.get("/console/a/queuey").text
+    assert f'href="{LIST}/g"' in browser.get(LIST).text
+    page = text_of(browser.get(f"{LIST}/g").text)
+    assert "2 members 0 partitions without a member" in page
+    assert "1 machine-1 present 2" in page
+    assert len(re.findall(r"2 \S present 2", page)) == 1
+    assert len(re.findall(r"[12] machine-1 2\S+ \S+ UTC new ", page)) == 2
+    assert len(re.findall(r"UTC new #2 ", page)) == 1
+    assert re.search(r"[0-9a-f]{32} 2\S+ \S+ UTC 1 2 machine-1", page)
+    assert browser.get(f"{LIST}/nobody").status == 404
+
+
+def test_pages_of_a_group(browser: Browser, owner: Caller) -> None:
+    """A group of many queues has several pages; those of another application and of strangers are closed."""
+    for name in ("q", "r"):
+        owner.create(name)
+    Member(owner, queues=["q", "r"]).beat(wait=1)
+    with replace_in(views, views.LAG_PAGE, 1):
+        page = browser.get(f"{LIST}/g").text
+        assert "Partitions of q" in page
+        assert f'<a rel="next" href="{LIST}/g?start=r">' in page
+        assert "Partitions of q" not in browser.get(f"{LIST}/g", query="start=r").text
+    guest = logged_in(browser.app, GUEST_KEY)
+    assert [guest.get(path).status for path in (LIST, f"{LIST}/g")] == [403, 403]
+
+
+def test_what_is_not_shown(browser: Browser, limited: Browser, measuring: Browser, owner: Caller) -> None:
+    """Queues that a caller may not measure are only counted."""
+    owners(owner)
+    for viewer in (browser, measuring):
+        page = viewer.get(f"{LIST}/g").text
+        assert "Partitions of q" in page
+        assert "not shown" not in page
+    page = limited.get(f"{LIST}/g").text
+    assert "Partitions of q" not in page
+    assert "Queues that are not shown: 1." in text_of(page)
+
+
+def test_a_queue_links_its_groups(browser: Browser, owner: Caller) -> None:
+    """A group that the service divides has its link; of others the page says where their members are."""
+    owners(owner)
+    key = owner.post("q", "c", X_Partition="1")["key"]
+    owner.send_json("PUT", "q/offsets/mirrored", {"partitions": {"1": {"offset": key}}})
+    page = browser.part("/console/a/queuey/q/parts/groups").text
+    known, mirrored = page.split("<bdi>mirrored</bdi>")
+    assert f'href="{LIST}/g"' in known
+    assert "does not know its members" not in known
+    assert "qdo work --mirror" in mirrored
+    assert "/_groups/" not in mirrored
+
+
+def test_hostile_members(browser: Browser, owner: Caller, store: Store) -> None:
+    """The name of an instance is text, whatever it is."""
+    owners(owner, "<script>alert(1)</script>\" onload='x'")
+    for path in (LIST, f"{LIST}/g", pages.link("a", "queuey", "_groups", "<b>")):
+        Strict().feed(browser.get(path).text)
+    assert "alert(1)" in browser.get(f"{LIST}/g").text
