@@ -149,7 +149,7 @@ def test_groups_keep_their_offsets(tmp_path: Path) -> None:
         assert {str(partition): offset for partition, offset in found.offsets.items()} == {
             partition: offset["id"] for partition, offset in recorded["offsets"].items()
         }
-        assert (found.living, found.is_imported) == ([], False)
+        assert (found.living, found.imported) == ([], frozenset())
     assert read_group(tmp_path / "groups.sqlite3", "unheard-of") is None
 
 

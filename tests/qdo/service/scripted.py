@@ -32,7 +32,7 @@ class Asked:
 
     def beat(self, **fields: object) -> None:
         """Answers a heartbeat: by default there is nothing to do, and the session lasts its full length."""
-        self.answer(**{"epoch": 1, "session": SESSION, "wait": WAIT, **fields})
+        self.answer(200, **{"epoch": 1, "session": SESSION, "wait": WAIT, **fields})
 
     def refuse(self, status: int, code: str, **fields: object) -> None:
         """Gives an error for an answer."""
