@@ -42,7 +42,7 @@ class OffsetMirror:
         if self._due and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._catch_up())
 
-    def not_recorded(self, error: Exception, failures: int) -> None:
+    def not_recorded(self, error: Exception) -> None:
         """No-op: what is not recorded is not mirrored."""
 
     async def flush(self) -> None:

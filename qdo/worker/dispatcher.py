@@ -201,13 +201,10 @@ class Dispatcher(CommittingListener):
     def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:  # noqa: ARG002 - the fact counts
         self._metrics.note("commits")
 
-    def not_recorded(self, error: Exception, failures: int) -> None:
+    def not_recorded(self, error: Exception) -> None:
         self._metrics.note("commit_failures")
         if not isinstance(error, CoordinationLost):
-            logger.error("offsets were not committed: %s", error)
             self._leave_unfinished()
-        elif failures == 1:
-            logger.warning("offsets were not committed and will be retried: %s", error)
 
     def _leave_unfinished(self) -> None:
         if self._drained is not None:
@@ -556,13 +553,9 @@ class Dispatcher(CommittingListener):
             self._note(work, work.partition_queue.end, done)
 
     def _note(self, work: PartitionWork, end: str, done: int) -> None:
-        if end == work.recorded:
-            return
-        work.recorded = end
-        try:
+        if end != work.recorded:
+            work.recorded = end
             self._consumer.ownership.add(work.row, end, done)
-        except InvalidArgument as error:
-            self.not_recorded(error, 1)
 
     def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         place = Delivery(work.partition, held.attempt)

@@ -27,8 +27,8 @@ class CommitListener(Protocol):
     def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
         """These offsets were recorded, with ``True`` even if they go back."""
 
-    def not_recorded(self, error: Exception, failures: int) -> None:
-        """A write of offsets failed, for the number of times in a row. CoordinationLost: it is tried again."""
+    def not_recorded(self, error: Exception) -> None:
+        """A write of offsets failed. After CoordinationLost it is tried again."""
 
 
 class SessionOptions(NamedTuple):
