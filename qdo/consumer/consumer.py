@@ -16,13 +16,12 @@ from typing import Self
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, OwnedPartition
-from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener
-from qdo.consumer.partition_reader import PartitionReader
+from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener, PartitionReader
 from qdo.consumer.positions import LatestStart, point_of
 from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.consumer.rebalance.session_events import CommitListener, SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
@@ -39,10 +38,6 @@ apart. So the service prepares the next page while the caller handles this one, 
 """
 FLUSH = 5.0
 """Timeout in seconds for offsets to be mirrored at the end."""
-
-
-class CommittingListener(PartitionListener, CommitListener):
-    """Drives a consumer: follows its partitions and its commits."""
 
 
 class AsyncConsumer:
@@ -188,13 +183,13 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
-    def attach(self, driver: CommittingListener, commit_messages: int, commit_seconds: float) -> None:
+    def attach(self, driver: PartitionListener, commit_messages: int, commit_seconds: float) -> None:
         """Adds a listener for changes of partitions, which is notified before the user's callbacks.
 
         It is for code that drives the consumer, such as a worker. Call it before the start.
 
         Args:
-            driver: The listener, also of commits.
+            driver: The listener, which is notified of commits as well.
             commit_messages: Number of messages after which the offsets that it adds to :attr:`ownership` are committed.
             commit_seconds: Seconds after which they are committed if they are fewer.
 
@@ -280,9 +275,7 @@ class AsyncConsumer:
         if most < 1:
             raise InvalidArgument("poll returns at least one message: most must be 1 or more")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        settled = self._buffer.settle(skip)
-        if self.settings.commit_every is not None:
-            self._add(settled)
+        self._add(self._buffer.settle(skip))
         while not self.closing:
             self._signal.clear()  # any signal from here on makes the loop check again
             if self._failure is not None:
@@ -419,8 +412,7 @@ class AsyncConsumer:
         self._fetcher.leave(row)
         self._buffer.clear(row)
         row.seek(position)
-        if self.settings.commit_every is not None:
-            self._add([row])
+        self._add([row])
         self._reader.moved(row)
 
     @property
@@ -539,8 +531,8 @@ class AsyncConsumer:
                     await self._mirror.flush()
 
     def _add(self, rows: Iterable[OwnedPartition]) -> None:
-        """Commits the positions of partitions later, unless more was committed."""
-        for row in rows:
+        """Commits the positions of partitions later, if the consumer commits by itself and no more was committed."""
+        for row in rows if self.settings.commit_every is not None else ():
             if row.position is not None and not row.commits_beyond(order_of(row.position)):
                 self._group.table.add(row, row.position, 0)
 

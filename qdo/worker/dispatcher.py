@@ -10,15 +10,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
-from qdo.consumer.consumer import AsyncConsumer, CommittingListener
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
 from qdo.partitions import Partition, some
 from qdo.settings import key_by
 from qdo.tasks import happens
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
-from qdo.worker.dead_letters import publish
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -54,7 +54,7 @@ _MAX_SHOWN = 5
 """Max partitions that a line of the log names."""
 
 
-class Dispatcher(CommittingListener):
+class Dispatcher(PartitionListener):
     """Runs the messages of a consumer's partitions, in turn between them, as far as there are free handlers.
 
     It commits everything before the first unfinished message of each. A source; see :class:`qdo.worker.sources.Source`.
@@ -576,7 +576,7 @@ class Dispatcher(CommittingListener):
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         """Publishes a dead letter, unless the partition is to be released before it is stored."""
-        if await publish(self._consumer.client, self._handling, work, held, failure):
+        if await work.publish_dead_letter(self._consumer.client, self._handling, held, failure):
             self._given_up(work, held, failure, "dead")
             self._go_on(work)
         else:

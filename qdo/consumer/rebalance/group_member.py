@@ -29,7 +29,7 @@ from qdo.consumer.rebalance.member_states import (
     partition_changes,
 )
 from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable, Request
-from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, CommitListener, SessionEvents, SessionOptions
+from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
 from qdo.coordination import CommittedOffset, Coordinator, Event, Member, OwnedOffset, Session, Sight
 from qdo.errors import (
     CoordinationError,
@@ -316,7 +316,7 @@ class GroupMember:
         self._static = static
         self._options = options
         self._queues = queues
-        self.table = Ownership()
+        self.table = Ownership(owner)
         self._state: State = "new"
         self._notified_suspended = False
         self._group_session: GroupSession | None = None
@@ -374,7 +374,7 @@ class GroupMember:
         if self._events is not None:
             self._events.changed.set()
 
-    def gather_commits(self, messages: int, seconds: float, listener: CommitListener) -> None:
+    def gather_commits(self, messages: int, seconds: float, listener: PartitionListener) -> None:
         """Sets when added offsets are committed in sessions that begin later; see :class:`SessionOptions`."""
         listeners = (listener, *self._options.commit_listeners)
         self._options = self._options._replace(
@@ -528,10 +528,9 @@ class ManualAssignment(Ownership):
     held: Mapping[Partition, OwnedPartition] = {}
 
     def __init__(self, coordinator: Coordinator | None, owner: PartitionListener, options: SessionOptions) -> None:
-        super().__init__(options)
+        super().__init__(owner, options)
         self.table = self
         self._coordinator = coordinator
-        self._owner = owner
 
     async def start(self) -> None: ...
 

@@ -64,7 +64,8 @@ class Ownership:
     tried again, for as long as the partition is ours, whether a caller waits or not.
     """
 
-    def __init__(self, options: SessionOptions = DEFAULT_OPTIONS) -> None:
+    def __init__(self, owner: PartitionListener, options: SessionOptions = DEFAULT_OPTIONS) -> None:
+        self._owner = owner
         self._options = options
         self._pending: dict[Partition, OwnedPartition] = {}
         self._writer: asyncio.Task[None] | None = None
@@ -265,6 +266,8 @@ class Ownership:
         log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
         for listener in self._options.commit_listeners:
             listener.not_recorded(error)
+        if isinstance(error, CoordinationRefused):
+            self._owner.refused(error)
 
     # How offsets are written.
 
@@ -297,9 +300,8 @@ class PartitionTable(Ownership):
     def __init__(
         self, session: Session, owner: PartitionListener, options: SessionOptions, events: SessionEvents
     ) -> None:
-        super().__init__(options)
+        super().__init__(owner, options)
         self._session = session
-        self._owner = owner
         self._events = events
         self._revoke_timeout = options.revoke_timeout
         self._rows: dict[Partition, OwnedPartition] = {}
@@ -446,11 +448,6 @@ class PartitionTable(Ownership):
             again = await self._session.claim([row.partition for row in doubtful])
             for row in doubtful:
                 self._settle(row, again.get(row.partition))
-
-    def _not_recorded(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
-        super()._not_recorded(error, failures, waited=waited)
-        if isinstance(error, CoordinationRefused):
-            self._owner.refused(error)
 
     def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
         """Stores what is held of a row now; None: another owner, or our version is stale."""
