@@ -25,7 +25,7 @@ from qdo.coordination import tree
 from qdo.coordination.changes import attempts, lacks_parent, make
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import Codec, QueuePartitions, TargetAssignment, Versioned, by_member, shares, unshare
-from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData
+from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData, bundle
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
@@ -235,7 +235,7 @@ class StoredAssignments:
         assert present.version is not None  # noqa: S101 - it was made
         wanted = [self._writing(present, member, assigned) for member, assigned in sorted(nodes.items())]
         check: Change = (Check(self._paths.target, present.version),)
-        parts = [wanted[part] for part in tree.bundle(wanted, tree.MOST_OPERATIONS - 1)]
+        parts = [wanted[part] for part in bundle(wanted, tree.MOST_OPERATIONS - 1)]
         for part in parts[:-1]:
             yield tree.join([check, *part])
         data = _fitting(TARGETS.encode(generation), "the group has too many static members")
