@@ -120,9 +120,7 @@ class AsyncConsumer:
         listeners: list[PartitionListener] = [CallbackListener(on_assign, on_revoke, on_lost)]
         if self.settings.commit_every is not None:
             listeners.append(CallbackListener(on_revoke=self._commit_added))
-        self._mirror = None
-        if coordinator is not None and self.settings.mirror:
-            self._mirror = OffsetMirror(client, coordinator.group)
+        self._mirror = OffsetMirror(client, coordinator.group) if coordinator and self.settings.mirror else None
         self._buffer = FetchBuffer()
         self._refusals = Refusals(wants)
         self._finder = QueueFinder(

@@ -291,6 +291,7 @@ class Ownership:
         await asyncio.sleep(seconds)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts the writer, and other work whose failure ends the session."""
         return asyncio.create_task(work)
 
 
@@ -426,7 +427,6 @@ class PartitionTable(Ownership):
     # The work.
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts work whose failure ends the session."""
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._ended)
@@ -450,7 +450,7 @@ class PartitionTable(Ownership):
                 self._settle(row, again.get(row.partition))
 
     def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
-        """Stores what is held of a row now; None: another owner, or our version is stale."""
+        # None: another owner, or our version is stale.
         row.version_known = held is not None
         if held is not None:
             row.held = held
