@@ -366,8 +366,9 @@ class Dispatcher(PartitionListener):
 
     def _readmit(self, rows: Collection[OwnedPartition]) -> None:
         """Accepts messages again of partitions that were handed over, as of others that were lost."""
-        for work in list(self._works.values()):
-            if work.state == "handed over" and work.row in rows:
+        for row in rows:
+            work = self._works.get(row.partition)
+            if work is not None and work.row is row and work.state == "handed over":
                 work.state = "lost"
                 self._readmit_lost(work)
 
@@ -438,8 +439,9 @@ class Dispatcher(PartitionListener):
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
     def _counting(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
+        gone = None if rows is None else set(rows)
         works = self._works.values()
-        return [each for each in works if not each.discarded and (rows is None or each.row in rows)]
+        return [each for each in works if not each.discarded and (gone is None or each.row in gone)]
 
     def _update_busy(self, partition: Partition) -> None:
         work = self._works.get(partition)
