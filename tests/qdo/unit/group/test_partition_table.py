@@ -392,6 +392,9 @@ async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableS
     await setup.give_up()
     (present,) = await begin(setup, ONE)
     setup.table.add(former, LATER, 1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert "commit" not in setup.coordinator.calls
     assert await setup.table.flush([former]) == {ONE}
     with pytest.raises(NotOwner):
         await setup.table.note(former, HandlingNote(LATER, 1))
