@@ -16,13 +16,12 @@ from typing import Self
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, OwnedPartition
-from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener
-from qdo.consumer.partition_reader import PartitionReader
+from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener, PartitionReader
 from qdo.consumer.positions import LatestStart, point_of
-from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.ownership import ManualAssignment, Ownership
+from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.consumer.rebalance.session_events import CommitListener, SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
 from qdo.coordination.opening import coordinator_of
 from qdo.errors import InvalidArgument, NotOwner, QdoError
@@ -30,7 +29,7 @@ from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel
-from queuey.client import AsyncClient, Message
+from queuey.client import AsyncClient, Message, order_of
 
 log = logging.getLogger("qdo.consumer")
 
@@ -40,10 +39,6 @@ apart. So the service prepares the next page while the caller handles this one, 
 """
 FLUSH = 5.0
 """Timeout in seconds for offsets to be mirrored at the end."""
-
-
-class CommittingListener(PartitionListener, CommitListener):
-    """Drives a consumer: follows its partitions and its commits."""
 
 
 class AsyncConsumer:
@@ -126,7 +121,7 @@ class AsyncConsumer:
         self._end: asyncio.Task[None] | None = None
         listeners: list[PartitionListener] = [CallbackListener(on_assign, on_revoke, on_lost)]
         if self.settings.commit_every is not None:
-            listeners.append(CallbackListener(on_revoke=self._commit_settled))
+            listeners.append(CallbackListener(on_revoke=self._commit_added))
         self._mirror = None
         if isinstance(coordinator, Coordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
@@ -164,21 +159,21 @@ class AsyncConsumer:
             changed=self._changed,
             failed=self._fail,
         )
-        self._assigned = (
-            None if wants else ManualAssignment(coordinator, self._reader, self.settings.revoke_timeout, self._mirror)
+        options = SessionOptions(
+            self.settings.settle,
+            self.settings.grace,
+            self.settings.revoke_timeout,
+            commit_seconds=self.settings.commit_every or 0.0,
+            commit_listeners=() if self._mirror is None else (self._mirror,),
         )
+        self._assigned = None if wants else ManualAssignment(coordinator, self._reader, options)
         self._group = self._assigned or GroupMember(
             self.coordinator,
             self.member,
             self._reader,
             queues=self._finder,
             static=member is not None,
-            options=SessionOptions(
-                self.settings.settle,
-                self.settings.grace,
-                self.settings.revoke_timeout,
-                commit_listeners=() if self._mirror is None else (self._mirror,),
-            ),
+            options=options,
         )
 
     async def __aenter__(self) -> Self:
@@ -190,13 +185,13 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
-    def attach(self, driver: CommittingListener, commit_messages: int, commit_seconds: float) -> None:
+    def attach(self, driver: PartitionListener, commit_messages: int, commit_seconds: float) -> None:
         """Adds a listener for changes of partitions, which is notified before the user's callbacks.
 
         It is for code that drives the consumer, such as a worker. Call it before the start.
 
         Args:
-            driver: The listener, also of commits.
+            driver: The listener, which is notified of commits as well.
             commit_messages: Number of messages after which the offsets that it adds to :attr:`ownership` are committed.
             commit_seconds: Seconds after which they are committed if they are fewer.
 
@@ -239,8 +234,6 @@ class AsyncConsumer:
         except BaseException:
             await self.close()
             raise
-        if self.settings.commit_every is not None:
-            self._tasks.append(loop.create_task(self._commit_regularly(self.settings.commit_every)))
 
     async def close(self, within: float | None = None) -> None:
         """Returns no more messages, calls on_revoke, releases all partitions and leaves the group. Idempotent.
@@ -284,7 +277,7 @@ class AsyncConsumer:
         if most < 1:
             raise InvalidArgument("poll returns at least one message: most must be 1 or more")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        self._buffer.settle(skip)
+        self._add(self._buffer.settle(skip))
         while not self.closing:
             self._signal.clear()  # any signal from here on makes the loop check again
             if self._failure is not None:
@@ -426,6 +419,7 @@ class AsyncConsumer:
         self._fetcher.leave(row)
         self._buffer.clear(row)
         row.seek(position)
+        self._add([row])
         self._reader.moved(row)
 
     @property
@@ -543,17 +537,16 @@ class AsyncConsumer:
                 async with asyncio.timeout(FLUSH):
                     await self._mirror.flush()
 
-    async def _commit_regularly(self, every: float) -> None:
-        while True:
-            await asyncio.sleep(every)
-            await self._commit_settled()
+    def _add(self, rows: Iterable[OwnedPartition]) -> None:
+        """Commits the positions of partitions later, if the consumer commits by itself and no more was committed."""
+        for row in rows if self.settings.commit_every is not None else ():
+            if row.position is not None and not row.commits_beyond(order_of(row.position)):
+                self._group.table.add(row, row.position, 0)
 
-    async def _commit_settled(self, leaving: frozenset[Partition] | None = None) -> None:
-        """Commits what counts as processed: all of it, or that of some partitions."""
-        rows = [row for row in self._rows() if leaving is None or row.partition in leaving]
-        offsets = {row.partition: offset for row in rows if (offset := row.auto_commit_offset) is not None}
+    async def _commit_added(self, leaving: frozenset[Partition]) -> None:
+        rows = [row for row in self._rows() if row.partition in leaving and row.pending_offset is not None]
         try:
-            await self._group.table.commit(offsets)
+            await self._group.table.flush(rows)
         except QdoError as error:
             log.warning("some offsets could not be committed: %s", error)
 
