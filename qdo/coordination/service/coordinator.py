@@ -35,6 +35,7 @@ from queuey.client import (
     GroupNotFound,
     InstanceTaken,
     InvalidRequest,
+    NotAllowed,
     NotAuthenticated,
     NotFound,
     OffsetConflict,
@@ -45,6 +46,7 @@ _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
 """Seconds without a heartbeat after which a member's partitions go to others."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
+NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 
 
 class ServiceCoordinator:
@@ -142,6 +144,8 @@ class ServiceCoordinator:
             raise MemberExists(str(error)) from error
         except (GroupElsewhere, NotAuthenticated, ApplicationNotFound) as error:
             raise CoordinationRefused(str(error)) from error
+        except NotAllowed as error:
+            raise CoordinationRefused(f"{error} {NO_RIGHT}") from error
         except NotFound as error:
             raise CoordinationRefused(OLD_SERVICE) from error
         except InvalidRequest as error:
