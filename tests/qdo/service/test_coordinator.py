@@ -43,7 +43,11 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (OLD, CoordinationRefused, r"^This service has no groups \(0\.2 or later\)\. Use --coordination zookeeper://…$"),
+        (
+            OLD,
+            CoordinationRefused,
+            r"^This service has no groups \(0\.2 or later\)\. Use --coordination zookeeper://…$",
+        ),
         (refusal(409, "InstanceTaken"), MemberExists, "InstanceTaken"),
         (refusal(409, "GroupElsewhere"), CoordinationRefused, "GroupElsewhere"),
         (refusal(403, "NotAllowed"), CoordinationRefused, "read and claim.*--coordination zookeeper://"),
