@@ -35,6 +35,7 @@ from queuey.client import (
     GroupNotFound,
     InstanceTaken,
     InvalidRequest,
+    NotAllowed,
     NotAuthenticated,
     NotFound,
     OffsetConflict,
@@ -45,6 +46,7 @@ _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
 """Seconds without a heartbeat after which a member's partitions go to others."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
+NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 
 
 class ServiceCoordinator:
@@ -81,12 +83,7 @@ class ServiceCoordinator:
         former: Path | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
-        if _GROUP.fullmatch(group) is None:
-            raise InvalidArgument(
-                f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
-                "Use zookeeper://…, or qdo offsets import --as NAME"
-            )
-        self.group = group
+        self.group = checked_name(group)
         self.session_timeout = SESSION_TIMEOUT if session_timeout is None else session_timeout
         self._client = client
         self._groups = client.consumer_groups
@@ -147,6 +144,8 @@ class ServiceCoordinator:
             raise MemberExists(str(error)) from error
         except (GroupElsewhere, NotAuthenticated, ApplicationNotFound) as error:
             raise CoordinationRefused(str(error)) from error
+        except NotAllowed as error:
+            raise CoordinationRefused(f"{error} {NO_RIGHT}") from error
         except NotFound as error:
             raise CoordinationRefused(OLD_SERVICE) from error
         except InvalidRequest as error:
@@ -336,6 +335,20 @@ class ServiceCoordinator:
             raise errors.GroupActive(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
+
+
+def checked_name(group: str) -> str:
+    """Returns the name of a group, if the service allows it.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    if _GROUP.fullmatch(group) is None:
+        raise InvalidArgument(
+            f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
+            "Use zookeeper://…, or qdo offsets import --as NAME"
+        )
+    return group
 
 
 def name_of(member: MemberInfo) -> str:

@@ -34,7 +34,11 @@ _APPLICATION_ID, _FORMAT = 0x51646F43, 4
 _PATIENCE = 5.0
 """Seconds to wait for a file that is locked."""
 _LOOK_EVERY = 0.05
-_IMPORTED = "CREATE TABLE IF NOT EXISTS imported (name TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
+_IMPORTED = (
+    "CREATE TABLE IF NOT EXISTS imported "
+    "(name TEXT, service TEXT, application TEXT, at REAL NOT NULL, PRIMARY KEY (name, service, application)) "
+    "WITHOUT ROWID"
+)
 _NODES = (
     "SELECT parents.path, nodes.name, nodes.data FROM nodes JOIN parents ON parents.id = nodes.parent "
     "WHERE parents.path >= ? || '/' AND parents.path < ? || '0'"  # 0 follows the slash.
@@ -79,6 +83,12 @@ class LocalCoordination:
         self.path = path
         self.session_timeout = None if session_timeout is None else max(session_timeout, MIN_SESSION)
 
+    async def open(self) -> None:
+        """Does nothing: the consumer opens the group."""
+
+    async def close(self) -> None:
+        """Does nothing: the consumer closes the group."""
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it raises
         raise InvalidArgument(
             f"a group of the service has no {name!r} here: local coordination has ended. Give the consumer group="
@@ -92,12 +102,12 @@ class FormerGroup(NamedTuple):
     Attributes:
         offsets: The recorded ids.
         living: Names of members whose sessions are not over.
-        is_imported: A group of the service has taken the offsets over.
+        imported: Stores and applications whose group has taken the offsets over.
     """
 
     offsets: dict[Partition, str]
     living: list[str]
-    is_imported: bool
+    imported: frozenset[tuple[str, str]]
 
 
 def read_group(path: Path, group: str) -> FormerGroup | None:
@@ -118,9 +128,9 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
                 offsets[partition_of(parts)] = found
         living = [decode(name) for (name,) in _rows(connection, _LIVING, paths.members, now())]
         imported = _rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _rows(
-            connection, "SELECT 1 FROM imported WHERE name = ?", group
+            connection, "SELECT service, application FROM imported WHERE name = ?", group
         )
-        return FormerGroup(offsets, sorted(living), bool(imported)) if offsets or living else None
+        return FormerGroup(offsets, sorted(living), frozenset(imported)) if offsets or living else None
 
 
 async def take_over(
@@ -147,7 +157,7 @@ async def take_over(
         return 0
     async with _alone(path):
         found = read_group(path, former)
-        if found is None or (found.is_imported and not again):
+        if found is None or ((store, client.application) in found.imported and not again):
             return 0
         if found.living:
             raise GroupActive(
@@ -164,7 +174,8 @@ async def take_over(
         with _opened(path) as connection:
             assert connection is not None  # noqa: S101 - it was there a moment ago
             connection.execute(_IMPORTED)
-            connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?)", (former, time.time()))
+            mark = former, store, client.application, time.time()
+            connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?, ?, ?)", mark)
     count = sum(map(len, queues.values()))
     log.info("group %s takes over %d offsets of %s", group, count, path)
     return count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from queuey.errors import (
     GroupNotFound,
     InvalidRequest,
     StoreBusy,
+    StoreUnavailable,
     TooManyGroups,
     TooManyMembers,
 )
@@ -211,12 +213,17 @@ class GroupUseCases:
         state = EMPTY if stored is None else read_state(stored)
         if state.members:
             require_here(state, self._store, group)
-            sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
-            draft = draft_of(state, sessions, self._store.clock_difference)
-            draft.end_sessions()
-            if any(member.state != "absent" for member in draft.state.members.values()):
+            present = await self._without_ended(application, group, state)
+            if any(member.state != "absent" for member in present.members.values()):
                 raise GroupActive(group)
         return state
+
+    async def _without_ended(self, application: str, group: str, state: GroupState) -> GroupState:
+        """Returns a state as it is once the sessions that are over have ended; nothing is written."""
+        sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
+        draft = draft_of(state, sessions, self._store.clock_difference)
+        draft.end_sessions()
+        return draft.state
 
     async def show(
         self,
@@ -227,7 +234,7 @@ class GroupUseCases:
         start: str = "",
         lag: bool = False,
     ) -> GroupInfo:
-        """Shows a group: 100 queues a page, 16 with ``lag``.
+        """Shows a group: 100 queues a page, 16 with ``lag``. Members whose session is over are not among them.
 
         Raises:
             GroupNotFound: There is no such group.
@@ -236,6 +243,9 @@ class GroupUseCases:
         if stored is None:
             raise _not_found(group)
         state = read_state(stored)
+        if state.members:  # Nobody has ended the session of the last one.
+            with suppress(StoreUnavailable):  # The clock is not sound.
+                state = await self._without_ended(application, group, state)
         work = partial(views.show, self._store, application, group, state, visible, start, lag=lag)
         return await self._core.in_thread(work)
 
