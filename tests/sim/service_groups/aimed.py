@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from tests.sim.service_groups.members import Habits
+from tests.sim.service_groups.members import Habits, Member
 from tests.sim.service_groups.stored import Faults
 from tests.sim.service_groups.storm import Storm
 
@@ -99,15 +100,45 @@ class Dying(Aimed):
         super().__init__(seed)
         self.history.planned = self._crash_all
 
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self._leave] * 2
+
     def _crash_all(self) -> None:
-        if self.rng.random() < 0.7:
-            for web in self.webs:
-                self.world.at(0.004, web.crash)
+        for web in self.webs:
+            self.world.at(0.004, web.crash)
 
     def calm(self) -> None:
         """See the base class."""
         self.history.planned = lambda: None
         super().calm()
+
+
+class Standing(Aimed):
+    """Machines stand still with their clocks, and a member hears nothing any more soon afterwards."""
+
+    session, processes = 5000, 2
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """See the base class."""
+        return [self._stand_and_cut] * 3
+
+    def _stand_and_cut(self) -> None:
+        rng = self.rng
+        rng.choice(self.webs).process.stand(3.0)
+        self.world.at(3.0 + rng.random() * 0.3, partial(self._cut, rng.choice(self.members)))
+
+    def _cut(self, member: Member) -> None:
+        member.cut = self.world.now + 8.0
+
+
+class Apart(Standing):
+    """Clocks differ as much as they may, and a member hears nothing any more."""
+
+    slack = 2.0
+
+    def _stand_and_cut(self) -> None:
+        self._cut(self.rng.choice(self.members))
 
 
 class Forgetful(Aimed):

@@ -188,7 +188,7 @@ class Member(Process):
     # The heartbeat
 
     async def _live(self) -> None:
-        while self.wanted:
+        while self.wanted:  # bounded: by the history
             try:
                 await self._stay()
             except (NoAnswerError, QueueyError):
@@ -207,7 +207,7 @@ class Member(Process):
         stay = Life(joined.number, history.born, credential, request.instance, sent + joined.session)
         history.lives.append(stay)
         self.stay, wait, first = stay, 0.0, True
-        while self.wanted:
+        while self.wanted:  # bounded: by the history
             answer = await self._beat(stay, credential, wait)
             if self.is_over(stay) and self.world.now >= stay.end:
                 return
@@ -322,7 +322,7 @@ class Member(Process):
     async def _handle(self, stay: Life) -> None:
         """Handles messages of what it owns, and commits."""
         rng, world = self.world.rng, self.world
-        while self.stay is stay and self.wanted:
+        while self.stay is stay and self.wanted:  # bounded: by the history
             await asyncio.sleep(world.some(self.habits.pace))
             ready = [spot for spot, holding in self.holds.items() if not holding.busy and holding.until is None]
             if not ready or world.now >= stay.end or self.stay is not stay:

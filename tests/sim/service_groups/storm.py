@@ -145,7 +145,7 @@ class Storm:
             *[self._change_queue] * 2,
             self._change_rights,
             self._record,
-            self._forget,
+            self._stop,
         )
         return [self.rng.choice(kinds) for _ in range(self.rng.choice((0, 2, 4, 8)))]
 
@@ -297,6 +297,14 @@ class Storm:
         rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])
         change = OffsetChange(rng.choice((1, 2)), position_of(rng.choice((1, 50))))
         web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
+
+    def _stop(self) -> None:
+        """Nobody is a member for a while, in which others commit and forget."""
+        for member in self.members:
+            member.wanted = False
+            self._return(member)
+        for deed in (self._record, self._forget, self._forget):
+            self.world.at(self.rng.random() * 3, deed)
 
     def _forget(self) -> None:
         rng, web = self.rng, self.rng.choice(self.webs)
