@@ -18,6 +18,8 @@ from tests.harness.history import now
 TIMEOUT = 1.2
 """Seconds for an answer, beyond those that it may wait: then another web process is asked."""
 PAGE = 10
+STANDSTILLS = 0.03
+"""Share of pages after which a member stands still."""
 NOT_THERE = frozenset({400, 404, 405})
 """Statuses of a web process that knows no groups."""
 
@@ -42,6 +44,7 @@ class Member:
         rng: Decides what it does.
         session: Seconds of its sessions.
         instance: Its name as a static member.
+        orderly: It never stands still, and always leaves in the end.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Member:
     rng: random.Random
     session: float = 4.0
     instance: str = ""
+    orderly: bool = False
 
     def __post_init__(self) -> None:
         self._lines = [Line(web, self.account) for web in self.webs]
@@ -92,14 +96,14 @@ class Member:
                 continue
             for stay in list(self._stays.values()):
                 self._work(stay)
-                if not self.calm() and self.rng.random() < 0.03:
+                if not self.calm() and not self.orderly and self.rng.random() < STANDSTILLS:
                     stop.wait(self.session * self.rng.uniform(0.3, 2.0))
                 if self.calm() or self.rng.random() < 0.7:
                     self._commit(stay)
 
     def _end(self, stop: threading.Event) -> None:
         """Ends a life: it leaves, is killed, or stands still for longer than its session."""
-        mood = self.rng.random()
+        mood = 0.0 if self.orderly else self.rng.random()
         if mood < 0.3:
             self._leave()
         elif mood < 0.6:
