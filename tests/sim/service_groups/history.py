@@ -62,6 +62,7 @@ class History:
         counts: What happened how often.
         lives: All memberships of which somebody knows.
         grace: Members are static.
+        is_large: Its states are not read.
         planned: Called after each plan.
     """
 
@@ -79,7 +80,7 @@ class History:
         self._highest: dict[Place, int] = {}
         """The highest epoch under which a partition ever had an owner."""
         self._state = GroupState()
-        self.grace = False
+        self.grace = self.is_large = False
         self.planned: Callable[[], object] = lambda: None
         stored.observer = self
 
@@ -106,6 +107,8 @@ class History:
         if before is None or before.head.epoch != after.head.epoch:
             self.counts["plans"] += 1
             self.planned()
+        if self.is_large:
+            return
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         self._check_targets(former, self._state)
         if before is not None and self.grace:
@@ -223,7 +226,8 @@ class History:
 
     def queue_of(self, uid: int) -> Queue | None:
         """Returns the queue with a uid, if it is there."""
-        return next((one for one in self.stored.queues.values() if one.uid == uid), None)
+        queue = self.stored.queues.get(self.stored.names_of[uid])
+        return queue if queue is not None and queue.uid == uid else None
 
     def _check_work(self, place: Place, life: Life | None, deed: str) -> None:
         for other in self.lives:
