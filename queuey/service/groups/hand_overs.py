@@ -127,6 +127,8 @@ class HandOvers:
                 if row.owner in self.leavers and row.epoch >= state.head.born
             }
             decided = hand_over(state, queue.uid, recorded.rows, words | leaving)
+            if decided.needs_plan and await self._cache.refresh() is not state:
+                continue  # The rows were of a later plan.
             if decided.needs_plan:
                 self._needs_plan()
             try:

@@ -35,7 +35,7 @@ SEARCH = 15.0
 RIGHTS = 1.0
 """Interval between checks of the members' rights, in seconds."""
 OVERDUE = 500
-"""Milliseconds after which a plan that another process has to make is overdue."""
+"""Min milliseconds after which a plan that another process has to make is overdue."""
 MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
 """Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
 MAX_QUEUES = 128
@@ -192,7 +192,8 @@ class LocalGroup:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = to_give_back(answer)
-            if waiter is not None and not last and not (answer.take or answer.lost or to_return - beat.requested):
+            is_last = last or waiter is None or now - beat.when >= answer.wait
+            if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
             require_here(await self.cache.refresh(STATE_AGE, serial_age=answer.wait), self._store, self._key[1])
             await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
@@ -338,10 +339,13 @@ class LocalGroup:
         return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
-        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere."""
+        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere.
+
+        One that has waited for a third of its session is to be answered.
+        """
         for number, beat in list(self._beats.items()):
             member = state.members.get(number) if is_here(state, self._store) else None
-            if member is None:
+            if member is None or now - beat.when >= member.session / 3000:
                 _wake(beat)
             if member is None or (not beat.waits and now - beat.when > member.session / 1000):
                 del self._beats[number]

@@ -170,7 +170,7 @@ class Stored:
         slack: S, in seconds.
 
     Attributes:
-        counts: Reads, writes, transactions, and their bytes, if ``counting``.
+        counts: Reads, plain writes, transactions by what they are, and their bytes, if ``counting``.
     """
 
     def __init__(self, world: World, faults: Faults, *, linear: bool, slack: float) -> None:
