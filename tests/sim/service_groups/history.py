@@ -169,10 +169,9 @@ class History:
         owners = (target.member for queue in before.plan.values() for target in queue.targets.values())
         loads = Counter(member.number if owner in kept else owner for owner in owners)
         shares = [loads[number] for number, one in after.members.items() if one.state == "present"]
-        if before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
+        leaving = sum(loads[number] for number, one in after.members.items() if one.state == "leaving")
+        if leaving or before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
             return
-        if any(loads[number] for number, one in after.members.items() if one.state == "leaving"):
-            return  # Others were to have these anyway.
         if not all(one not in before.members or (one in kept and to == member.number) for one, to in moved.values()):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
