@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
-from queuey.groups.ownership import OwnedOffsets
+from queuey.groups.ownership import OwnedOffset, OwnedOffsets
 from queuey.groups.state import GroupState
 from queuey.messages import Queue
 from queuey.service.groups.answers import Rows
@@ -37,6 +37,7 @@ class HandOvers:
         cache: Its state.
         to_tell: Returns the partitions of a queue of which members here will be told notes.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
+        moved: Called with the name of a queue and the rows that this process has changed.
 
     Attributes:
         rows: By queue the tick after which they were read, and the rows; the oldest first.
@@ -49,12 +50,14 @@ class HandOvers:
         cache: StateCache,
         to_tell: Callable[[str], set[int]],
         needs_plan: Callable[[], None],
+        moved: Callable[[str, Sequence[OwnedOffset]], None],
     ) -> None:
         self._store, self._core, (self._application, self._group) = context[:3]
         self._counts = context.counts
         self._cache = cache
         self._to_tell = to_tell
         self._needs_plan = needs_plan
+        self._moved = moved
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
         self.rows: dict[str, tuple[int, Rows]] = {}
@@ -130,6 +133,7 @@ class HandOvers:
                 return recorded.rows
             if done:
                 self._counts.update(row.came for row in decided.owners if row.owner)
+                self._moved(name, decided.owners)
                 said = self._words.get(name, {})
                 for number, word in words.items():
                     if said.get(number) == word:

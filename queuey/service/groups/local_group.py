@@ -7,6 +7,7 @@ import hmac
 import logging
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from hashlib import sha256
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.ownership import ClockSample
+from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
 from queuey.service.groups.answers import answer_heartbeat, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
@@ -85,7 +86,7 @@ class LocalGroup:
         self._counts = context.counts
         self.cache = StateCache(context, self._wake_all)
         self.changes = StateChanges(context, self.cache)
-        self.owners = HandOvers(context, self.cache, self._to_tell, self.changes.need_plan)
+        self.owners = HandOvers(context, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners)
         self._targets = self.cache.targets
         self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
@@ -164,17 +165,22 @@ class LocalGroup:
         clock, now, arrived = self._store.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
-        beat = self._beats.get(number)
+        former = beat = self._beats.get(number)
+        is_late = waiter is not None and waiter.closed  # A later heartbeat of the member has come.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
             beat = _Beat(content, waiter, clock, arrived, now, beat.requested if beat is not None else frozenset())
+        if is_new and not is_late:
             self._beats[number] = beat
+            if former is not None and former.waiter is not None and former.waits:
+                former.waiter.close()
+                former.waiter.wake()
             if self._following is None:
                 self._following = self._core.spawn(self._follow())
         try:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = to_give_back(answer)
-            is_last = last or waiter is None or now - beat.when >= answer.wait
+            is_last = last or is_late or waiter is None or now - beat.when >= answer.wait
             if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
             await self.cache.refresh(STATE_AGE, serial_age=answer.wait)
@@ -283,6 +289,13 @@ class LocalGroup:
             if is_moving or number not in members:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
+
+    def _wake_owners(self, name: str, rows: Iterable[OwnedOffset]) -> None:
+        """Wakes waiting members that own a partition now and do not name it."""
+        for row in rows:
+            beat = self._beats.get(row.owner)
+            if beat is not None and beat.content.owned.get(name, {}).get(row.partition) != row.epoch:
+                _wake(beat)
 
     async def _follow(self) -> None:
         """Follows the group while it has members here."""

@@ -34,6 +34,7 @@ class LargeGroup(Storm):
         self.stored = Stored(world, Faults(slow=0.003), linear=False, slack=0.5)
         self.stored.counting = True
         self.history = History(self.stored)
+        self.history.is_large = True
         self.credential = Credential(b"key", OWNER)
         self.present = {b"key": self.credential}
         self.history.rights = self.present

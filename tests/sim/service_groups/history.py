@@ -62,6 +62,7 @@ class History:
         counts: What happened how often.
         lives: All memberships of which somebody knows.
         grace: Members are static.
+        is_large: Its states are not read.
         planned: Called after each plan.
     """
 
@@ -79,7 +80,7 @@ class History:
         self._highest: dict[Place, int] = {}
         """The highest epoch under which a partition ever had an owner."""
         self._state = GroupState()
-        self.grace = False
+        self.grace = self.is_large = False
         self.planned: Callable[[], object] = lambda: None
         stored.observer = self
 
@@ -106,6 +107,8 @@ class History:
         if before is None or before.head.epoch != after.head.epoch:
             self.counts["plans"] += 1
             self.planned()
+        if self.is_large:
+            return
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         self._check_targets(former, self._state)
         if before is not None and self.grace:
@@ -166,10 +169,9 @@ class History:
         owners = (target.member for queue in before.plan.values() for target in queue.targets.values())
         loads = Counter(member.number if owner in kept else owner for owner in owners)
         shares = [loads[number] for number, one in after.members.items() if one.state == "present"]
-        if before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
+        leaving = sum(loads[number] for number, one in after.members.items() if one.state == "leaving")
+        if leaving or before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
             return
-        if any(loads[number] for number, one in after.members.items() if one.state == "leaving"):
-            return  # Others were to have these anyway.
         if not all(one not in before.members or (one in kept and to == member.number) for one, to in moved.values()):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
@@ -225,7 +227,8 @@ class History:
 
     def queue_of(self, uid: int) -> Queue | None:
         """Returns the queue with a uid, if it is there."""
-        return next((one for one in self.stored.queues.values() if one.uid == uid), None)
+        queue = self.stored.queues.get(self.stored.names_of[uid])
+        return queue if queue is not None and queue.uid == uid else None
 
     def _check_work(self, place: Place, life: Life | None, deed: str) -> None:
         for other in self.lives:

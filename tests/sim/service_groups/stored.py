@@ -187,6 +187,8 @@ class Stored:
         """By member and queue when it ends."""
         self.searched = 0
         self.names: set[str] = set()
+        self.names_of: dict[int, str] = {}
+        """Of queues, by uid."""
         self.counts: Counter[str] = Counter()
         self.counting = False
         self.largest: Counter[str] = Counter()
@@ -202,6 +204,7 @@ class Stored:
     def create(self, name: str, partitions: int) -> Queue:
         """Makes a queue."""
         uid = next(self._uids)
+        self.names_of[uid] = name
         self.queues[name] = queue = Queue(
             application=APPLICATION, name=name, uid=uid, qid=uid, partitions=partitions, version=next(self.tokens)
         )

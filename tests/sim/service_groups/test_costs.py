@@ -29,7 +29,7 @@ HEAD, SEEN, NUMBER = 60, 45, 25
 def test_costs(members: int, queues: int, partitions: int) -> None:
     """Joins at once settle soon; one join, a leave and restarts cost what the page says."""
     with histories():
-        group = LargeGroup(members, queues, partitions, grace=60_000)
+        group = LargeGroup(members - 1, queues, partitions, grace=60_000)
         assert group.start(10.0) <= SETTLED
         assert max(group.stored.largest.values()) <= LARGEST
         share = -(-group.partitions // members)
