@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 import stat
 import threading
@@ -16,6 +17,7 @@ import pytest
 from qdo import Jobs
 from queuey import embedded
 from queuey.client import (
+    AsyncClient,
     Client,
     InvalidArgument,
     Outgoing,
@@ -24,6 +26,7 @@ from queuey.client import (
     ServiceUnavailable,
     TooLarge,
 )
+from queuey.client.in_process import opener
 from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
@@ -66,6 +69,18 @@ def test_a_message_stays_when_the_service_has_ended(file: Path) -> None:
         assert [message.body for message in client.read_all("mails", since=0)] == ["hello"]
     with embedded.open(file) as client, pytest.raises(QueueNotFound):
         client.send("mails", "to the queue of another application")
+
+
+async def test_the_client_opens_a_store_itself(file: Path) -> None:
+    """In both colours it does what this package does, and says what is missing where there is only the client."""
+    with Client.open(file, application="shop", settings=QUICK) as client:
+        client.create_queue("mails")
+        async with AsyncClient.open(file, application="shop", settings=QUICK) as other:
+            assert (await other.send("mails", "hello")).partition == 1
+    for kind in (Client, AsyncClient):
+        assert inspect.signature(kind.open).parameters.keys() == inspect.signature(embedded.open).parameters.keys()
+    with pytest.raises(InvalidArgument, match=r"'open_nothing' of 'queuey.embedded'.*Install queuey-store again"):
+        opener("open_nothing")
 
 
 def test_refusals_are_those_of_the_service(client: Client, tmp_path: Path) -> None:
