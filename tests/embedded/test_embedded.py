@@ -9,8 +9,9 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,8 +32,9 @@ from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, P
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.errors import StoreClosed
-from queuey.storage import sqlite
+from queuey.storage import opening, sqlite
 from queuey.web.responses import Response
+from tests.replacing import replace_in
 from tests.web.gateway_calls import ALWAYS, held
 
 QUICK = {"sync": "normal"}
@@ -57,6 +59,12 @@ def service_of(client: Client) -> EmbeddedService:
     pool = client._sender._connections.of(client.servers[0]).pool
     assert isinstance(pool, InProcessPool)
     return pool._service
+
+
+def once(client: Client, timeout: float = 10) -> Client:
+    """Returns a client of the same service that sends each call once."""
+    pool: Any = InProcessPool(service_of(client), "queuey")
+    return Client(embedded.URL, key="", timeout=timeout, retry=RetryPolicy(rounds=1), transport=pool)
 
 
 def test_a_message_stays_when_the_service_has_ended(file: Path) -> None:
@@ -253,13 +261,7 @@ def test_threads_open_a_file_at_once(file: Path) -> None:
 
 def test_a_call_that_takes_too_long_is_given_up(client: Client) -> None:
     """The timeouts of a client hold here too."""
-    impatient = Client(
-        embedded.URL,
-        key="",
-        timeout=0.05,
-        retry=RetryPolicy(rounds=1),
-        transport=InProcessPool(service_of(client), "queuey"),  # type: ignore[arg-type] # as embedded.open passes it
-    )
+    impatient = once(client, timeout=0.05)
     hold = threading.Event()
     service_of(client)._loop.call_soon_threadsafe(hold.wait)
     try:
@@ -288,6 +290,52 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
         embedded.open(common / "jobs.db")
     common.chmod(0o1777)
     embedded.open(common / "jobs.db", settings=QUICK).close()
+
+
+@pytest.mark.parametrize(
+    ("store", "settings", "said"),
+    [
+        ("http://127.0.0.1:5000", {}, "give a path, or cassandra://host1,host2/keyspace"),
+        ("cassandra:///keyspace", {}, "no host"),
+        ("", {}, "empty"),
+        ("jobs.db", {"data": "others.db"}, "settings has 'data'"),
+        ("jobs.db", {"syn": "normal"}, r"settings\['syn'\]; did you mean sync"),
+    ],
+)
+def test_what_names_no_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, settings: dict[str, str], said: str
+) -> None:
+    """A mistake is an error, not a new store somewhere else."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=said):
+        embedded.open(store, settings=settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk(file: Path) -> None:
+    """Opening and sending say what is wrong; what is stored stays."""
+
+    def limited(pages: int) -> AbstractContextManager[None]:
+        options = sqlite.SqliteOptions(sync="normal", pragmas=(f"PRAGMA max_page_count = {pages}",))
+        return replace_in(opening, opening.sqlite_options, lambda _settings, *, jobs: options)
+
+    with limited(20), pytest.raises(ServiceUnavailable, match="no space left") as refused:
+        embedded.open(file)
+    assert refused.value.code == "StoreFull"
+    with limited(100), embedded.open(file) as client:
+        client.create_queue("mails")
+        sending = once(client)
+
+        def fill() -> None:
+            for number in range(500):
+                sending.send("mails", f"{number}" + "x" * 5000)
+
+        with pytest.raises(ServiceUnavailable) as refused:
+            fill()
+        assert (refused.value.code, refused.value.outcome) == ("StoreFull", "none")
+        stored = [message.body for message in client.read_all("mails", since=0)]
+        assert [int(body.rstrip("x")) for body in stored] == list(range(len(stored)))
+        assert stored
 
 
 def test_a_file_of_a_later_version_is_refused(file: Path) -> None:
