@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from qdo import Jobs
-from queuey import embedded
+from queuey import embedded, ids
 from queuey.client import (
     AsyncClient,
     Client,
@@ -32,6 +34,7 @@ from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, P
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.errors import StoreClosed
+from queuey.settings import load
 from queuey.storage import opening, sqlite
 from queuey.web.responses import Response
 from tests.replacing import replace_in
@@ -216,6 +219,33 @@ def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
     assert not thread.is_alive()
     with pytest.raises(StoreClosed):
         service.service.store.create_application("late")
+
+
+def test_what_came_due_while_no_program_ran(file: Path) -> None:
+    """The next program that opens the file fires missed schedules, and removes what has expired."""
+    options = sqlite.SqliteOptions(sync="normal", clock=lambda: ids.now_ticks() - 3600 * ids.TICKS_PER_SECOND)
+    store = sqlite.open_store(file, options=options)
+    store.create_application("queuey")
+    pool: Any = InProcessPool(EmbeddedService(store, load({"data": str(file)}, {}).settings), "queuey")
+    with Client(embedded.URL, key="", transport=pool) as an_hour_ago:
+        an_hour_ago.create_queue("mails")
+        an_hour_ago.send("mails", "short", ttl=60)
+        an_hour_ago.schedules.put("poll", queue="mails", message="tick", every=600, missed="catch_up")
+    assert rows_of(file) == 1
+    with embedded.open(file, settings=QUICK) as client:
+        ticks = islice(client.job_queue("mails").claim(idle=60), 6)
+        assert [job.body for job in ticks] == ["tick"] * 6
+        end = time.monotonic() + 60
+        while rows_of(file) > 6 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert rows_of(file) == 6
+
+
+def rows_of(file: Path) -> int:
+    """Returns how many messages lie in a file, expired ones too."""
+    with closing(apsw.Connection(str(file))) as connection:  # The copy of SQLite that the store has, so locks stay.
+        rows: Any = connection.execute("SELECT count(*) FROM messages").fetchall()
+    return int(rows[0][0])
 
 
 def test_one_loop_after_another(file: Path) -> None:
