@@ -87,7 +87,7 @@ class LargeGroup(Storm):
     def restart(self, number: int) -> None:
         """So many instances leave and come back, one after another."""
         for at, member in enumerate(self.members[:number]):
-            self.world.at(3.0 * at, partial(setattr, member, "wanted", False))
+            self.world.at(3.0 * at, partial(self._end, member))
             self.world.at(3.0 * at + 1.0, partial(self._begin_again, member))
         self.world.run(self.world.now + 3.0 * number)
 

@@ -122,6 +122,8 @@ class History:
                 if target.member in after.members and after.members[target.member].state == "new":
                     self.fails(f"O5: {target.member} is new, and is to own partitions of {uid}")
         present = {one.subscription for one in after.members.values() if one.state == "present"}
+        if after.head.due is not None:
+            return
         for uid, planned in before.plan.items():
             queue = self.queue_of(uid)
             if queue is None or not planned.targets or (uid in after.plan and after.plan[uid].targets):
@@ -138,7 +140,9 @@ class History:
             if life is not None and life.instance and life.instance in there:
                 life.excused = True
             member = before.members[number]
-            if member.grace and member.state == "present" and not (life is None or life.excused or life.may_go):
+            if life is None or life.excused or life.may_go or self.rights.get(life.credential.id) != life.credential:
+                continue
+            if member.grace and member.state == "present":
                 self.fails(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
@@ -242,6 +246,8 @@ class History:
     ) -> None:
         """A member begins to work on a partition, as it was told."""
         self.counts["taken"] += 1
+        if self._said(life, place, epoch):
+            self.fails(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
         life.holds[place] = epoch
         row = self.stored.rows(place[0]).value.get(place[1])
         if row is None or (row.owner, row.epoch) != (life.number, epoch):

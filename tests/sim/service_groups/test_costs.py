@@ -11,7 +11,7 @@ from tests.sim.service_groups.storm import histories
 
 LARGEST = 100_000
 """Max bytes of a row."""
-SETTLED = 20.0
+SETTLED = 30.0
 """Max seconds from the last of 1,000 joins within 10 s until each partition is at its member."""
 HEAD, SEEN, NUMBER = 60, 45, 25
 """Bytes of a head, of a session that is read, and of a target in the state."""
