@@ -16,7 +16,16 @@ from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 import httpx2
 import pytest
 
-from queuey.client import Client, InvalidArgument, InvalidRequest, JobQueue, Moving, NamedMessages, Schedules
+from queuey.client import (
+    Client,
+    ConsumerGroups,
+    InvalidArgument,
+    InvalidRequest,
+    JobQueue,
+    Moving,
+    NamedMessages,
+    Schedules,
+)
 from queuey.client.rqms import Queue
 from tests.client.scripted import Blocking, Script, async_client, sync_client
 
@@ -30,6 +39,7 @@ FEW = ("", "..", "../payroll", "\ud800")
 """For the async client, which makes the same calls."""
 OBJECTS: dict[type, Callable[[Any], Any]] = {
     Client: lambda client: client,
+    ConsumerGroups: lambda client: client.consumer_groups,
     JobQueue: lambda client: client.job_queue("usual"),
     Moving: lambda client: client.moving(MOVE),
     NamedMessages: lambda client: client.named("usual"),
@@ -60,6 +70,8 @@ SHAPES: dict[str, Callable[[str], Any]] = {
     "messages": lambda text: [text],
     "names": lambda text: [text],
     "offsets": lambda text: {1: text},
+    "patterns": lambda text: [text],
+    "queues": lambda text: [text],
     "queries": lambda text: [text],
     "results": lambda text: {"usual": text},
     "states": lambda text: [(text, "x")],
