@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 Wanted = tuple[OwnedOffset, str | None]
 """A partition, with the note to record, and the id."""
 PATIENCE = 2.0
-"""Seconds, beyond those that the service may wait, after which a heartbeat is sent again."""
+"""Timeout in seconds of a heartbeat, beyond those that the service may wait."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
 

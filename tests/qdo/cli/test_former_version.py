@@ -66,7 +66,7 @@ def old_service() -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}/v1/queuey/"
         finally:
             server.shutdown()
-            serving.join()
+            serving.join(60)
 
 
 def test_a_service_without_groups(tmp_path: Path, old_service: str) -> None:
