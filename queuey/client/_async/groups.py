@@ -21,6 +21,18 @@ class AsyncConsumerGroups:
 
     It is :attr:`AsyncClient.consumer_groups <queuey.client.AsyncClient.consumer_groups>`. For async code, in one event
     loop.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient() as client:
+        ...         groups = client.consumer_groups
+        ...         member = await groups.join("shipping", ["orders"])
+        ...         print("shipping" in await groups.names(), len((await groups.show("shipping")).members))
+        ...         await member.leave()
+        >>> asyncio.run(main())
+        True 1
     """
 
     def __init__(self, sender: AsyncSender) -> None:

@@ -21,6 +21,15 @@ class ConsumerGroups:
 
     It is :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`. For async code, in one event
     loop.
+
+    Example:
+        >>> from queuey.client import Client
+        >>> with Client() as client:
+        ...     groups = client.consumer_groups
+        ...     member = groups.join("shipping", ["orders"])
+        ...     print("shipping" in groups.names(), len((groups.show("shipping")).members))
+        ...     member.leave()
+        True 1
     """
 
     def __init__(self, sender: Sender) -> None:

@@ -7,8 +7,7 @@ import hmac
 import logging
 import math
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,16 +15,14 @@ from hashlib import sha256
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import MemberGone, QueueyError, StoreUnavailable
-from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.service.core import Core
 from queuey.service.groups.answers import Rows, answer_heartbeat, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.state_cache import StateCache
-from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of, is_here, require_here
+from queuey.service.groups.state_cache import GroupContext, StateCache
+from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of
 from queuey.service.watching import Waiter
-from queuey.storage import Store
 
 POLL, QUICK_POLL = 0.5, 0.2
 """Intervals between reads of the head, in seconds; the second one while a member waits or has to give back."""
@@ -36,7 +33,7 @@ SEARCH = 15.0
 RIGHTS = 1.0
 """Interval between checks of the members' rights, in seconds."""
 OVERDUE = 500
-"""Milliseconds after which a plan that another process has to make is overdue."""
+"""Min milliseconds after which a plan that another process has to make is overdue."""
 MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
 """Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
 MAX_QUEUES = 128
@@ -75,13 +72,7 @@ class LocalGroup:
     """A group in one process. Used in the loop's thread.
 
     Args:
-        store: Its owner closes it.
-        core: The loop and the clock.
-        key: Application and name of the group.
-        rights: See :class:`StateChanges`.
-        searching: See :class:`StateChanges`.
-        counts: Counts for all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
-        announce: Tells other workers of the service that the group has changed.
+        context: The group.
 
     Attributes:
         cache: Its state.
@@ -90,28 +81,14 @@ class LocalGroup:
         used: Boot time of the last request.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        core: Core,
-        key: tuple[str, str],
-        rights: Rights,
-        searching: asyncio.Lock,
-        counts: Counter[str],
-        announce: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._core = core
-        self._key = key
-        self._counts = counts
-        self._announce = announce
-        self.cache = StateCache(store, core, key, self._wake_all)
-        self.changes = StateChanges(store, core, key, self.cache, rights, searching, counts)
-        self.owners = HandOvers(
-            store, core, key, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners, counts
-        )
+    def __init__(self, context: GroupContext) -> None:
+        self._store, self._core, self._key = context[:3]
+        self._counts, self._announce = context.counts, context.announce
+        self.cache = StateCache(context, self._wake_all)
+        self.changes = StateChanges(context, self.cache)
+        self.owners = HandOvers(context, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners)
         self._targets = self.cache.targets
-        self.used = core.boottime()
+        self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
         self._following: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -150,10 +127,10 @@ class LocalGroup:
                 and hmac.compare_digest(member.digest, digest_of(secret))
                 and state.subscriptions[member.subscription].credential.id == credential.id
                 and member.state != "absent"
-                and is_here(state, self._store)
+                and self.cache.is_here
             ):
                 return member
-        require_here(state, self._store, self._key[1])
+        self.cache.require_here()
         raise MemberGone
 
     def _seen(self, member: Member) -> int:
@@ -204,10 +181,11 @@ class LocalGroup:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = to_give_back(answer)
-            is_news = answer.take or answer.lost or to_return - beat.requested
-            if waiter is not None and not (last or is_late or is_news):
+            is_last = last or is_late or waiter is None or now - beat.when >= answer.wait
+            if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
-            require_here(await self.cache.refresh(STATE_AGE, serial_age=answer.wait), self._store, self._key[1])
+            await self.cache.refresh(STATE_AGE, serial_age=answer.wait)
+            self.cache.require_here()
             await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
         except MemberGone:
             self._beats.pop(number, None)
@@ -373,10 +351,13 @@ class LocalGroup:
         return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
-        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere."""
+        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere.
+
+        One that has waited for a third of its session is to be answered.
+        """
         for number, beat in list(self._beats.items()):
-            member = state.members.get(number) if is_here(state, self._store) else None
-            if member is None:
+            member = state.members.get(number) if self.cache.is_here else None
+            if member is None or now - beat.when >= member.session / 3000:
                 _wake(beat)
             if member is None or (not beat.waits and now - beat.when > member.session / 1000):
                 del self._beats[number]

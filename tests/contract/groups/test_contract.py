@@ -9,6 +9,7 @@ import pytest
 from queuey import ids
 from queuey.errors import InstanceTaken, MemberGone, NotOwner, OffsetConflict
 from tests.contract.groups.group import SESSION, Group, Member, Place, Taken, message, places_of
+from tests.waiting import until
 
 Make = Callable[[int], str]
 NEW = Taken(None, "new")
@@ -130,12 +131,20 @@ def test_answers_that_are_lost(group: Group, make: Make) -> None:
 
 def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
     """A partition of which its owner was never told is given back by it when another one is to have it."""
-    queue = make(2)
-    first = group.join(queue)
-    group.settle(places_of(queue, 2), first)
-    first.owned = {}  # As if none of these answers had come.
-    second = group.join(queue)
-    group.settle(places_of(queue, 2), first, second)
+    queues = make(1), make(1)
+    first, second = group.join(*queues), group.join(*queues)
+    group.settle([(queue, 1) for queue in queues], first)
+    second.beat()
+    [place] = asked_for(group, first, second)
+    del first.owned[place]  # As if no answer that told of it had come; nothing else of that queue is planned for it.
+
+    def settled() -> bool:
+        group.pass_time(0.5)
+        for member in (second, first):
+            member.obey()
+        return list(second.owned) == [place]
+
+    until(settled, every=0.05)
 
 
 def test_late_heartbeats(group: Group, make: Make) -> None:
