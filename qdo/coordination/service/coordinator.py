@@ -44,7 +44,7 @@ from queuey.client import (
 
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
-"""Seconds without a heartbeat after which a member's partitions go to others."""
+"""Default time without a heartbeat after which a member's partitions go to others, in seconds."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
 NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 

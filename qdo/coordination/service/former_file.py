@@ -32,7 +32,7 @@ MIN_SESSION = 3.0
 """Min seconds of a session of the service's groups; the file's were shorter."""
 _APPLICATION_ID, _FORMAT = 0x51646F43, 4
 _PATIENCE = 5.0
-"""Seconds to wait for a file that is locked."""
+"""Max seconds to wait for a file that is locked."""
 _LOOK_EVERY = 0.05
 _IMPORTED = (
     "CREATE TABLE IF NOT EXISTS imported "

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 Wanted = tuple[OwnedOffset, str | None]
 """A partition, with the note to record, and the id."""
 PATIENCE = 2.0
-"""Seconds, beyond those that the service may wait, after which a heartbeat is sent again."""
+"""Max seconds, beyond those that the service may wait, for the answer to a heartbeat."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
 
@@ -60,7 +60,7 @@ class ServiceSession:
 
     Args:
         joined: The member, as the service knows it.
-        member: The same, as the group's others do.
+        member: Name and wishes of the member.
         listen: Called with events.
         sent: When the join was sent, by ``clock``.
         keeper: Sends heartbeats while this program cannot; None: nothing does.
@@ -87,7 +87,7 @@ class ServiceSession:
         self._epochs: dict[Partition, int] = {}
         """Of what it owns."""
         self._offsets: dict[Partition, OwnedOffset] = {}
-        """The same partitions, with what is recorded of them."""
+        """What is recorded of the partitions that it owns."""
         self._to_give_back: set[Partition] = set()
         self._giving_back: dict[Partition, int] = {}
         """What it gives back, until the service has answered."""
