@@ -167,13 +167,9 @@ class AsyncConsumer:
             commit_listeners=() if self._mirror is None else (self._mirror,),
         )
         self._assigned = None if wants else ManualAssignment(coordinator, self._reader, options)
+        is_static = member is not None
         self._group = self._assigned or GroupMember(
-            self.coordinator,
-            self.member,
-            self._reader,
-            queues=self._finder,
-            static=member is not None,
-            options=options,
+            self.coordinator, self.member, self._reader, queues=self._finder, static=is_static, options=options
         )
 
     async def __aenter__(self) -> Self:

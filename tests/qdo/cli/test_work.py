@@ -205,9 +205,7 @@ def test_lines_for_programs() -> None:
 
 
 @pytest.mark.parametrize("handler", ["blocking", "holding"])
-async def test_a_worker_that_hangs_as_a_whole_ends(
-    hire: Hire, client: Client, queue: str, handler: str
-) -> None:
+async def test_a_worker_that_hangs_as_a_whole_ends(hire: Hire, client: Client, queue: str, handler: str) -> None:
     """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
     client.send(queue, handler)
     options = ("--stalled-after", "2", "--session-timeout", "3")
