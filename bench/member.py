@@ -44,6 +44,7 @@ class Told(msgspec.Struct):
     Attributes:
         owned: Its partitions.
         changed: When it was last given some; 0: never.
+        first: When it was handed its first message since it joined; 0: not yet.
         waits: For each partition that it had all the time since the mark, and that is not at its end, the longest
             time between two messages.
     """
@@ -51,6 +52,7 @@ class Told(msgspec.Struct):
     owned: list[str]
     changed: float
     waits: dict[str, float]
+    first: float = 0.0
 
 
 class Polling:
@@ -74,7 +76,7 @@ class Polling:
             on_assign=self._assigned,
             on_revoke=self._revoked,
         )
-        self._changed = 0.0
+        self._changed = self._first = 0.0
         self._last: dict[Partition, float] = {}
         self._waits: dict[Partition, float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +102,7 @@ class Polling:
         """Says what it has; a wait that is not over counts as well."""
         now = time.monotonic()
         waits = {str(each): max(wait, now - self._last[each]) for each, wait in self._waits.items()}
-        return Told([str(each) for each in self._consumer.assignment], self._changed, waits)
+        return Told([str(each) for each in self._consumer.assignment], self._changed, waits, self._first)
 
     def _assigned(self, _partitions: frozenset[Partition]) -> None:
         self._changed = time.monotonic()
@@ -122,6 +124,8 @@ class Polling:
 
     def _note(self, batches: list[Batch]) -> None:
         now = time.monotonic()
+        if batches and not self._first:
+            self._first = now
         for partition, messages in batches:
             if partition in self._waits:
                 self._waits[partition] = max(self._waits[partition], now - self._last[partition])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.job_queues import probe
 from bench.job_queues.side import QUEUE
 from qdo import Jobs
+from queuey.client import Client
 
 jobs, async_jobs = Jobs(QUEUE), Jobs(QUEUE)
 for name, function in probe.TASKS.items():
@@ -24,12 +25,12 @@ async def timed(port: int, sent: float) -> None:
 
 
 class Queuey:
-    """Sends by HTTP to the service that ``QUEUEY_URL`` names."""
+    """Sends by a client; by default it does so by HTTP to the service that ``QUEUEY_URL`` names."""
 
     bulk = True
 
-    def __init__(self) -> None:
-        self._jobs = Jobs(QUEUE)
+    def __init__(self, client: Client | None = None) -> None:
+        self._jobs = Jobs(QUEUE, client=client)
         self._tasks = {name: self._jobs.task(name=name)(function) for name, function in probe.TASKS.items()}
 
     def reset(self) -> None:

@@ -8,6 +8,8 @@ QUEUE = "bench"
 """Of all jobs."""
 POSTGRES, REDIS = "BENCH_POSTGRES", "BENCH_REDIS"
 """Variables with the addresses of the servers."""
+FILE, RIVER = "BENCH_FILE", "BENCH_RIVER"
+"""Variables with the file of those that need no server, and the program that speaks to River."""
 
 
 class Side(Protocol):

@@ -85,7 +85,7 @@ def _on_sqlite(bench: Bench, scheme: Scheme) -> Report:
         sides: dict[str, Side] = {}
         for name, tree in trees().items():
             environment = {"PYTHONPATH": str(tree)}
-            server = service.serve(_prepared(bench, tree, name), environment=environment, scheme=scheme)
+            server = service.serve(prepared(bench, tree, name), environment=environment, scheme=scheme)
             sides[name] = Side(bench, stack.enter_context(server))
         return _compared(bench, sides)
 
@@ -98,13 +98,13 @@ def before_on_cassandra(bench: Bench) -> Report:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         sides: dict[str, Side] = {}
         for name, tree in both.items():
-            directory = _prepared(bench, tree, name, cassandra)
+            directory = prepared(bench, tree, name, cassandra)
             server = on_cassandra.serve(cassandra, directory, keyspace=name, environment={"PYTHONPATH": str(tree)})
             sides[name] = Side(bench, stack.enter_context(server), PARTITIONS, cassandra)
         return _compared(bench, sides)
 
 
-def _prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
+def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
     """Has a tree make a store, as the tables of two may differ: in the directory returned, or a keyspace so named."""
     directory = bench.fresh(name)
     where = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]

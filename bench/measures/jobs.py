@@ -15,15 +15,17 @@ from typing import Any
 
 from bench.harness import Bench, Skip, Void, measure
 from bench.job_queues.producer import MANY, Plan
-from bench.job_queues.side import POSTGRES, QUEUE, REDIS
+from bench.job_queues.side import FILE, POSTGRES, QUEUE, REDIS, RIVER
 from bench.load.traffic import KEY
 from bench.results import Report, Row, Verdict, paired
-from bench.started import other_python, postgres, redis, service
+from bench.started import other_python, postgres, redis, river, service
 from bench.started.processes import ROOT, Process, inherited, launched
 
 SIDES = "bench.job_queues."
 OURS, OURS_ASYNC, OURS_TWO = "queuey", "queuey, async task", "queuey, 2 processes"
+EMBEDDED = "queuey, embedded"
 PROCRASTINATE, BARE, RQ, CELERY = "procrastinate", "skip locked", "rq", "celery"
+HUEY, RIVER_SQLITE = "huey, SQLite", "River, SQLite"
 POOLS = {"solo": 1, "prefork": 1, "threads": 8}
 """Of Celery's worker, and what they run at a time; threads: as many as ours has."""
 CONCURRENCY = 10
@@ -34,10 +36,16 @@ NOTES = [
     "One process sends, one works. Handled: a backlog, from the start of the first job until all are acknowledged.",
     "From send to start: jobs alone, 10 to 210 ms apart, with the time of the call that sends.",
     f"Those of queuey go over {CONNECTIONS} connections, so that some reach the process where no claim waits.",
-    "Postgres with its defaults; Redis with appendfsync always; queuey serve with sync full: what is sent is on disk.",
+    "What is sent is on disk: Postgres with its defaults; Redis with appendfsync always; queuey with sync full.",
+    "So it is with huey and River: their SQLite files have synchronous=FULL.",
     "queuey: qdo work with its defaults. It acknowledges jobs together: after a crash up to 1,000 and more run again.",
     f"procrastinate: an async task, concurrency {CONCURRENCY}.",
     "skip locked: SELECT … FOR UPDATE SKIP LOCKED and DELETE in one transaction; it sleeps 10 ms when there is no job.",
+    f"{EMBEDDED}: two processes have the same file open; each looks 4 times a second for what the other has stored.",
+    f"{HUEY}: fsync=True, one thread; with 8 it does less. It has no call for many jobs.",
+    f"{HUEY}: it removes a job before it runs, so a crash loses the job. The others run it again.",
+    f"{RIVER_SQLITE}: 100 workers, as in its examples, which look for jobs once a second: SQLite does not notify them.",
+    f"{RIVER_SQLITE}: what sends is a program in Go, which is told of each call by a pipe (about 10 µs).",
     "rq: SimpleWorker, because its usual worker forks for each job, which is far slower; results are not kept.",
     "celery: acks_late; no results, gossip, mingle or heartbeat. It has no call for many jobs.",
 ]
@@ -88,6 +96,7 @@ def jobs(bench: Bench) -> Report:
     with contextlib.ExitStack() as stack:
         contenders |= {OURS: ours(bench, stack, 1, "jobs"), OURS_TWO: ours(bench, stack, 2, "jobs")}
         contenders[OURS_ASYNC] = with_worker(contenders[OURS], "async_jobs")
+        contenders[EMBEDDED] = ours_embedded(bench)
         for name, add in OTHERS.items():
             try:
                 found, versions = add(bench, stack)
@@ -114,6 +123,14 @@ def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -
         "QUEUEY_KEY": KEY,
     }
     return with_worker(Contender("queuey_side", Path(sys.executable), (), environment, fast=True), name)
+
+
+def ours_embedded(bench: Bench) -> Contender:
+    """Makes a store that the program that sends and its worker open."""
+    directory = bench.fresh("queuey")
+    service.prepare(directory, (QUEUE,)).close()
+    module, python = "embedded_side", Path(sys.executable)
+    return Contender(module, python, [str(python), "-m", SIDES + module], {FILE: str(directory)}, fast=True)
 
 
 def with_worker(contender: Contender, name: str) -> Contender:
@@ -153,6 +170,23 @@ def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
     return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
 
+def huey(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Has huey make a file."""
+    python = other_python.found()
+    versions = other_python.versions(python, ["huey"])
+    module, environment = "huey_side", {FILE: str(bench.fresh("huey") / "jobs.db")}
+    command = [str(python), "-m", "huey.bin.huey_consumer", f"{SIDES}{module}.app", "--quiet"]
+    return {HUEY: Contender(module, python, command, environment)}, versions
+
+
+def river_on_sqlite(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Has River make a file."""
+    program, file = str(river.program()), str(bench.fresh("river") / "jobs.db")
+    environment = {FILE: file, RIVER: program}
+    contender = Contender("river_side", Path(sys.executable), [program, "work", file], environment)
+    return {RIVER_SQLITE: contender}, river.VERSIONS
+
+
 def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
     """Starts a Redis for RQ, which empties it before use."""
     python = other_python.found()
@@ -179,7 +213,14 @@ def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
     }, versions
 
 
-OTHERS = {BARE: bare_loops, PROCRASTINATE: procrastinate, RQ: rq, CELERY: celery}
+OTHERS = {
+    BARE: bare_loops,
+    PROCRASTINATE: procrastinate,
+    HUEY: huey,
+    RIVER_SQLITE: river_on_sqlite,
+    RQ: rq,
+    CELERY: celery,
+}
 
 
 # A round
@@ -196,7 +237,7 @@ def taken(bench: Bench, contender: Contender) -> Taken:
     plan: Plan = {
         "seconds": bench.pick(1.5, 0.3),
         "jobs": backlog(bench, fast=contender.fast),
-        "singles": bench.size(SINGLES, 5 * CONNECTIONS) // connections,
+        "singles": bench.size(SINGLES, 2 * CONNECTIONS) // connections,
         "connections": connections,
     }
     directory = bench.fresh("round")

@@ -1,21 +1,26 @@
-"""What the process itself costs: memory, start-up."""
+"""What the process itself costs: memory, start-up, a service inside the program."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, Skip, Void, measure
 from bench.load import generator as load
 from bench.load import traffic
-from bench.load.traffic import Job
+from bench.load.traffic import KEY, Job
+from bench.measures import before
 from bench.results import Report, Row, Verdict, paired
 from bench.started import service
-from bench.started.processes import Process
+from bench.started.processes import ROOT, Process, inherited
 
 
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")
@@ -90,3 +95,103 @@ def wall(command: Sequence[str]) -> float:
     if done.returncode:
         raise Void(f"{' '.join(command)}: {done.stderr.decode()[-500:]}")
     return spent
+
+
+HTTP, HTTP_BEFORE, EMBEDDED, STORE, INSERT = "HTTP", "HTTP, before", "embedded", "the store alone", "a bare insert"
+CPU_GOAL, RATE_GOAL, INSERT_GOAL = 0.35, 3.0, 1.3
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A process that sends one message after another, and the service that it sends to, if that is another process."""
+
+    child: subprocess.Popen[str]
+    server: Process | None = None
+
+    def sends(self, count: int) -> tuple[float, float]:
+        """Returns the microseconds of a send, and those of CPU of both processes.
+
+        Raises:
+            Void: It ended.
+        """
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        used = self.server.cpu_seconds() if self.server is not None else 0.0
+        self.child.stdin.write(f"{count}\n")
+        self.child.stdin.flush()
+        line = self.child.stdout.readline()
+        if not line:
+            raise Void("a process that sends has ended")
+        seconds, cpu = json.loads(line)
+        if self.server is not None:
+            cpu += self.server.cpu_seconds() - used
+        return seconds * 1e6 / count, cpu * 1e6 / count
+
+
+@measure("embedded", "A send inside the program: beside HTTP, the store alone, and a row that SQLite inserts")
+def embedded(bench: Bench) -> Report:
+    """One thread sends messages of 200 B. With ``BENCH_BEFORE``, HTTP is also that of the other tree."""
+    rows: list[Row] = []
+    verdicts: list[Verdict] = []
+    for sync in ("normal", "full"):
+        with contextlib.ExitStack() as stack:
+            senders = {name: stack.enter_context(side) for name, side in _senders(bench, stack, sync).items()}
+            calls = {name: partial(sender.sends, bench.size(500, 20)) for name, sender in senders.items()}
+            for call in calls.values():
+                call()
+            samples = bench.interleave(calls, bench.size(15, 1))
+        times = {name: [one[0] for one in runs] for name, runs in samples.items()}
+        cpu = {name: [one[1] for one in runs] for name, runs in samples.items()}
+        for name, values in times.items():
+            details = {"least": min(values), "CPU µs": statistics.median(cpu[name]), "least CPU µs": min(cpu[name])}
+            rows.append(Row(f"sync {sync}: {name}", values, "µs/send", details))
+        base = HTTP_BEFORE if HTTP_BEFORE in times else HTTP
+        for other in (base, STORE, INSERT):
+            goal = INSERT_GOAL if (other, sync) == (INSERT, "full") else None
+            figure = paired(times[EMBEDDED], times[other])
+            verdicts.append(Verdict(f"sync {sync}: time, embedded / {other}", figure, goal=goal, better="lower"))
+        is_goal = base == HTTP_BEFORE and sync == "normal"
+        verdicts += [
+            Verdict(
+                f"sync {sync}: CPU, embedded / {base}",
+                paired(cpu[EMBEDDED], cpu[base]),
+                goal=CPU_GOAL if is_goal else None,
+                better="lower",
+            ),
+            Verdict(
+                f"sync {sync}: sends a second, embedded / {base}",
+                paired(times[base], times[EMBEDDED]),
+                goal=RATE_GOAL if is_goal else None,
+            ),
+        ]
+    return Report("", "", rows, verdicts, ["CPU: of the process that sends, and of the service where that is another."])
+
+
+def _senders(
+    bench: Bench, stack: contextlib.ExitStack, sync: str
+) -> Mapping[str, contextlib.AbstractContextManager[Sender]]:
+    trees = {HTTP: ROOT}
+    with contextlib.suppress(Skip):
+        trees[HTTP_BEFORE] = before.trees()["before"]
+    found = {}
+    for name, tree in trees.items():
+        directory = before.prepared(bench, tree, "http")
+        server = stack.enter_context(service.serve(directory, sync=sync, environment={"PYTHONPATH": str(tree)}))
+        found[name] = _sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
+    found[EMBEDDED] = _sender("embedded", str(bench.fresh("embedded") / "jobs.db"), sync)
+    found[STORE] = _sender("store", str(bench.fresh("store")), sync)
+    found[INSERT] = _sender("insert", str(bench.fresh("insert") / "rows.db"), sync)
+    return found
+
+
+@contextlib.contextmanager
+def _sender(side: str, place: str, sync: str, tree: Path = ROOT, server: Process | None = None) -> Iterator[Sender]:
+    command = [sys.executable, str(ROOT / "bench" / "send_side.py"), side, place, sync]
+    environment = {**inherited(), "PYTHONPATH": str(tree), "QUEUEY_KEY": KEY}
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            yield Sender(child, server)
+        finally:
+            child.terminate()

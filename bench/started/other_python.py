@@ -13,7 +13,14 @@ import platformdirs
 from bench.harness import Skip
 
 VARIABLE = "BENCH_JOBS_PYTHON"
-PACKAGES = {"procrastinate": "3.10.0", "psycopg": "3.3.9", "rq": "3.0.0", "celery": "5.7.0", "redis": "8.1.0"}
+PACKAGES = {
+    "procrastinate": "3.10.0",
+    "psycopg": "3.3.9",
+    "huey": "3.5.4",
+    "rq": "3.0.0",
+    "celery": "5.7.0",
+    "redis": "8.1.0",
+}
 """What is compared with, and its clients, in the versions that the environment gets."""
 EXTRAS = {"psycopg": "psycopg[binary]"}
 MAKING_SECONDS = 300.0

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import handlers
@@ -67,7 +68,7 @@ class Look:
 
 
 def worker(
-    server: Process, directory: Path, *, handler: str, tree: Path = ROOT
+    server: Process, directory: Path, *, handler: str, place: str = "", tree: Path = ROOT
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs a worker with its default settings, which joins when the gate is open; its port is that of its metrics."""
     port = free_port()
@@ -77,34 +78,45 @@ def worker(
         "--app": service.APPLICATION,
         "--key": KEY,
         "--queue": QUEUE,
-        "--group": "bench",
+        "--group": directory.name,
         "--context": f"{module}:gate",
         "--metrics": f"127.0.0.1:{port}",
         "--log-level": "warning",
     }
     command = [sys.executable, "-m", "qdo", "work", f"{module}:{HANDLERS[handler]}"]
+    if place:
+        options["--coordination"] = place
     command += [text for pair in options.items() for text in pair]
     return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / OPEN)}, tree)
 
 
 def handle(
-    server: Process, directory: Path, messages: int, *, handler: str = "plain", count: int = 1, tree: Path = ROOT
+    server: Process,
+    directory: Path,
+    messages: int,
+    *,
+    handler: str = "plain",
+    count: int = 1,
+    place: str = "",
+    tree: Path = ROOT,
 ) -> Pace:
     """Has a new group handle everything in the queue and measures the steady part.
 
     Args:
         server: The service.
-        directory: Fresh; where the workers meet and log.
+        directory: Fresh; where the workers log, and the name of their group.
         messages: How many there are.
         handler: Which of :data:`HANDLERS`.
         count: Workers.
+        place: Where they meet; blank: at the service.
         tree: Of the project; theirs.
 
     Raises:
         Void: They stopped on the way, or handled more than there is.
     """
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(worker(server, directory, handler=handler, tree=tree)) for _ in range(count)]
+        start_one = partial(worker, server, directory, handler=handler, place=place, tree=tree)
+        running = [stack.enter_context(start_one()) for _ in range(count)]
         (directory / OPEN).touch()
         begin = first = last = look = Look(counts(running), running, server)
         moved = look.instant

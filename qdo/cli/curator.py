@@ -193,8 +193,10 @@ async def _target(client: AsyncClient, queue: str) -> Target:
 @asynccontextmanager
 async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
     if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
+        given = "none" if settings.coordination is None else repr(settings.coordination)
         raise InvalidArgument(
-            "Curator's queues are in ZooKeeper. Name the servers: --coordination zookeeper://host1,host2:2181"
+            f"Curator's queues are in ZooKeeper, and the coordination is {given}. "
+            "Name the servers: --coordination zookeeper://host1,host2:2181"
         )
     from qdo.coordination.opening import need_zookeeper
 

@@ -16,7 +16,7 @@ from qdo.cli.selection import chosen, deleted, existing, hidden, id_of, point
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
 from qdo.consumer.rebalance.queue_discovery import identify
-from qdo.errors import InvalidArgument
+from qdo.errors import QdoError
 from qdo.moves import Move, carry_out, migrate_offsets, moves, refuse_active
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
@@ -213,13 +213,15 @@ async def import_offsets(
 
     Workers do that by themselves when they join, unless the group is to have another name. May be repeated.
     """
+    from qdo.coordination.service.coordinator import checked_name
     from qdo.coordination.service.former_file import default_path, read_group, take_over
 
     path, former = file or default_path(), group_of(settings)
+    group = checked_name(former if name is None else name)
     if read_group(path, former) is None:
-        raise InvalidArgument(f"{path} has no group {former!r}")
+        raise QdoError(f"{path} has no group {former!r}")
     async with open_client(settings) as client:
-        count = await take_over(client, await identify(client), path, former, name or former, again=True)
+        count = await take_over(client, await identify(client), path, former, group, again=True)
     output.note(f"{count} offsets were recorded.")
 
 

@@ -31,10 +31,10 @@ class Consumer:
 
     ::
 
-        from qdo import Consumer, open_coordinator
+        from qdo import Consumer
         from queuey.client import AsyncClient
 
-        consumer = Consumer(AsyncClient(), open_coordinator("local:", "readers"), queues=["orders"])
+        consumer = Consumer(AsyncClient(), group="readers", queues=["orders"])
         with consumer:
             while not (batches := consumer.poll(timeout=1.0)):
                 pass

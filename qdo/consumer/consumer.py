@@ -10,28 +10,26 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, OwnedPartition
-from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener
-from qdo.consumer.partition_reader import PartitionReader
+from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener, PartitionReader
 from qdo.consumer.positions import LatestStart, point_of
-from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.ownership import ManualAssignment, Ownership
+from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
-from qdo.consumer.rebalance.session_events import CommitListener, SessionOptions
+from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
-from qdo.coordination.service.former_file import LocalCoordination, default_path
+from qdo.coordination.opening import coordinator_of
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from qdo.settings import ConsumerSettings
 from qdo.tasks import cancel
-from queuey.client import AsyncClient, Message
+from queuey.client import AsyncClient, Message, order_of
 
 log = logging.getLogger("qdo.consumer")
 
@@ -43,10 +41,6 @@ FLUSH = 5.0
 """Timeout in seconds for offsets to be mirrored at the end."""
 
 
-class CommittingListener(PartitionListener, CommitListener):
-    """Drives a consumer: follows its partitions and its commits."""
-
-
 class AsyncConsumer:
     """A member of a group: owns a share of the partitions of some queues, and returns their messages in order.
 
@@ -54,24 +48,21 @@ class AsyncConsumer:
 
         import asyncio
 
-        from qdo import AsyncConsumer, open_coordinator
+        from qdo import AsyncConsumer
         from queuey.client import AsyncClient
 
         async def main():
-            coordinator = open_coordinator("local:", "async-readers")
-            async with AsyncClient() as client, AsyncConsumer(client, coordinator, queues=["orders"]) as consumer:
+            async with AsyncClient() as client, AsyncConsumer(client, group="readers", queues=["orders"]) as consumer:
                 while not (batches := await consumer.poll()):
                     pass
                 await consumer.commit()
-            await coordinator.close()
             return sum(len(batch.messages) for batch in batches)
 
         assert asyncio.run(main()) > 0
 
     Every message is returned at least once to a member of the group, those of one partition in order. Use it in one
-    event loop, as ``async with consumer:``. It closes neither the client nor the coordinator.
-
-    Without queues and patterns it is no member of any group: :meth:`assign` says which partitions it reads.
+    event loop, as ``async with consumer:``. It closes neither the client nor the coordinator. Without queues and
+    patterns it is no member of any group: :meth:`assign` says which partitions it reads.
 
     Args:
         client: A client of the application that owns the queues.
@@ -115,7 +106,7 @@ class AsyncConsumer:
         on_lost: Callback | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings()
-        coordinator = chosen_coordinator(client, coordinator, group, self.settings)
+        coordinator = coordinator_of(client, coordinator, group, self.settings.revoke_timeout, self.settings.grace)
         if coordinator is None and (self.settings.mirror or self.settings.commit_every is not None):
             raise InvalidArgument("mirror and commit_every need a group: give the consumer group=")
         wants = subscribe(queues, patterns, application=client.application)
@@ -130,7 +121,7 @@ class AsyncConsumer:
         self._end: asyncio.Task[None] | None = None
         listeners: list[PartitionListener] = [CallbackListener(on_assign, on_revoke, on_lost)]
         if self.settings.commit_every is not None:
-            listeners.append(CallbackListener(on_revoke=self._commit_settled))
+            listeners.append(CallbackListener(on_revoke=self._commit_added))
         self._mirror = None
         if isinstance(coordinator, Coordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
@@ -168,21 +159,17 @@ class AsyncConsumer:
             changed=self._changed,
             failed=self._fail,
         )
-        self._assigned = (
-            None if wants else ManualAssignment(coordinator, self._reader, self.settings.revoke_timeout, self._mirror)
+        options = SessionOptions(
+            self.settings.settle,
+            self.settings.grace,
+            self.settings.revoke_timeout,
+            commit_seconds=self.settings.commit_every or 0.0,
+            commit_listeners=() if self._mirror is None else (self._mirror,),
         )
+        self._assigned = None if wants else ManualAssignment(coordinator, self._reader, options)
+        is_static = member is not None
         self._group = self._assigned or GroupMember(
-            self.coordinator,
-            self.member,
-            self._reader,
-            queues=self._finder,
-            static=member is not None,
-            options=SessionOptions(
-                self.settings.settle,
-                self.settings.grace,
-                self.settings.revoke_timeout,
-                commit_listeners=() if self._mirror is None else (self._mirror,),
-            ),
+            self.coordinator, self.member, self._reader, queues=self._finder, static=is_static, options=options
         )
 
     async def __aenter__(self) -> Self:
@@ -194,13 +181,13 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
-    def attach(self, driver: CommittingListener, commit_messages: int, commit_seconds: float) -> None:
+    def attach(self, driver: PartitionListener, commit_messages: int, commit_seconds: float) -> None:
         """Adds a listener for changes of partitions, which is notified before the user's callbacks.
 
         It is for code that drives the consumer, such as a worker. Call it before the start.
 
         Args:
-            driver: The listener, also of commits.
+            driver: The listener, which is notified of commits as well.
             commit_messages: Number of messages after which the offsets that it adds to :attr:`ownership` are committed.
             commit_seconds: Seconds after which they are committed if they are fewer.
 
@@ -243,8 +230,6 @@ class AsyncConsumer:
         except BaseException:
             await self.close()
             raise
-        if self.settings.commit_every is not None:
-            self._tasks.append(loop.create_task(self._commit_regularly(self.settings.commit_every)))
 
     async def close(self, within: float | None = None) -> None:
         """Returns no more messages, calls on_revoke, releases all partitions and leaves the group. Idempotent.
@@ -288,7 +273,7 @@ class AsyncConsumer:
         if most < 1:
             raise InvalidArgument("poll returns at least one message: most must be 1 or more")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        self._buffer.settle(skip)
+        self._add(self._buffer.settle(skip))
         while not self.closing:
             self._signal.clear()  # any signal from here on makes the loop check again
             if self._failure is not None:
@@ -402,6 +387,11 @@ class AsyncConsumer:
         self._group.rejoin()
 
     @property
+    def in_service_group(self) -> bool:
+        """Whether the service divides the partitions among the members of this one's group."""
+        return isinstance(self._coordinator, ServiceCoordinator)
+
+    @property
     def connected(self) -> bool:
         """The partitions are certainly owned still, by the session's own clock, before any event says so."""
         return self._group.table.connected
@@ -425,6 +415,7 @@ class AsyncConsumer:
         self._fetcher.leave(row)
         self._buffer.clear(row)
         row.seek(position)
+        self._add([row])
         self._reader.moved(row)
 
     @property
@@ -542,17 +533,16 @@ class AsyncConsumer:
                 async with asyncio.timeout(FLUSH):
                     await self._mirror.flush()
 
-    async def _commit_regularly(self, every: float) -> None:
-        while True:
-            await asyncio.sleep(every)
-            await self._commit_settled()
+    def _add(self, rows: Iterable[OwnedPartition]) -> None:
+        """Commits the positions of partitions later, if the consumer commits by itself and no more was committed."""
+        for row in rows if self.settings.commit_every is not None else ():
+            if row.position is not None and not row.commits_beyond(order_of(row.position)):
+                self._group.table.add(row, row.position, 0)
 
-    async def _commit_settled(self, leaving: frozenset[Partition] | None = None) -> None:
-        """Commits what counts as processed: all of it, or that of some partitions."""
-        rows = [row for row in self._rows() if leaving is None or row.partition in leaving]
-        offsets = {row.partition: offset for row in rows if (offset := row.auto_commit_offset) is not None}
+    async def _commit_added(self, leaving: frozenset[Partition]) -> None:
+        rows = [row for row in self._rows() if row.partition in leaving and row.pending_offset is not None]
         try:
-            await self._group.table.commit(offsets)
+            await self._group.table.flush(rows)
         except QdoError as error:
             log.warning("some offsets could not be committed: %s", error)
 
@@ -597,24 +587,3 @@ class AsyncConsumer:
     def _fail(self, error: Exception) -> None:
         self._failure = error
         self._signal.set()
-
-
-def chosen_coordinator(
-    client: AsyncClient,
-    coordinator: AnyCoordinator | LocalCoordination | None,
-    group: str | None,
-    settings: ConsumerSettings,
-) -> AnyCoordinator | None:
-    """Returns the coordinator of a group: the one given, or one of the service's group of a name.
-
-    Raises:
-        InvalidArgument: Both are given, or no group of the service can have this name.
-    """
-    make = partial(ServiceCoordinator, client, revoke_timeout=settings.revoke_timeout, grace=settings.grace)
-    if group is not None and coordinator is not None:
-        raise InvalidArgument("give a coordinator or group=, not both")
-    if group is not None:
-        return make(group, former=default_path())
-    if isinstance(coordinator, LocalCoordination):
-        return make(coordinator.group, session_timeout=coordinator.session_timeout, former=coordinator.path)
-    return coordinator

@@ -52,7 +52,6 @@ class OwnedPartition:
         begun: It works on it.
         announced: The user's callback was called for it.
         position: The last message handed out, or the point after which the next one lies; None: the beginning.
-        auto_commit_position: The position up to which everything counts as processed without being asked.
         seek_pending: It was moved since the last commit, so that this one may go back.
         fetch_from: From where to read on; None until it is known where to begin, and nothing is read before.
         opened: It is read.
@@ -81,7 +80,7 @@ class OwnedPartition:
         self.end_notified = held is None
         self.waiting_commits: list[PendingCommit] = []
         self.begun = self.announced = self.opened = self.paused = self.seek_pending = False
-        self.position = self.auto_commit_position = self.recorded
+        self.position = self.recorded
         self.fetch_from: str | None = None
         self.more: bool | None = None
         self.pending_call: object | None = None
@@ -169,22 +168,17 @@ class OwnedPartition:
             raise InvalidArgument(f"{self.partition}: {identifier!r} is not a message id") from error
         if self.position is None or order > order_of(self.position):
             raise InvalidArgument(f"{self.partition}: {identifier} was not returned by poll, so it cannot be committed")
-        if self._commits_beyond(order) and not back:
+        if self.commits_beyond(order) and not back:
             raise InvalidArgument(f"{self.partition}: {identifier} is before {self.lowest_commit}, which was committed")
         return True
 
-    @property
-    def auto_commit_offset(self) -> str | None:
-        """The offset of an automatic commit; None: there is none, or more was committed with no seek back since."""
-        position = self.auto_commit_position
-        return None if position is None or self._commits_beyond(order_of(position)) else position
-
-    def _commits_beyond(self, order: tuple[int, int]) -> bool:
+    def commits_beyond(self, order: tuple[int, int]) -> bool:
+        """Returns whether the offset to be recorded, or the recorded one, is after a message, with no seek since."""
         return self.lowest_commit is not None and not self.seek_pending and order < order_of(self.lowest_commit)
 
     def place(self, position: str | None) -> None:
         """Begins after a position; None: at the beginning."""
-        self.position = self.auto_commit_position = position
+        self.position = position
         self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
     def seek(self, position: str) -> None:
@@ -350,11 +344,9 @@ class FetchBuffer:
                 one.row.position = before
                 self._put_back(one)
 
-    def settle(self, skip: Collection[Partition] = ()) -> None:
-        """Counts the messages that were handed out as processed, except those of some partitions."""
-        for partition in [partition for partition in self._out if partition not in skip]:
-            row = self._out.pop(partition)
-            row.auto_commit_position = row.position
+    def settle(self, skip: Collection[Partition] = ()) -> list[OwnedPartition]:
+        """Counts the messages that were handed out as processed, except those of some partitions; returns the rest."""
+        return [self._out.pop(partition) for partition in list(self._out) if partition not in skip]
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
         """Returns at most so many messages of a partition, at least one. A whole chunk is given as it is."""

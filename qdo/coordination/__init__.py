@@ -26,9 +26,9 @@ member may join again under a new session.
 ``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: reading it does
 not make it known.
 
-All of this is written once, on the contract in :mod:`qdo.coordination.tree`: a tree of nodes as ZooKeeper has it.
-:mod:`qdo.coordination.zookeeper` and :mod:`qdo.coordination.local`, a SQLite file, implement that. Every method is a
-coroutine of one event loop; an implementation does its waiting elsewhere.
+There are two kinds of groups. Those of :mod:`qdo.coordination.service` are divided by the service itself. The others
+stand on the contract in :mod:`qdo.coordination.tree`, a tree of nodes, which :mod:`qdo.coordination.zookeeper`
+implements. Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
 """
 
 from qdo.coordination.coordinator import Coordinator

@@ -71,7 +71,7 @@ class Coordinator:
 
     Example:
         >>> from qdo import Coordinator, open_coordinator
-        >>> isinstance(open_coordinator("local:", "billing"), Coordinator)
+        >>> isinstance(open_coordinator("zookeeper://localhost:2181", "billing"), Coordinator)
         True
 
     Args:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from qdo.coordination.coordinator import Coordinator
 from qdo.coordination.records import valid_name
-from qdo.coordination.service.former_file import LocalCoordination, path_of
+from qdo.coordination.service import ServiceCoordinator
+from qdo.coordination.service.former_file import LocalCoordination, default_path, path_of
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
+
+if TYPE_CHECKING:
+    from qdo.coordination import AnyCoordinator
+    from queuey.client import AsyncClient
 
 LOCAL_IS_OVER = (
     "local: is deprecated: the service divides partitions itself. Give consumers and workers group=, and qdo no "
@@ -63,6 +68,28 @@ def open_coordinator(
     context = None if access.tls is None else access.tls.context()
     connect = partial(zookeeper.ZooKeeperLink, access, context)
     return Coordinator(group, connect, access.session_timeout, access.chroot)
+
+
+def coordinator_of(
+    client: AsyncClient,
+    coordinator: AnyCoordinator | LocalCoordination | None,
+    group: str | None,
+    revoke_timeout: float,
+    grace: float,
+) -> AnyCoordinator | None:
+    """Returns the coordinator of a group: the one given, or one of the service's group of a name.
+
+    Raises:
+        InvalidArgument: Both are given, or no group of the service can have this name.
+    """
+    make = partial(ServiceCoordinator, client, revoke_timeout=revoke_timeout, grace=grace)
+    if group is not None and coordinator is not None:
+        raise InvalidArgument("give a coordinator or group=, not both")
+    if group is not None:
+        return make(group, former=default_path())
+    if isinstance(coordinator, LocalCoordination):
+        return make(coordinator.group, session_timeout=coordinator.session_timeout, former=coordinator.path)
+    return coordinator
 
 
 def need_zookeeper() -> None:

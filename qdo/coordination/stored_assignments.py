@@ -21,23 +21,11 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from qdo.coordination import tree
 from qdo.coordination.changes import attempts, lacks_parent, make
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import Codec, QueuePartitions, TargetAssignment, Versioned, by_member, shares, unshare
-from qdo.coordination.tree import (
-    MOST_OPERATIONS,
-    NODE_LIMIT,
-    Applied,
-    Change,
-    Check,
-    Create,
-    Delete,
-    Link,
-    NodeData,
-    SetData,
-    bundle,
-    join,
-)
+from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData, bundle
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
@@ -247,11 +235,11 @@ class StoredAssignments:
         assert present.version is not None  # noqa: S101 - it was made
         wanted = [self._writing(present, member, assigned) for member, assigned in sorted(nodes.items())]
         check: Change = (Check(self._paths.target, present.version),)
-        parts = [wanted[part] for part in bundle(wanted, MOST_OPERATIONS - 1)]
+        parts = [wanted[part] for part in bundle(wanted, tree.MOST_OPERATIONS - 1)]
         for part in parts[:-1]:
-            yield join([check, *part])
+            yield tree.join([check, *part])
         data = _fitting(TARGETS.encode(generation), "the group has too many static members")
-        yield join([*(parts[-1] if parts else ()), (SetData(self._paths.target, data, present.version),)])
+        yield tree.join([*(parts[-1] if parts else ()), (SetData(self._paths.target, data, present.version),)])
 
     def _writing(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
         path, before = self._paths.assignment(member), present.nodes.get(member)

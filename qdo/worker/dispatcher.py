@@ -10,15 +10,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
-from qdo.consumer.consumer import AsyncConsumer, CommittingListener
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
 from qdo.partitions import Partition, some
 from qdo.settings import key_by
 from qdo.tasks import happens
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
-from qdo.worker.dead_letters import publish
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -54,7 +54,7 @@ _MAX_SHOWN = 5
 """Max partitions that a line of the log names."""
 
 
-class Dispatcher(CommittingListener):
+class Dispatcher(PartitionListener):
     """Runs the messages of a consumer's partitions, in turn between them, as far as there are free handlers.
 
     It commits everything before the first unfinished message of each. A source; see :class:`qdo.worker.sources.Source`.
@@ -201,13 +201,10 @@ class Dispatcher(CommittingListener):
     def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:  # noqa: ARG002 - the fact counts
         self._metrics.note("commits")
 
-    def not_recorded(self, error: Exception, failures: int) -> None:
+    def not_recorded(self, error: Exception) -> None:
         self._metrics.note("commit_failures")
         if not isinstance(error, CoordinationLost):
-            logger.error("offsets were not committed: %s", error)
             self._leave_unfinished()
-        elif failures == 1:
-            logger.warning("offsets were not committed and will be retried: %s", error)
 
     def _leave_unfinished(self) -> None:
         if self._drained is not None:
@@ -369,8 +366,9 @@ class Dispatcher(CommittingListener):
 
     def _readmit(self, rows: Collection[OwnedPartition]) -> None:
         """Accepts messages again of partitions that were handed over, as of others that were lost."""
-        for work in list(self._works.values()):
-            if work.state == "handed over" and work.row in rows:
+        for row in rows:
+            work = self._works.get(row.partition)
+            if work is not None and work.row is row and work.state == "handed over":
                 work.state = "lost"
                 self._readmit_lost(work)
 
@@ -441,8 +439,9 @@ class Dispatcher(CommittingListener):
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
     def _counting(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
+        gone = None if rows is None else set(rows)
         works = self._works.values()
-        return [each for each in works if not each.discarded and (rows is None or each.row in rows)]
+        return [each for each in works if not each.discarded and (gone is None or each.row in gone)]
 
     def _update_busy(self, partition: Partition) -> None:
         work = self._works.get(partition)
@@ -556,13 +555,9 @@ class Dispatcher(CommittingListener):
             self._note(work, work.partition_queue.end, done)
 
     def _note(self, work: PartitionWork, end: str, done: int) -> None:
-        if end == work.recorded:
-            return
-        work.recorded = end
-        try:
+        if end != work.recorded:
+            work.recorded = end
             self._consumer.ownership.add(work.row, end, done)
-        except InvalidArgument as error:
-            self.not_recorded(error, 1)
 
     def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         place = Delivery(work.partition, held.attempt)
@@ -583,7 +578,7 @@ class Dispatcher(CommittingListener):
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         """Publishes a dead letter, unless the partition is to be released before it is stored."""
-        if await publish(self._consumer.client, self._handling, work, held, failure):
+        if await work.publish_dead_letter(self._consumer.client, self._handling, held, failure):
             self._given_up(work, held, failure, "dead")
             self._go_on(work)
         else:

@@ -51,12 +51,12 @@ def delivery() -> Delivery:
     """Returns the partition of the message that the caller is handling, and the number of the attempt.
 
     Example:
-        >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery, open_coordinator
+        >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery
         >>> from queuey.client import AsyncClient
         >>> def handle(message, context):
         ...     print(message.body, "attempt", delivery().attempt)
         ...     raise StopWorker
-        >>> consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "billing"), queues=["orders"])
+        >>> consumer = AsyncConsumer(AsyncClient(), group="billing", queues=["orders"])
         >>> Worker(handle, consumer).run()
         one apple attempt 1
         0

@@ -28,8 +28,11 @@ While a message is held, whatever must come after it waits: in an :class:`Ordere
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from itertools import count
+from time import time
 from typing import Literal, NamedTuple, TypeAlias
 
 from qdo.consumer.owned_partition import OwnedPartition
@@ -37,8 +40,14 @@ from qdo.coordination import HandlingNote
 from qdo.settings import Key
 from qdo.tasks import happens
 from qdo.worker.crash_suspicion import CrashSuspicion
+from qdo.worker.failure import Delivery, Failure
 from qdo.worker.runs import MessageRun
-from queuey.client import Message
+from qdo.worker.sources import Handling
+from queuey.client import AsyncClient, Message, RetryPolicy, deadletters
+from queuey.client.deadletters import Cause
+
+_DEAD_PAUSES = RetryPolicy(base=0.5, cap=30.0)
+"""Pauses after a dead letter could not be stored."""
 
 
 class FailedMessage(NamedTuple):
@@ -448,6 +457,29 @@ class PartitionWork:
         self._dead_letters.add(task)
         self._quiet.clear()
         task.add_done_callback(self._buried)
+
+    async def publish_dead_letter(
+        self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
+    ) -> bool:
+        """Publishes a dead letter; tries again until it is stored, or returns False if the work is closed before."""
+        queue, place = self.partition.queue.name, Delivery(self.partition, held.attempt)
+        cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
+        dead_queue, ttl = handling.settings.dead_queue, handling.settings.dead_ttl
+        for failures in count(1):
+            try:
+                target = await deadletters.bury(client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
+                handling.metrics.note("dead_letter_failures")
+                pause = _DEAD_PAUSES.pause(failures, 1.0)
+                text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
+                handling.report(logging.ERROR, place, held.message, failure, text, error, pause)
+                if not await self.pause(pause):
+                    return False
+            else:
+                break
+        text = "given up after %d attempts, now in %s: %s"
+        handling.report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
+        return True
 
     def halt(self) -> None:
         for run in self.runs:

@@ -28,6 +28,8 @@ PAUSES = RetryPolicy(base=0.25, cap=5.0)
 """Pauses while the service does not answer."""
 MAX_SHOWN = 10
 """Max missing rights that an error names."""
+GROUP = "a group of the service"
+"""What members of such a group need the right to claim for."""
 
 T = TypeVar("T")
 Need = tuple[str, str, str]
@@ -47,7 +49,7 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
     if missing := await until_answered(lambda: _missing(consumer, settings, names)):
         raise MissingRights(
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
-            "Give it these rights (docs/access.md), or change the options"
+            f"Give it these rights (docs/access.md), or change the options{_way_out(missing)}"
         )
     matching = await until_answered(lambda: _matching(consumer))
     if missing := await until_answered(lambda: _missing(consumer, settings, matching - names)):
@@ -55,6 +57,10 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
             "the credential lacks rights for queues that match patterns: %s. What it may not read is left to others",
             _texts(missing),
         )
+
+
+def _way_out(missing: list[Need]) -> str:
+    return ", or use --coordination zookeeper://…" if any(need[2] == GROUP for need in missing) else ""
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
@@ -84,7 +90,8 @@ def _text(need: Need) -> str:
 
 async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
     client = consumer.client
-    needs = _needs(sorted(names), settings, mirror=consumer.settings.mirror)
+    claims = GROUP if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
+    needs = _needs(sorted(names), settings, claims)
     try:
         rights = await rights_for(client, {name for name, _, _ in needs})
     except NotFound:
@@ -109,12 +116,13 @@ async def _matching(consumer: AsyncConsumer) -> set[str]:
     return set(sorted(found)[:MAX_NAMES])
 
 
-def _needs(names: list[str], settings: WorkerSettings, *, mirror: bool) -> list[Need]:
+def _needs(names: list[str], settings: WorkerSettings, claims: str) -> list[Need]:
+    """Returns what a worker needs; ``claims`` says what needs the right to claim, if anything does."""
     needs: dict[Need, None] = {}
     for name in names:
         needs[name, "read", ""] = None
-        if mirror:
-            needs[name, "claim", "mirror"] = None
+        if claims:
+            needs[name, "claim", claims] = None
         if settings.on_failure == "dead-letter" and (settings.bury_dead or not holds_dead(name, settings.dead_queue)):
             target = queue_for(name, settings.dead_queue)
             needs |= dict.fromkeys((target, action, "on_failure is dead-letter") for action in ("send", "admin"))

@@ -61,14 +61,14 @@ class Worker:
 
     ::
 
-        from qdo import AsyncConsumer, StopWorker, Worker, open_coordinator
+        from qdo import AsyncConsumer, StopWorker, Worker
         from queuey.client import AsyncClient
 
         def handle(message, context):
             print(message.partition, message.body)
             raise StopWorker  # without this line the worker runs until SIGTERM or Ctrl-C
 
-        consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "printers"), queues=["orders"])
+        consumer = AsyncConsumer(AsyncClient(), group="printers", queues=["orders"])
         assert Worker(handle, consumer).run() == 0
 
     The worker commits everything before the first unfinished message of a partition. So each message is handled at

@@ -32,7 +32,7 @@ from queuey.service import Limits
 from queuey.service.core import Core, LoopCalls
 from queuey.settings import Settings, load, part
 from queuey.storage import Store
-from queuey.storage.opening import file_of, is_cassandra, open_store
+from queuey.storage.opening import check, file_of, is_cassandra, open_store
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
 from queuey.web.errors import plain_error_response
@@ -124,11 +124,13 @@ class EmbeddedService:
         Raises:
             InvalidArgument, ServiceUnavailable: See :func:`queuey.embedded.open`.
         """
-        is_url = str(store).startswith("cassandra:")
+        place = _place(store)
+        if doubled := sorted(place.keys() & options.keys()):
+            raise InvalidArgument(f"settings has {doubled[0]!r}: the first argument alone says which store is opened")
         try:
-            # Connections are opened later, too: then the working directory may be another one.
-            place = {"store": str(store)} if is_url else {"store": "sqlite", "data": _absolute(store)}
-            settings = load({**options, **place}, os.environ).settings
+            loaded = load({**options, **place}, os.environ, source="settings[{!r}]".format)
+            check(loaded)
+            settings = loaded.settings
             if is_cassandra(settings):
                 return cls._start(settings)
             file = file_of(settings).resolve()
@@ -257,8 +259,20 @@ def as_client_error(error: QueueyError) -> ApiError:
     return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
 
 
-def _absolute(store: str | Path) -> str:
-    return str(Path(store).absolute()) if str(store) else ""
+def _place(store: str | Path) -> dict[str, str]:
+    """Returns the settings that name a store.
+
+    Raises:
+        InvalidArgument: It is neither a path nor the URL of a store.
+    """
+    if isinstance(store, str) and "://" in store:
+        if not store.startswith("cassandra://"):
+            raise InvalidArgument(f"{store!r} is not a store: give a path, or cassandra://host1,host2/keyspace")
+        return {"store": store}
+    if not str(store):
+        raise InvalidArgument("the path of the store is empty")
+    # Connections are opened later, too: then the working directory may be another one.
+    return {"store": "sqlite", "data": str(Path(store).absolute())}
 
 
 def _check_place(file: Path) -> None:

@@ -29,13 +29,20 @@ class Loaded(NamedTuple):
     sources: dict[str, str]
 
 
-def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, config: Path | None = None) -> Loaded:
+def load(
+    options: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    *,
+    config: Path | None = None,
+    source: Callable[[str], str] = option_of,
+) -> Loaded:
     """Reads the settings.
 
     Args:
-        options: Values of the command line by setting name; None: not given.
+        options: Values of the command line, or of a program, by setting name; None: not given.
         environ: The environment. Empty variables count as not given.
         config: The TOML file that the command line names.
+        source: Returns how errors name the option of a setting.
 
     Raises:
         SettingsError: Names the key, what is wrong with it, and where it came from.
@@ -48,7 +55,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     given = [
         *([] if path is None else _in_file(path, lines)),
         *((name, Given(ours[key], key)) for key, name in variables.items() if key in ours),
-        *((name, Given(text, option_of(name))) for name, text in options.items() if text is not None),
+        *((name, Given(text, source(name))) for name, text in options.items() if text is not None),
     ]
     for name, value in given:
         _check_known(name, lines, f"in {value.source}")

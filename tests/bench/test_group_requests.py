@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.measures.qdo.group_requests import LINEAR, counted_steps, growth, run_skipping, take_steps
 from qdo.consumer.rebalance.group_member import GroupSession
+from qdo.coordination import Session
 from tests.replacing import replace
 
 MEMBERS, QUEUES = 16, 64
@@ -22,6 +23,7 @@ def test_members_that_all_read_the_group_would_be_noticed() -> None:
     check = GroupSession._check_once
 
     async def reading_all(session: GroupSession) -> float | None:
+        assert isinstance(session._session, Session)
         session._session._watching.forget()
         await session._session.members()
         return await check(session)

@@ -14,7 +14,7 @@ from bench.harness import Bench, Skip
 from bench.job_queues import probe
 from bench.job_queues.probe import Ear
 from bench.measures import jobs
-from bench.started import other_python
+from bench.started import other_python, river
 
 
 @pytest.fixture
@@ -42,13 +42,14 @@ def test_the_first_and_the_last_job_tell(ear: Ear, monkeypatch: pytest.MonkeyPat
         ear.hear(0.01)
 
 
-@pytest.mark.parametrize("name", ["jobs", "async_jobs"])
+@pytest.mark.parametrize("name", ["jobs", "async_jobs", "embedded"])
 def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that sends hears of all jobs, from workers of both kinds."""
+    """The process that sends hears of all jobs, from workers of all kinds."""
     monkeypatch.setattr(jobs, "backlog", lambda bench, *, fast: 300)
     bench = Bench(tmp_path, quick=True)
     with contextlib.ExitStack() as stack:
-        found = jobs.taken(bench, jobs.ours(bench, stack, 1, name))
+        ours = jobs.ours_embedded(bench) if name == "embedded" else jobs.ours(bench, stack, 1, name)
+        found = jobs.taken(bench, ours)
     assert found.many is not None
     assert min(found.one, found.many, found.done) > 0
     assert 0 < found.p50 <= found.slowest
@@ -61,3 +62,10 @@ def test_an_interpreter_without_a_system_skips_it() -> None:
         other_python.versions(Path(sys.executable), ["no-such-queue"])
     with pytest.raises(Skip, match="BENCH_JOBS_PYTHON"):
         other_python.versions(Path("/nowhere/python"), ["rq"])
+
+
+def test_a_machine_without_go_skips_river(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what is missing."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Skip, match="needs Go"):
+        river.program()

@@ -13,6 +13,7 @@ import httpx2
 
 from queuey.client import (
     AsyncClient,
+    AsyncConsumerGroups,
     AsyncJob,
     AsyncJobQueue,
     AsyncMoving,
@@ -183,7 +184,7 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
         """Gives a method that blocks."""
         value = getattr(self._client, name)
-        if isinstance(value, AsyncSchedules):
+        if isinstance(value, AsyncSchedules | AsyncConsumerGroups):
             return Blocking(value, self._loop)
         if not callable(value):
             return value

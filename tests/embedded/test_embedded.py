@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from qdo import Jobs
-from queuey import embedded
+from queuey import embedded, ids
 from queuey.api.groups import Heartbeat
 from queuey.client import (
+    AsyncClient,
     Client,
     InvalidArgument,
     Outgoing,
@@ -25,12 +30,15 @@ from queuey.client import (
     ServiceUnavailable,
     TooLarge,
 )
+from queuey.client.in_process import opener
 from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.errors import StoreClosed
-from queuey.storage import sqlite
+from queuey.settings import load
+from queuey.storage import opening, sqlite
 from queuey.web.responses import Response
+from tests.replacing import replace_in
 from tests.web.gateway_calls import ALWAYS, held
 
 QUICK = {"sync": "normal"}
@@ -67,6 +75,12 @@ def service_of(client: Client) -> EmbeddedService:
     return pool._service
 
 
+def once(client: Client, timeout: float = 10) -> Client:
+    """Returns a client of the same service that sends each call once."""
+    pool: Any = InProcessPool(service_of(client), "queuey")
+    return Client(embedded.URL, key="", timeout=timeout, retry=RetryPolicy(rounds=1), transport=pool)
+
+
 def test_a_message_stays_when_the_service_has_ended(file: Path) -> None:
     """The file has what was acknowledged, belongs to its user alone, and serves a data directory's client as well."""
     with embedded.open(file, application="shop") as client:
@@ -77,6 +91,18 @@ def test_a_message_stays_when_the_service_has_ended(file: Path) -> None:
         assert [message.body for message in client.read_all("mails", since=0)] == ["hello"]
     with embedded.open(file) as client, pytest.raises(QueueNotFound):
         client.send("mails", "to the queue of another application")
+
+
+async def test_the_client_opens_a_store_itself(file: Path) -> None:
+    """In both colours it does what this package does, and says what is missing where there is only the client."""
+    with Client.open(file, application="shop", settings=QUICK) as client:
+        client.create_queue("mails")
+        async with AsyncClient.open(file, application="shop", settings=QUICK) as other:
+            assert (await other.send("mails", "hello")).partition == 1
+    for kind in (Client, AsyncClient):
+        assert inspect.signature(kind.open).parameters.keys() == inspect.signature(embedded.open).parameters.keys()
+    with pytest.raises(InvalidArgument, match=r"'open_nothing' of 'queuey.embedded'.*Install queuey-store again"):
+        opener("open_nothing")
 
 
 def test_refusals_are_those_of_the_service(client: Client, tmp_path: Path) -> None:
@@ -206,6 +232,33 @@ def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
         service.service.store.create_application("late")
 
 
+def test_what_came_due_while_no_program_ran(file: Path) -> None:
+    """The next program that opens the file fires missed schedules, and removes what has expired."""
+    options = sqlite.SqliteOptions(sync="normal", clock=lambda: ids.now_ticks() - 3600 * ids.TICKS_PER_SECOND)
+    store = sqlite.open_store(file, options=options)
+    store.create_application("queuey")
+    pool: Any = InProcessPool(EmbeddedService(store, load({"data": str(file)}, {}).settings), "queuey")
+    with Client(embedded.URL, key="", transport=pool) as an_hour_ago:
+        an_hour_ago.create_queue("mails")
+        an_hour_ago.send("mails", "short", ttl=60)
+        an_hour_ago.schedules.put("poll", queue="mails", message="tick", every=600, missed="catch_up")
+    assert rows_of(file) == 1
+    with embedded.open(file, settings=QUICK) as client:
+        ticks = islice(client.job_queue("mails").claim(idle=60), 6)
+        assert [job.body for job in ticks] == ["tick"] * 6
+        end = time.monotonic() + 60
+        while rows_of(file) > 6 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert rows_of(file) == 6
+
+
+def rows_of(file: Path) -> int:
+    """Returns how many messages lie in a file, expired ones too."""
+    with closing(apsw.Connection(str(file))) as connection:  # The copy of SQLite that the store has, so locks stay.
+        rows: Any = connection.execute("SELECT count(*) FROM messages").fetchall()
+    return int(rows[0][0])
+
+
 def test_one_loop_after_another(file: Path) -> None:
     """An async client answers in each."""
     client = embedded.open_async(file, settings=QUICK)
@@ -249,13 +302,7 @@ def test_threads_open_a_file_at_once(file: Path) -> None:
 
 def test_a_call_that_takes_too_long_is_given_up(client: Client) -> None:
     """The timeouts of a client hold here too."""
-    impatient = Client(
-        embedded.URL,
-        key="",
-        timeout=0.05,
-        retry=RetryPolicy(rounds=1),
-        transport=InProcessPool(service_of(client), "queuey"),  # type: ignore[arg-type] # as embedded.open passes it
-    )
+    impatient = once(client, timeout=0.05)
     hold = threading.Event()
     service_of(client)._loop.call_soon_threadsafe(hold.wait)
     try:
@@ -284,6 +331,52 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
         embedded.open(common / "jobs.db")
     common.chmod(0o1777)
     embedded.open(common / "jobs.db", settings=QUICK).close()
+
+
+@pytest.mark.parametrize(
+    ("store", "settings", "said"),
+    [
+        ("http://127.0.0.1:5000", {}, "give a path, or cassandra://host1,host2/keyspace"),
+        ("cassandra:///keyspace", {}, "no host"),
+        ("", {}, "empty"),
+        ("jobs.db", {"data": "others.db"}, "settings has 'data'"),
+        ("jobs.db", {"syn": "normal"}, r"settings\['syn'\]; did you mean sync"),
+    ],
+)
+def test_what_names_no_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, settings: dict[str, str], said: str
+) -> None:
+    """A mistake is an error, not a new store somewhere else."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=said):
+        embedded.open(store, settings=settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk(file: Path) -> None:
+    """Opening and sending say what is wrong; what is stored stays."""
+
+    def limited(pages: int) -> AbstractContextManager[None]:
+        options = sqlite.SqliteOptions(sync="normal", pragmas=(f"PRAGMA max_page_count = {pages}",))
+        return replace_in(opening, opening.sqlite_options, lambda _settings, *, jobs: options)
+
+    with limited(20), pytest.raises(ServiceUnavailable, match="no space left") as refused:
+        embedded.open(file)
+    assert refused.value.code == "StoreFull"
+    with limited(100), embedded.open(file) as client:
+        client.create_queue("mails")
+        sending = once(client)
+
+        def fill() -> None:
+            for number in range(500):
+                sending.send("mails", f"{number}" + "x" * 5000)
+
+        with pytest.raises(ServiceUnavailable) as refused:
+            fill()
+        assert (refused.value.code, refused.value.outcome) == ("StoreFull", "none")
+        stored = [message.body for message in client.read_all("mails", since=0)]
+        assert [int(body.rstrip("x")) for body in stored] == list(range(len(stored)))
+        assert stored
 
 
 def test_a_file_of_a_later_version_is_refused(file: Path) -> None:

@@ -1,11 +1,9 @@
-"""Writes the record of the present version: ``python -m tests.releases``; or parts of it: ``… groups keyspace``."""
+"""Writes the record of the present version: ``python -m tests.releases``; or parts of it: ``… keyspace``."""
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import importlib
-import json
 import shutil
 import subprocess
 import sys
@@ -50,20 +48,12 @@ def record_store(directory: Path, work: Path) -> None:
     _archive(directory, work)
 
 
-def record_groups(directory: Path, work: Path) -> None:
-    """Writes a file of Qdo's groups."""
-    file = work / "qdo.sqlite3"
-    asyncio.run(recording.fill_groups(file))
-    _pack(file, directory / "groups.gz")
-    (directory / "groups.json").write_text(json.dumps(asyncio.run(recording.offsets(file)), sort_keys=True))
-
-
 def record_keyspace(directory: Path, _: Path) -> None:
     """Fills a keyspace on a Cassandra node."""
     _write(directory / "keyspace.gz", keyspace(program_of(directory)))
 
 
-PARTS = {"store": record_store, "groups": record_groups, "keyspace": record_keyspace}
+PARTS = {"store": record_store, "keyspace": record_keyspace}
 
 
 def _write(path: Path, content: msgspec.Struct) -> None:

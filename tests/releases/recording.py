@@ -5,7 +5,6 @@ Everything was recorded with a clock that stood still, so the same code gives th
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 import json
@@ -20,11 +19,6 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from qdo.coordination import Member, TargetAssignment
-from qdo.coordination.opening import open_coordinator
-from qdo.coordination.records import Sight
-from qdo.partitions import Partition, Subscription
-from qdo.partitions import Queue as SharedQueue
 from queuey import ids
 from queuey.client import Client
 from queuey.groups.state import GroupChange, GroupRow, Head
@@ -45,8 +39,6 @@ COVERS = {bytes([number]) * 16: ids.TICKS_MAX - number for number in (1, 2)}
 WORK = "the work of a job on Spark"
 UNRECORDED = {"accept", "accept-encoding", "authorization", "connection", "content-length", "host", "user-agent"}
 """Headers that say nothing of what is asked."""
-GROUPS = {"readers": 3, "readers of a long list": 150}
-"""Names of Qdo's groups, and the number of partitions that each shares: long values are stored in another way."""
 
 
 class Exchange(msgspec.Struct):
@@ -227,50 +219,3 @@ def _messages(store: Store, queue: Queue, partition: int) -> list[dict[str, Any]
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Returns a value as JSON has it."""
     return msgspec.json.decode(msgspec.json.encode(value))
-
-
-async def offsets(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the offsets, the targets and the owners of all groups in a file of Qdo's."""
-    found: dict[str, dict[str, Any]] = {}
-    url = f"local://{path}"
-    async with asyncio.timeout(60):
-        for group in GROUPS:
-            coordinator = open_coordinator(url, group)
-            await coordinator.open()
-            try:
-                target = await coordinator.target()
-                recorded = await coordinator.offsets()
-            finally:
-                await coordinator.close()
-            assert target is not None
-            found[group] = {
-                "offsets": {str(partition): plain(offset) for partition, offset in recorded.items()},
-                "owners": {str(partition): member for partition, member in target.owners.items()},
-                "absent": dict(target.absent),
-                "static": sorted(target.static),
-            }
-    return found
-
-
-async def fill_groups(path: Path) -> None:
-    """Writes what a group keeps when its members have gone: the target, and offsets of several kinds."""
-    queue = SharedQueue("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70", APP, "a queue/with a slash")
-    for group, number_of_partitions in GROUPS.items():
-        partitions = [Partition(queue, number) for number in range(1, 1 + number_of_partitions)]
-        coordinator = open_coordinator(f"local://{path}", group)
-        await coordinator.open()
-        try:
-            await coordinator.set_offsets({partitions[0]: f"{7:032x}"})
-            member = Member(
-                "the member", Subscription(frozenset({queue.name}), ("q*",)), static=True, sight=Sight(("q*",))
-            )
-            session = await coordinator.join(member, lambda event: None)
-            assert await session.lead()
-            owners = dict.fromkeys(partitions, member.id)
-            target = TargetAssignment(owners, {"another": 1.5e9}, frozenset({"another", member.id}))
-            assert await session.set_target(target, (await session.target()).version)
-            held = await session.claim(partitions)
-            await session.commit([(held[partition], f"{partition.number:032x}") for partition in partitions])
-            await session.leave()
-        finally:
-            await coordinator.close()

@@ -53,7 +53,6 @@ BY_PATH: dict[str, str | None] = {
     "tests/qdo/cli/": "needs_programs",
     "tests/qdo/curator/": "needs_zookeeper",
     "tests/qdo/faults/": "needs_programs",
-    "tests/qdo/local/": "needs_programs",
     "tests/qdo/test_docs.py": "needs_programs",
     "tests/qdo/worker/": "needs_programs",
     "tests/qdo/zookeeper/": "needs_zookeeper",

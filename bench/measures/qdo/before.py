@@ -16,7 +16,7 @@ from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import filled, name, rates, row
 from bench.results import Report, Row, Verdict, paired
 from bench.started import keepers, workers
-from bench.started.processes import Process
+from bench.started.processes import ROOT, Process
 from bench.started.workers import Pace
 
 MEMBERS = 4
@@ -46,7 +46,10 @@ def before(bench: Bench) -> Report:
 
 
 def _handled(bench: Bench, server: Process, count: int, handler: str, tree: Path) -> Pace:
-    return workers.handle(server, bench.fresh("group"), count, handler=handler, tree=tree)
+    directory = bench.fresh("group")
+    # Version 0.1 has no groups in the service; later ones take the file for their service's group.
+    place = "" if tree == ROOT else f"local://{directory / 'group.sqlite3'}"
+    return workers.handle(server, directory, count, handler=handler, place=place, tree=tree)
 
 
 class Turn(NamedTuple):

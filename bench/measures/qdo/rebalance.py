@@ -170,7 +170,7 @@ def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
 @contextlib.contextmanager
 def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
     """Starts a member of a tree of the project that has not joined; those of one tree and place are a group."""
-    with answering(["-m", f"{package(tree)}.member", url, place, str(tree), *QUEUES], tree) as one:
+    with answering(["-m", f"{package(tree)}.member", url, place, tree.name, *QUEUES], tree) as one:
         one.do("mark")
         yield one
 

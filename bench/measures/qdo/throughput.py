@@ -53,7 +53,7 @@ def one_worker(bench: Bench) -> Report:
         samples = bench.interleave(calls, bench.size(5, 1))
     notes = [
         f"{count:,} messages of {traffic.BODY_BYTES} B, handled by their own count.",
-        f"Measured from {workers.WARM:.0%} to {workers.END:.0%} of them. Local coordination, default settings.",
+        f"Measured from {workers.WARM:.0%} to {workers.END:.0%} of them. The service's groups, default settings.",
     ]
     return Report("", "", [row(side, runs) for side, runs in samples.items()], notes=notes)
 

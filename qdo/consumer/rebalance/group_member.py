@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Protocol
 
 from qdo.assignment import reported
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.member_states import (
     Cause,
@@ -25,10 +28,9 @@ from qdo.consumer.rebalance.member_states import (
     decide_as_leader,
     partition_changes,
 )
-from qdo.consumer.rebalance.ownership import Ownership
-from qdo.consumer.rebalance.partition_table import PartitionTable
-from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, CommitListener, SessionEvents, SessionOptions
-from qdo.coordination import AnyCoordinator, AnySession, Event, Member, Session, Sight
+from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable, Request
+from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
+from qdo.coordination import AnyCoordinator, AnySession, CommittedOffset, Event, Member, OwnedOffset, Session, Sight
 from qdo.errors import (
     CoordinationError,
     CoordinationIncompatible,
@@ -318,7 +320,7 @@ class GroupMember:
         self._static = static
         self._options = options
         self._queues = queues
-        self.table = Ownership()
+        self.table = Ownership(owner)
         self._state: State = "new"
         self._notified_suspended = False
         self._group_session: GroupSession | None = None
@@ -376,7 +378,7 @@ class GroupMember:
         if self._events is not None:
             self._events.changed.set()
 
-    def gather_commits(self, messages: int, seconds: float, listener: CommitListener) -> None:
+    def gather_commits(self, messages: int, seconds: float, listener: PartitionListener) -> None:
         """Sets when added offsets are committed in sessions that begin later; see :class:`SessionOptions`."""
         listeners = (listener, *self._options.commit_listeners)
         self._options = self._options._replace(
@@ -511,3 +513,75 @@ async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
     except (CoordinationError, MemberExists):
         return
     await session.leave()
+
+
+class ManualAssignment(Ownership):
+    """The partitions of a consumer that belongs to no group; the counterpart of a group's member.
+
+    Other processes do not know of it, so partitions are never lost. Others may work on the same partitions.
+
+    Args:
+        coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
+        owner: Works on the partitions; notified of each that comes or goes, as by a group.
+        options: With the time for a revocation, and when offsets are recorded.
+
+    Attributes:
+        held: The partitions.
+        table: What is owned is said here as well.
+    """
+
+    held: Mapping[Partition, OwnedPartition] = {}
+
+    def __init__(self, coordinator: AnyCoordinator | None, owner: PartitionListener, options: SessionOptions) -> None:
+        super().__init__(owner, options)
+        self.table = self
+        self._coordinator = coordinator
+
+    async def start(self) -> None: ...
+
+    def recheck(self) -> None: ...
+
+    @property
+    def connected(self) -> bool:
+        return True
+
+    async def assign(self, partitions: Collection[Partition]) -> None:
+        """Works on these partitions from now on and on no others; those that it works on already go on where they are.
+
+        Raises:
+            CoordinationError: The offsets cannot be read; everything stays as it is.
+        """
+        new = [each for each in partitions if each not in self.held]
+        recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
+        await self._give_up([row for partition, row in self.held.items() if partition not in partitions])
+        rows = [OwnedPartition(each, OwnedOffset(each, recorded.get(each, CommittedOffset()), 0)) for each in new]
+        self.held = {row.partition: row for row in (*self.held.values(), *rows) if row.partition in partitions}
+        await self._owner.assigned(rows)
+
+    async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
+        # As the group's offsets: the last commit wins. A member that owns one of the partitions makes it fail.
+        if self._coordinator is None:
+            return await super()._send(requests)
+        await self._coordinator.set_offsets({held.partition: offset for held, offset in requests})
+        now = time.time()
+        return {
+            held.partition: OwnedOffset(held.partition, CommittedOffset(offset, now), 0) for held, offset in requests
+        }
+
+    def rejoin(self) -> None: ...
+
+    async def stop(self, within: float | None = None) -> None:
+        """Works on nothing any more; see :meth:`qdo.consumer.rebalance.group_member.GroupMember.stop`."""
+        await self._give_up(list(self.held.values()), within)
+        self.held = {}
+
+    async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
+        """Stops the owner and lets it commit what it still wants to."""
+        for row in rows:
+            row.state = "revoking"
+        self._owner.stop(rows)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._options.revoke_timeout if within is None else within):
+                await asyncio.gather(*map(self._owner.revoke, rows))
+        for row in rows:
+            row.state = "lost"

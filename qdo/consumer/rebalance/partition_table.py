@@ -26,8 +26,8 @@ and that is waited for before the partition is taken again: each for ``revoke_ti
 what it is told late of a former row.
 
 **Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
-older one is not sent again once a newer one was asked for. All of them wait in one :class:`CommitBuffer`. When the end
-of a commit is not known, the partition is taken again first, which tells its version.
+older one is not sent again once a newer one was asked for. All of them wait in one buffer, that of :class:`Ownership`.
+When the end of a commit is not known, the partition is taken again first, which tells its version.
 """
 
 from __future__ import annotations
@@ -39,107 +39,160 @@ from typing import Any
 
 from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
 from qdo.consumer.partition_listener import PartitionListener
-from qdo.consumer.rebalance.ownership import Ownership
-from qdo.consumer.rebalance.session_events import SessionEvents, SessionOptions
-from qdo.coordination import AnySession, OwnedOffset
-from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, NotOwner, SessionLost
-from qdo.partitions import Partition
+from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
+from qdo.coordination import AnySession, HandlingNote, OwnedOffset
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, InvalidArgument, NotOwner, SessionLost
+from qdo.partitions import Partition, some
 from qdo.tasks import CANCEL_GRACE, cancel, start
 
 log = logging.getLogger(__name__)
 
+Request = tuple[OwnedOffset, str | None]
+"""A row as it is held, with its note, and the offset to record."""
+MAX_NAMED = 5
+"""Max partitions that an error names."""
 
-class CommitBuffer:
-    """The offsets of one session that are to be recorded: of each partition the one that was asked for last.
+
+class Ownership:
+    """The partitions of a consumer, here none, and the offsets that are to be recorded, of each partition one.
 
     ::
 
         pending ──enough messages, or enough time, or a caller waits──► due ──written──► recorded
 
-    Everything that is pending is written together; how, the session decides. While the service does not answer it is
+    Everything that is pending is written together; how, :meth:`_send` decides. While the service does not answer it is
     tried again, for as long as the partition is ours, whether a caller waits or not.
-
-    Args:
-        session: Writes offsets, and takes partitions again whose version is in doubt.
-        options: With the two thresholds, and the listeners.
-        events: Of the session.
-        begin: Starts the writer.
-        settled: Called after a write with a row and what is held of it now, None if that is another member's.
-        written: Called after each write.
-        refused: Called when the service refuses a write.
-
-    Attributes:
-        rows: With something to be recorded.
-        writer: The task that writes, None if nothing is due.
     """
 
-    def __init__(
-        self,
-        session: AnySession,
-        options: SessionOptions,
-        events: SessionEvents,
-        *,
-        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        settled: Callable[[OwnedPartition, OwnedOffset | None], None],
-        written: Callable[[], None],
-        refused: Callable[[CoordinationRefused], None],
-    ) -> None:
-        self.rows: dict[Partition, OwnedPartition] = {}
-        self.writer: asyncio.Task[None] | None = None
-        self._session = session
+    def __init__(self, owner: PartitionListener, options: SessionOptions = DEFAULT_OPTIONS) -> None:
+        self._owner = owner
         self._options = options
-        self._events = events
-        self._begin = begin
-        self._settled = settled
-        self._written = written
-        self._refused = refused
+        self._pending: dict[Partition, OwnedPartition] = {}
+        self._writer: asyncio.Task[None] | None = None
         self._messages = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
         self._closed = False
 
+    @property
+    def connected(self) -> bool:
+        """They are surely owned still."""
+        return False
+
+    @property
+    def held(self) -> Mapping[Partition, OwnedPartition]:
+        """The rows for which commits are accepted."""
+        return {}
+
+    def held_row(self, partition: Partition) -> OwnedPartition | None:
+        return self.held.get(partition)
+
+    async def commit(self, offsets: Mapping[Partition, str], *, back: bool = False) -> None:
+        """Checks the ids of last processed messages and records them; what is recorded already costs nothing.
+
+        Args:
+            offsets: The ids.
+            back: They may lie before what was committed.
+
+        Raises:
+            InvalidArgument: One of them cannot be committed; none was.
+            NotOwner: Some partitions are no longer this member's; the offsets of the rest were recorded.
+            CoordinationLost: Each was recorded or not.
+            SessionLost
+        """
+        rows = {each: row for each in offsets if (row := self.held_row(each)) is not None and row.begun}
+        lost = frozenset(offsets.keys() - rows.keys())
+        changed = [row for each, row in rows.items() if row.accepts(offsets[each], back=back)]
+        sought = [row for row in changed if row.seek_pending]
+        for row in changed:
+            row.want(offsets[row.partition], back=back)
+        try:
+            lost |= await self.flush(changed) if changed else lost
+        except BaseException:
+            # Recorded or not: a caller that went back may have to do so again.
+            for row in sought:
+                row.seek_pending = True
+            raise
+        if lost:
+            raise NotOwner(f"no longer owned by this member: {some(lost, MAX_NAMED)}", lost)
+
+    async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        """Records offsets unchecked; returns the partitions that are not ours, for which nothing was recorded."""
+        rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
+        for row in rows:
+            row.want(offsets[row.partition])
+        return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
+
     def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        if not row.commits or not row.accepts(offset):
+        """Records the id of a last handled message together with others, later; logs it if it cannot be committed.
+
+        Args:
+            row: The ownership; nothing happens if it is over.
+            offset: The id.
+            messages: Number of messages handled since the last call.
+        """
+        try:
+            if not row.commits or not row.accepts(offset):
+                return
+        except InvalidArgument as error:
+            self._not_recorded(error)
             return
         row.want(offset)
-        self.rows[row.partition] = row
+        self._pending[row.partition] = row
         self._messages += messages
         if self._messages >= self._options.commit_messages:
-            self.write()
+            self._write_pending()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._options.commit_seconds, self.write)
+            self._timer = asyncio.get_running_loop().call_later(self._options.commit_seconds, self._write_pending)
 
-    async def flush(self, rows: Collection[OwnedPartition], deadline: float | None) -> frozenset[Partition]:
-        if not rows:
-            return frozenset()
-        commit = PendingCommit(len(rows), deadline or asyncio.get_running_loop().time() + self._options.patience)
-        for row in rows:
+    async def flush(self, rows: Collection[OwnedPartition], deadline: float | None = None) -> frozenset[Partition]:
+        """Records what is pending of some rows, at once; returns as :meth:`record` does.
+
+        Args:
+            rows: The ownerships.
+            deadline: Until when it is tried, by the loop's clock; for ``patience`` seconds if it is None.
+
+        Raises:
+            CoordinationLost: Each was recorded or not.
+            SessionLost
+        """
+        if self._closed:
+            raise SessionLost("the session has ended")
+        ours = [row for row in rows if row.commits]
+        lost = frozenset(row.partition for row in rows if not row.commits)
+        if not ours:
+            return lost
+        commit = PendingCommit(len(ours), deadline or asyncio.get_running_loop().time() + self._options.patience)
+        for row in ours:
             row.waiting_commits.append(commit)
-            self.rows[row.partition] = row
-        self.write()
-        return await asyncio.shield(commit.end)
+            self._pending[row.partition] = row
+        self._write_pending()
+        return lost | await asyncio.shield(commit.end)
 
-    def write(self) -> None:
+    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+        """Records beside a partition's offset what was begun of it, in one write with what is pending.
+
+        Raises:
+            NotOwner: The ownership is over.
+            CoordinationLost, SessionLost
+        """
+        if row.commits:
+            row.note = note
+        if await self.flush([row]):
+            raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
+
+    def _write_pending(self) -> None:
         """Begins to write everything that is pending."""
         self._messages = 0
         self._stop_timer()
-        self._due = bool(self.rows)
-        if self._due and self.writer is None and not self._closed:
-            self.writer = self._begin(self._write_all())
+        self._due = bool(self._pending)
+        if self._due and self._writer is None and not self._closed:
+            self._writer = self._start(self._write_all())
 
-    def drop(self, row: OwnedPartition) -> None:
+    def _drop(self, row: OwnedPartition) -> None:
         """What is pending of a row is not recorded any more."""
-        self.rows.pop(row.partition, None)
+        self._pending.pop(row.partition, None)
         row.answer(recorded=False)
-
-    def not_recorded(self, error: Exception, failures: int) -> None:
-        for listener in self._options.commit_listeners:
-            listener.not_recorded(error, failures)
-
-    def close(self) -> None:
-        """The session is over."""
-        self._closed = True
-        self._stop_timer()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -148,9 +201,9 @@ class CommitBuffer:
 
     async def _write_all(self) -> None:
         failures = 0
-        while self._due and self.rows and not self._closed:
+        while self._due and self._pending and not self._closed:
             self._due = False
-            rows = list(self.rows.values())
+            rows = list(self._pending.values())
             try:
                 await self._write(rows)
                 failures = 0
@@ -159,9 +212,9 @@ class CommitBuffer:
             except Exception as error:  # noqa: BLE001 - the caller of the commit gets it, and the listener
                 failures += 1
                 self._due = True
-                await self._events.sleep(self._put_off(rows, error, failures))
+                await self._sleep(self._put_off(rows, error, failures))
             self._written()
-        self.writer = None
+        self._writer = None
 
     async def _write(self, rows: list[OwnedPartition]) -> None:
         """Writes what is pending of some rows once."""
@@ -169,25 +222,25 @@ class CommitBuffer:
         sent = [
             (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
             for row in rows
-            if row.version_known and row.partition in self.rows
+            if row.version_known and row.partition in self._pending
         ]
         if not sent:
             return
         try:
-            results = await self._session.commit([request for *_, request in sent])
+            results = await self._send([request for *_, request in sent])
         except BaseException:
             for row, *_ in sent:
                 row.version_known = False
             raise
         recorded: dict[Partition, tuple[str, bool]] = {}
         for row, offset, note, waiting, _ in sent:
-            self._settled(row, results.get(row.partition))
+            self._settle(row, results.get(row.partition))
             if not row.version_known:
                 continue
             if offset is not None:
                 recorded[row.partition] = offset, row.pending_back
             if row.pending_offset == offset and row.note == note:
-                del self.rows[row.partition]
+                del self._pending[row.partition]
                 row.answer(recorded=True)
             else:
                 row.answer(waiting, recorded=True)
@@ -195,27 +248,51 @@ class CommitBuffer:
             for listener in self._options.commit_listeners:
                 listener.recorded(recorded)
 
-    async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
-        """Takes rows again of which it is not known whether the last write was carried out."""
-        if doubtful := [row for row in rows if not row.version_known]:
-            again = await self._session.claim([row.partition for row in doubtful])
-            for row in doubtful:
-                self._settled(row, again.get(row.partition))
-
-    def _put_off(self, rows: Iterable[OwnedPartition], error: Exception, failures: int) -> float:
+    def _put_off(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
         """Returns after how long a failed commit is tried again; calls for which that is too late get the error."""
-        if isinstance(error, CoordinationRefused):
-            self._refused(error)
+        self._not_recorded(error, failures, waited=all(row.waiting_commits for row in rows))
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()
         for row in rows:
             if isinstance(error, CoordinationLost) and row.commits:
                 row.fail(error, due=now + pause)
-            elif row.partition in self.rows:
+            elif row.partition in self._pending:
                 row.fail(error)
-                self.drop(row)
-        self.not_recorded(error, failures)
-        return pause if self.rows else 0.0
+                self._drop(row)
+        return pause if self._pending else 0.0
+
+    def _not_recorded(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
+        quiet = waited or failures > 1
+        log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
+        for listener in self._options.commit_listeners:
+            listener.not_recorded(error)
+        if isinstance(error, CoordinationRefused):
+            self._owner.refused(error)
+
+    # How offsets are written.
+
+    async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
+        """Records offsets; returns what is held of each partition now, None if it is another member's."""
+        return {held.partition: held for held, _ in requests}
+
+    def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+        """Stores what is held of a row after a write."""
+        row.held = held
+
+    async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
+        """Finds out what is held of rows after a write that may have been carried out."""
+        for row in rows:
+            row.version_known = True
+
+    def _written(self) -> None:
+        """Called after each write."""
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts the writer, and other work whose failure ends the session."""
+        return asyncio.create_task(work)
 
 
 class PartitionTable(Ownership):
@@ -224,28 +301,17 @@ class PartitionTable(Ownership):
     def __init__(
         self, session: AnySession, owner: PartitionListener, options: SessionOptions, events: SessionEvents
     ) -> None:
+        super().__init__(owner, options)
         self._session = session
-        self._owner = owner
-        self._options = options
         self._events = events
         self._revoke_timeout = options.revoke_timeout
         self._rows: dict[Partition, OwnedPartition] = {}
-        self._closed = False
         self._claiming: frozenset[Partition] = frozenset()
         self._leaving: dict[Partition, OwnedPartition] = {}
         self._releasing: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[bool]] = set()
         self._lost_calls: set[asyncio.Task[bool]] = set()
-        self._commits = CommitBuffer(
-            session,
-            options,
-            events,
-            begin=self._start,
-            settled=self._settle,
-            written=self._let_leave,
-            refused=owner.refused,
-        )
 
     @property
     def connected(self) -> bool:
@@ -264,15 +330,6 @@ class PartitionTable(Ownership):
     def held_row(self, partition: Partition) -> OwnedPartition | None:
         row = None if self._closed else self._rows.get(partition)
         return row if row is not None and row.commits else None
-
-    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        self._commits.add(row, offset, messages)
-
-    async def flush(self, rows: Collection[OwnedPartition], deadline: float | None = None) -> frozenset[Partition]:
-        if self._closed:
-            raise SessionLost("the session has ended")
-        ours = [row for row in rows if row.commits]
-        return frozenset(row.partition for row in rows if not row.commits) | await self._commits.flush(ours, deadline)
 
     # Beginnings.
 
@@ -345,7 +402,7 @@ class PartitionTable(Ownership):
         if self._closed:
             return
         self._closed = True
-        self._commits.close()
+        self._stop_timer()
         for row in self._rows.values():
             row.state = "lost"
             row.fail(SessionLost("the session ended meanwhile"))
@@ -355,7 +412,7 @@ class PartitionTable(Ownership):
         """Ends everything, calls the owner's ``lost`` for all that it has, and waits for it, but not for ever."""
         self.close()
         # A commit that is under way is not cancelled: that would not undo it at the service.
-        await cancel(*(task for task in self._endings if task is not self._commits.writer))
+        await cancel(*(task for task in self._endings if task is not self._writer))
         for call in self._calls:
             call.cancel()
         # A callback that hangs holds up nothing but its own partitions.
@@ -370,7 +427,6 @@ class PartitionTable(Ownership):
     # The work.
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts work whose failure ends the session."""
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._ended)
@@ -381,8 +437,20 @@ class PartitionTable(Ownership):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.failed(error)
 
+    async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
+        return await self._session.commit(requests)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._events.sleep(seconds)
+
+    async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
+        if doubtful := [row for row in rows if not row.version_known]:
+            again = await self._session.claim([row.partition for row in doubtful])
+            for row in doubtful:
+                self._settle(row, again.get(row.partition))
+
     def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
-        """Stores what is held of a row now; None: another owner, or our version is stale."""
+        # None: another owner, or our version is stale.
         row.version_known = held is not None
         if held is not None:
             row.held = held
@@ -390,8 +458,8 @@ class PartitionTable(Ownership):
             log.warning("this member no longer owns %s", row.partition)
             if row.pending_offset is not None:
                 one = frozenset([row.partition])
-                self._commits.not_recorded(NotOwner(f"this member no longer owns {row.partition}", one), 1)
-            self._commits.drop(row)
+                self._not_recorded(NotOwner(f"this member no longer owns {row.partition}", one))
+            self._drop(row)
             owned = row.state == "owned"
             self._let_go(row)
             if owned:
@@ -433,14 +501,14 @@ class PartitionTable(Ownership):
         if self._closed:
             return
         row.state = "releasing"
-        if row.partition in self._commits.rows:
-            self._commits.write()  # before it is released
+        if row.partition in self._pending:
+            self._write_pending()  # before it is released
         if not row.released:
             self._leaving[row.partition] = row
-            self._let_leave()
+            self._written()
 
-    def _let_leave(self) -> None:
-        if self._releasing is None and self._leaving.keys() - self._commits.rows.keys():
+    def _written(self) -> None:
+        if self._releasing is None and self._leaving.keys() - self._pending.keys():
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
@@ -448,7 +516,7 @@ class PartitionTable(Ownership):
         # Tasks that are ready to run can add their own first.
         await asyncio.sleep(0)
         failures = 0
-        while rows := [row for partition, row in self._leaving.items() if partition not in self._commits.rows]:
+        while rows := [row for partition, row in self._leaving.items() if partition not in self._pending]:
             try:
                 await self._session.release([row.partition for row in rows])
             except SessionLost:

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
+from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import Event
 from qdo.errors import SessionLost
-from qdo.partitions import Partition
 from qdo.tasks import happens
 from queuey.client import RetryPolicy
 
@@ -19,16 +19,6 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = RetryPolicy(base=0.1, cap=2.0)
 """Pauses between attempts while the service does not answer."""
-
-
-class CommitListener(Protocol):
-    """Is notified of what becomes of commits."""
-
-    def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        """These offsets were recorded, with ``True`` even if they go back."""
-
-    def not_recorded(self, error: Exception, failures: int) -> None:
-        """A write of offsets failed, for the number of times in a row. CoordinationLost: it is tried again."""
 
 
 class SessionOptions(NamedTuple):
@@ -56,7 +46,7 @@ class SessionOptions(NamedTuple):
     recheck: float = 60.0
     commit_messages: int = 1
     commit_seconds: float = 0.0
-    commit_listeners: Sequence[CommitListener] = ()
+    commit_listeners: Sequence[PartitionListener] = ()
     now: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
 

@@ -35,6 +35,7 @@ from queuey.client import (
     GroupNotFound,
     InstanceTaken,
     InvalidRequest,
+    NotAllowed,
     NotAuthenticated,
     NotFound,
     OffsetConflict,
@@ -43,8 +44,9 @@ from queuey.client import (
 
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
-"""Seconds without a heartbeat after which a member's partitions go to others."""
+"""Default time without a heartbeat after which a member's partitions go to others, in seconds."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
+NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 
 
 class ServiceCoordinator:
@@ -81,12 +83,7 @@ class ServiceCoordinator:
         former: Path | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
-        if _GROUP.fullmatch(group) is None:
-            raise InvalidArgument(
-                f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
-                "Use zookeeper://…, or qdo offsets import --as NAME"
-            )
-        self.group = group
+        self.group = checked_name(group)
         self.session_timeout = SESSION_TIMEOUT if session_timeout is None else session_timeout
         self._client = client
         self._groups = client.consumer_groups
@@ -147,6 +144,8 @@ class ServiceCoordinator:
             raise MemberExists(str(error)) from error
         except (GroupElsewhere, NotAuthenticated, ApplicationNotFound) as error:
             raise CoordinationRefused(str(error)) from error
+        except NotAllowed as error:
+            raise CoordinationRefused(f"{error} {NO_RIGHT}") from error
         except NotFound as error:
             raise CoordinationRefused(OLD_SERVICE) from error
         except InvalidRequest as error:
@@ -213,12 +212,12 @@ class ServiceCoordinator:
         """Returns all members by name: that of the instance, or ``#`` and the number."""
         info = await self._show()
         wants = Subscription(service=self._service, application=self._client.application)
-        found = () if info is None else (each for each in info.members if each.state != "absent")
+        members = () if info is None else (each for each in info.members if each.state != "absent")
         return {
             name_of(each): Member(
                 name_of(each), wants, bool(each.instance), each.since, leaving=each.state == "leaving"
             )
-            for each in found
+            for each in members
         }
 
     async def target(self) -> TargetAssignment | None:
@@ -246,11 +245,11 @@ class ServiceCoordinator:
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """Returns the recorded offsets, of all partitions of the plan or of some; those without one are left out."""
         if partitions is not None:
-            wanted = set(partitions)
-            found: dict[Partition, CommittedOffset] = {}
-            for queue in {each.queue for each in wanted}:
-                found |= await self._offsets_of(queue)
-            return {partition: offset for partition, offset in sorted(found.items()) if partition in wanted}
+            chosen = set(partitions)
+            offsets: dict[Partition, CommittedOffset] = {}
+            for queue in {each.queue for each in chosen}:
+                offsets |= await self._offsets_of(queue)
+            return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
         info = await self._show()
         return {
             Partition(self._queue(queue), number): CommittedOffset(each.offset, each.updated or 0.0)
@@ -278,7 +277,7 @@ class ServiceCoordinator:
         *,
         expected: Mapping[Partition, str | None] | None = None,
     ) -> None:
-        """Moves offsets from outside; None: before all messages.
+        """Moves offsets from outside, None to before all messages.
 
         Args:
             offsets: The new ids.
@@ -289,10 +288,10 @@ class ServiceCoordinator:
             OffsetMoved: Something else is recorded than expected.
             CoordinationLost: They were set or not.
         """
-        known = expected or {}
+        checked = expected or {}
         for queue in dict.fromkeys(each.queue for each in sorted(offsets)):
             mine = {each.number: to or EARLIEST for each, to in offsets.items() if each.queue == queue}
-            checks = {each.number: at for each, at in known.items() if each.queue == queue and each in offsets}
+            checks = {each.number: at for each, at in checked.items() if each.queue == queue and each in offsets}
             try:
                 await self._client.commit(queue.name, self.group, mine, expected=checks or None)
             except GroupActive as error:
@@ -336,6 +335,20 @@ class ServiceCoordinator:
             raise errors.GroupActive(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
+
+
+def checked_name(group: str) -> str:
+    """Returns the name of a group, if the service allows it.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    if _GROUP.fullmatch(group) is None:
+        raise InvalidArgument(
+            f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
+            "Use zookeeper://…, or qdo offsets import --as NAME"
+        )
+    return group
 
 
 def name_of(member: MemberInfo) -> str:

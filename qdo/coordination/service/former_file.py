@@ -32,9 +32,13 @@ MIN_SESSION = 3.0
 """Min seconds of a session of the service's groups; the file's were shorter."""
 _APPLICATION_ID, _FORMAT = 0x51646F43, 4
 _PATIENCE = 5.0
-"""Seconds to wait for a file that is locked."""
+"""Max seconds to wait for a file that is locked."""
 _LOOK_EVERY = 0.05
-_IMPORTED = "CREATE TABLE IF NOT EXISTS imported (name TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
+_IMPORTED = (
+    "CREATE TABLE IF NOT EXISTS imported "
+    "(name TEXT, service TEXT, application TEXT, at REAL NOT NULL, PRIMARY KEY (name, service, application)) "
+    "WITHOUT ROWID"
+)
 _NODES = (
     "SELECT parents.path, nodes.name, nodes.data FROM nodes JOIN parents ON parents.id = nodes.parent "
     "WHERE parents.path >= ? || '/' AND parents.path < ? || '0'"  # 0 follows the slash.
@@ -71,13 +75,19 @@ class LocalCoordination:
     Args:
         group: Its name.
         path: The file, whose offsets the group begins with.
-        session_timeout: Of its members, in seconds; None: the default.
+        session_timeout: Session of its members in seconds, or None for the default.
     """
 
     def __init__(self, group: str, path: Path, session_timeout: float | None) -> None:
         self.group = group
         self.path = path
         self.session_timeout = None if session_timeout is None else max(session_timeout, MIN_SESSION)
+
+    async def open(self) -> None:
+        """Does nothing: the consumer opens the group."""
+
+    async def close(self) -> None:
+        """Does nothing: the consumer closes the group."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it raises
         raise InvalidArgument(
@@ -92,16 +102,16 @@ class FormerGroup(NamedTuple):
     Attributes:
         offsets: The recorded ids.
         living: Names of members whose sessions are not over.
-        is_imported: A group of the service has taken the offsets over.
+        imported: Stores and applications whose group has taken the offsets over.
     """
 
     offsets: dict[Partition, str]
     living: list[str]
-    is_imported: bool
+    imported: frozenset[tuple[str, str]]
 
 
 def read_group(path: Path, group: str) -> FormerGroup | None:
-    """Returns a group of a file; None: there is no such file, or no such group in it.
+    """Returns a group of a file, or None without such a file or group.
 
     Raises:
         CoordinationIncompatible: The file is not one of Qdo's, or is damaged.
@@ -114,13 +124,13 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
         offsets: dict[Partition, str] = {}
         for place, name, data in _rows(connection, _NODES, paths.offsets, paths.offsets):
             parts = (*place.split("/")[-3:], name)
-            if place.count("/") == paths.offsets.count("/") + 3 and (found := decode_offset(data).id) is not None:
-                offsets[partition_of(parts)] = found
+            if place.count("/") == paths.offsets.count("/") + 3 and (identifier := decode_offset(data).id) is not None:
+                offsets[partition_of(parts)] = identifier
         living = [decode(name) for (name,) in _rows(connection, _LIVING, paths.members, now())]
         imported = _rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _rows(
-            connection, "SELECT 1 FROM imported WHERE name = ?", group
+            connection, "SELECT service, application FROM imported WHERE name = ?", group
         )
-        return FormerGroup(offsets, sorted(living), bool(imported)) if offsets or living else None
+        return FormerGroup(offsets, sorted(living), frozenset(imported)) if offsets or living else None
 
 
 async def take_over(
@@ -146,16 +156,16 @@ async def take_over(
     if read_group(path, former) is None:
         return 0
     async with _alone(path):
-        found = read_group(path, former)
-        if found is None or (found.is_imported and not again):
+        stored = read_group(path, former)
+        if stored is None or ((store, client.application) in stored.imported and not again):
             return 0
-        if found.living:
+        if stored.living:
             raise GroupActive(
-                f"group {former!r} has members that meet in {path}: {', '.join(found.living)}. "
+                f"group {former!r} has members that meet in {path}: {', '.join(stored.living)}. "
                 "Stop them, then start those of the service's group"
             )
         queues: dict[Queue, dict[int, str | Message | Receipt]] = {}
-        for partition, identifier in found.offsets.items():
+        for partition, identifier in stored.offsets.items():
             if partition.queue[:2] == (store, client.application):
                 queues.setdefault(partition.queue, {})[partition.number] = identifier
         for queue, offsets in queues.items():
@@ -164,7 +174,8 @@ async def take_over(
         with _opened(path) as connection:
             assert connection is not None  # noqa: S101 - it was there a moment ago
             connection.execute(_IMPORTED)
-            connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?)", (former, time.time()))
+            mark = former, store, client.application, time.time()
+            connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?, ?, ?)", mark)
     count = sum(map(len, queues.values()))
     log.info("group %s takes over %d offsets of %s", group, count, path)
     return count

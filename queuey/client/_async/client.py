@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -34,12 +35,12 @@ from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
 from queuey.client.http.attempts import AsyncTiming, RetryPolicy
+from queuey.client.http.servers import DEFAULT_APPLICATION
 from queuey.client.receipts import open_journal
 from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
 
 if TYPE_CHECKING:
     import ssl
-    from pathlib import Path
 
     import httpcore2
     import httpx2
@@ -149,6 +150,28 @@ class AsyncClient(AsyncReading):
         self._journal = open_journal(receipts, self.application)
         self._renewer = AsyncClaimRenewer(self._sender.run, timing.clock)
         self._jobs = AsyncJobResults(self._sender)
+
+    @staticmethod
+    def open(
+        store: str | Path, *, application: str = DEFAULT_APPLICATION, settings: Mapping[str, str] | None = None
+    ) -> AsyncClient:
+        """Runs the service in this process, on a store; returns its client.
+
+        See :func:`queuey.embedded.open_async` for the arguments and the errors.
+
+        Example:
+            >>> import asyncio
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient.open("jobs.db") as client:
+            ...         await client.create_queue("mails")
+            ...         await client.send("mails", "hello")
+            >>> asyncio.run(main())
+        """
+        from queuey.client.in_process import opener  # noqa: PLC0415 - entry points are read when they are first needed
+
+        client: AsyncClient = opener("open_async")(store, application=application, settings=settings or {})
+        return client
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""

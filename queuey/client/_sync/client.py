@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -34,12 +35,12 @@ from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import AskToken, TokenScheme
 from queuey.client.errors import ClientError
 from queuey.client.http.attempts import RetryPolicy, Timing
+from queuey.client.http.servers import DEFAULT_APPLICATION
 from queuey.client.receipts import open_journal
 from queuey.client.results import CreatedQueue, Message, NamePage, Queue, QueuePage, RawMessage, Receipt, Unread
 
 if TYPE_CHECKING:
     import ssl
-    from pathlib import Path
 
     import httpcore2
     import httpx2
@@ -141,6 +142,25 @@ class Client(Reading):
         self._journal = open_journal(receipts, self.application)
         self._renewer = ClaimRenewer(self._sender.run, timing.clock)
         self._jobs = JobResults(self._sender)
+
+    @staticmethod
+    def open(
+        store: str | Path, *, application: str = DEFAULT_APPLICATION, settings: Mapping[str, str] | None = None
+    ) -> Client:
+        """Runs the service in this process, on a store; returns its client.
+
+        See :func:`queuey.embedded.open` for the arguments and the errors.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client.open("jobs.db") as client:
+            ...     client.create_queue("mails")
+            ...     client.send("mails", "hello")
+        """
+        from queuey.client.in_process import opener  # noqa: PLC0415 - entry points are read when they are first needed
+
+        client: Client = opener("open")(store, application=application, settings=settings or {})
+        return client
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""

@@ -21,6 +21,15 @@ class ConsumerGroups:
 
     It is :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`. For async code, in one event
     loop.
+
+    Example:
+        >>> from queuey.client import Client
+        >>> with Client() as client:
+        ...     groups = client.consumer_groups
+        ...     member = groups.join("shipping", ["orders"])
+        ...     print("shipping" in groups.names(), len((groups.show("shipping")).members))
+        ...     member.leave()
+        True 1
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -97,8 +106,8 @@ class MemberAccess(NamedTuple):
 
     Attributes:
         urls: Of each server.
-        authorization: The header; None: there is no credential.
-        ca: File of the authorities that certificates are checked by; None: the system's.
+        authorization: The header, or None without a credential.
+        ca: File of the authorities that certificates are checked by, or None for the system's.
     """
 
     urls: tuple[str, ...]
@@ -144,7 +153,7 @@ class GroupMember:
         return self._sender.run(call, within)
 
     def access(self) -> MemberAccess | None:
-        """Returns how another process can send heartbeats of this member; None: it cannot.
+        """Returns how another process can send heartbeats of this member, or None if it cannot.
 
         Raises:
             TokenError: The source gave no token.

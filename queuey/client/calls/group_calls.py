@@ -18,12 +18,11 @@ from queuey.api.groups import (
     NewMember,
     PartitionCommit,
 )
-from queuey.client.calls.call import JSON, Call, nothing, number_text, queue_segment, reads, string
+from queuey.client.calls.call import JSON, Call, encode, nothing, number_text, queue_segment, reads, string
 from queuey.client.calls.progress_calls import group_segment, offsets_path, recorded
 from queuey.client.errors import InvalidArgument
 
 _MEMBER = re.compile(r"[0-9]{1,19}-[0-9a-f]{32}")
-_encode = msgspec.json.Encoder().encode
 
 
 def join(group: str, wish: NewMember) -> Call[Joined]:
@@ -31,13 +30,13 @@ def join(group: str, wish: NewMember) -> Call[Joined]:
     for name in wish.queues:
         queue_segment(name)
     path = f"{_path(group)}/members"
-    return Call("POST", path, reads(Joined), headers=JSON, content=_encode(wish), repeatable=True)
+    return Call("POST", path, reads(Joined), headers=JSON, content=encode(msgspec.to_builtins(wish)), repeatable=True)
 
 
 def heartbeat(group: str, member: str, beat: Heartbeat) -> Call[HeartbeatAnswer]:
     number_text("wait", beat.wait)
     path = _member_path(group, member)
-    content = _encode(beat)
+    content = encode(msgspec.to_builtins(beat, str_keys=True))
     return Call("POST", path, reads(HeartbeatAnswer), headers=JSON, content=content, repeatable=True, wait=beat.wait)
 
 
@@ -53,7 +52,7 @@ def commit(queue: str, group: str, member: str, commits: Mapping[int, PartitionC
     body = MemberCommits(_checked(member), {str(number): each for number, each in commits.items()})
 
     path = offsets_path(queue, group)
-    return Call("PUT", path, recorded, headers=JSON, content=_encode(body), repeatable=True)
+    return Call("PUT", path, recorded, headers=JSON, content=encode(msgspec.to_builtins(body)), repeatable=True)
 
 
 def show(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:

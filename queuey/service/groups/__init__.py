@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,32 +19,32 @@ from queuey.errors import (
     GroupNotFound,
     InvalidRequest,
     StoreBusy,
+    StoreUnavailable,
     TooManyGroups,
-    TooManyMembers,
 )
 from queuey.groups.drafts import GroupDraft, Rights
 from queuey.groups.ownership import MemberCommit
-from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, digest_of
-from queuey.service.groups.state_changes import ATTEMPTS, draft_of, require_here
+from queuey.service.groups.state_cache import GroupContext
+from queuey.service.groups.state_changes import ATTEMPTS, draft_of
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
+from queuey.service.workers import Answer, Topic, Workers
 from queuey.storage import Store
 
 MAX_GROUPS = 1000
 """Max groups of an application; a few more if several are made at the same moment."""
-MAX_JOINS = 3000
-"""Max joins of an application in one process within a minute."""
 MAX_OWNED, MAX_GIVEN_BACK = 10_000, 1000
 """Max partitions that a heartbeat may name."""
 SWEEP = 1.0
 """Min seconds between two searches for groups that need not be kept in memory."""
-EMPTY = GroupState()
+NEWS = Topic(21, tuple[str, str], bool)
+"""Tells other workers of the service the application and name of a group that this one has changed."""
 
 
 class GroupUseCases:
@@ -65,12 +66,28 @@ class GroupUseCases:
         self._core = core
         self.served: dict[tuple[str, str], LocalGroup] = {}
         self._counts: Counter[str] = Counter()
-        self._joins: Counter[str] = Counter()
-        """By application, in the present minute."""
-        self._minute = 0
         self._searching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._swept = 0.0
+        self._workers = Workers()
         self.rights = lambda credential: credential
+
+    def share(self, workers: Workers) -> None:
+        """Has members at other workers woken at once by what this one has changed; else their polls find it."""
+        self._workers = workers
+        workers.handle(NEWS, self._hear)
+
+    def _announce(self, key: tuple[str, str]) -> None:
+        for number in range(1, self._workers.identity.total + 1):
+            if number != self._workers.identity.number:
+                self._workers.ask(number, NEWS, key, lambda _answer: None)
+
+    def _hear(self, key: tuple[str, str], answer: Answer[bool]) -> None:
+        self._core.calls(self._refresh, key)
+        answer(True)  # noqa: FBT003 - heard
+
+    def _refresh(self, key: tuple[str, str]) -> None:
+        if (served := self.served.get(key)) is not None:
+            served.follow_now()
 
     def _local(self, application: str, group: str) -> LocalGroup:
         require_group_name(group)
@@ -80,9 +97,11 @@ class GroupUseCases:
             self._swept = now
             self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
         if served is None:
-            searching = self._searching[application]
-            served = LocalGroup(self._store, self._core, (application, group), self._rights, searching, self._counts)
-            self.served[application, group] = served
+            key, searching = (application, group), self._searching[application]
+            announce = partial(self._announce, key)
+            context = GroupContext(self._store, self._core, key, self._rights, searching, self._counts, announce)
+            served = LocalGroup(context)
+            self.served[key] = served
         served.used = now
         return served
 
@@ -95,7 +114,6 @@ class GroupUseCases:
         Raises:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
         """
-        self._count_join(application)
         clock = self._store.sample_clock()
         local = self._local(application, group)
         if (refusal := self._store.groups_refusal()) is not None:
@@ -118,15 +136,6 @@ class GroupUseCases:
         await self._core.in_thread(partial(self._store.confirm_clock, clock))
         session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
-
-    def _count_join(self, application: str) -> None:
-        minute = int(self._core.boottime() // 60)
-        if minute != self._minute:
-            self._minute = minute
-            self._joins.clear()
-        if self._joins[application] >= MAX_JOINS:
-            raise TooManyMembers(f"The application had {MAX_JOINS} joins within a minute.")
-        self._joins[application] += 1
 
     async def heartbeat(
         self,
@@ -207,16 +216,24 @@ class GroupUseCases:
 
     async def _inactive_state(self, application: str, group: str) -> GroupState:
         """Returns the state of a group without members that are at work; of version 0 if there is no group."""
-        stored = await self._core.in_thread(partial(self._store.group_state, application, group))
-        state = EMPTY if stored is None else read_state(stored)
+        local = self._local(application, group)
+        state = await local.cache.refresh()
         if state.members:
-            require_here(state, self._store, group)
-            sessions = await self._core.in_thread(partial(self._store.group_sessions, application, group))
-            draft = draft_of(state, sessions, self._store.clock_difference)
-            draft.end_sessions()
-            if any(member.state != "absent" for member in draft.state.members.values()):
+            local.cache.require_here()
+            present = await self._without_ended(local, state)
+            if any(member.state != "absent" for member in present.members.values()):
                 raise GroupActive(group)
         return state
+
+    async def _without_ended(self, local: LocalGroup, state: GroupState) -> GroupState:
+        """Returns a state without members whose session is over: other members end it, and the last one has none.
+
+        Raises:
+            StoreUnavailable: The clock is not sound.
+        """
+        draft = draft_of(state, await local.changes.read_sessions(), self._store.clock_difference)
+        draft.end_sessions()
+        return draft.state
 
     async def show(
         self,
@@ -232,10 +249,13 @@ class GroupUseCases:
         Raises:
             GroupNotFound: There is no such group.
         """
-        stored = await self._core.in_thread(partial(self._store.group_state, application, group))
-        if stored is None:
+        local = self._local(application, group)
+        state = await local.cache.refresh()
+        if not state.head.version:
             raise _not_found(group)
-        state = read_state(stored)
+        if state.members:
+            with suppress(StoreUnavailable):
+                state = await self._without_ended(local, state)
         work = partial(views.show, self._store, application, group, state, visible, start, lag=lag)
         return await self._core.in_thread(work)
 

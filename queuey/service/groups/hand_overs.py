@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -12,13 +11,11 @@ from weakref import WeakValueDictionary
 
 from queuey.errors import Conflict, NotFound, QueueChanged, StoreBusy
 from queuey.groups.owners import hand_over
-from queuey.groups.ownership import OwnedOffsets
+from queuey.groups.ownership import OwnedOffset, OwnedOffsets
 from queuey.groups.state import GroupState
 from queuey.messages import Queue
-from queuey.service.core import Core
 from queuey.service.groups.answers import Rows
-from queuey.service.groups.state_cache import StateCache
-from queuey.storage import Store
+from queuey.service.groups.state_cache import GroupContext, StateCache
 
 ATTEMPTS = 20
 STATE_AGE = 0.5
@@ -36,13 +33,11 @@ class HandOvers:
     """The owners of a group's partitions.
 
     Args:
-        store: Has the rows.
-        core: The loop and the clock.
-        key: Application and name of the group.
+        context: The group.
         cache: Its state.
         to_tell: Returns the partitions of a queue of which members here will be told notes.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
-        counts: Counts partitions that are handed over, by origin.
+        moved: Called with the name of a queue, its rows, and those of them that this process has changed.
 
     Attributes:
         rows: By queue the tick after which they were read, and the rows; the oldest first.
@@ -51,21 +46,18 @@ class HandOvers:
 
     def __init__(
         self,
-        store: Store,
-        core: Core,
-        key: tuple[str, str],
+        context: GroupContext,
         cache: StateCache,
         to_tell: Callable[[str], set[int]],
         needs_plan: Callable[[], None],
-        counts: Counter[str],
+        moved: Callable[[str, Rows, Sequence[OwnedOffset]], None],
     ) -> None:
-        self._store = store
-        self._core = core
-        self._application, self._group = key
+        self._store, self._core, (self._application, self._group) = context[:3]
+        self._counts = context.counts
         self._cache = cache
         self._to_tell = to_tell
         self._needs_plan = needs_plan
-        self._counts = counts
+        self._moved = moved
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._words: dict[str, dict[int, tuple[int, int]]] = {}
         self.rows: dict[str, tuple[int, Rows]] = {}
@@ -127,6 +119,8 @@ class HandOvers:
                 if row.owner in self.leavers and row.epoch >= state.head.born
             }
             decided = hand_over(state, queue.uid, recorded.rows, words | leaving)
+            if decided.needs_plan and await self._cache.refresh() is not state:
+                continue  # The rows were of a later plan.
             if decided.needs_plan:
                 self._needs_plan()
             try:
@@ -143,7 +137,9 @@ class HandOvers:
                 for number, word in words.items():
                     if said.get(number) == word:
                         del said[number]
-                return {**recorded.rows, **{row.partition: row for row in decided.owners}}
+                rows = {**recorded.rows, **{row.partition: row for row in decided.owners}}
+                self._moved(name, rows, decided.owners)
+                return rows
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 

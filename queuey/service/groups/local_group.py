@@ -7,7 +7,7 @@ import hmac
 import logging
 import math
 from bisect import bisect_right
-from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,16 +15,14 @@ from hashlib import sha256
 
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import MemberGone, QueueyError, StoreUnavailable
-from queuey.groups.drafts import GroupDraft, Rights
-from queuey.groups.ownership import ClockSample
+from queuey.groups.drafts import GroupDraft
+from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.service.core import Core
-from queuey.service.groups.answers import answer_heartbeat, to_give_back
+from queuey.service.groups.answers import Rows, answer_heartbeat, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
-from queuey.service.groups.state_cache import StateCache
-from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of, is_here, require_here
+from queuey.service.groups.state_cache import GroupContext, StateCache
+from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of
 from queuey.service.watching import Waiter
-from queuey.storage import Store
 
 POLL, QUICK_POLL = 0.5, 0.2
 """Intervals between reads of the head, in seconds; the second one while a member waits or has to give back."""
@@ -35,7 +33,7 @@ SEARCH = 15.0
 RIGHTS = 1.0
 """Interval between checks of the members' rights, in seconds."""
 OVERDUE = 500
-"""Milliseconds after which a plan that another process has to make is overdue."""
+"""Min milliseconds after which a plan that another process has to make is overdue."""
 MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
 """Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
 MAX_QUEUES = 128
@@ -74,12 +72,7 @@ class LocalGroup:
     """A group in one process. Used in the loop's thread.
 
     Args:
-        store: Its owner closes it.
-        core: The loop and the clock.
-        key: Application and name of the group.
-        rights: See :class:`StateChanges`.
-        searching: See :class:`StateChanges`.
-        counts: Counts for all groups of this process: how many have heartbeats here, plans, moves, and ended sessions.
+        context: The group.
 
     Attributes:
         cache: Its state.
@@ -88,26 +81,17 @@ class LocalGroup:
         used: Boot time of the last request.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        core: Core,
-        key: tuple[str, str],
-        rights: Rights,
-        searching: asyncio.Lock,
-        counts: Counter[str],
-    ) -> None:
-        self._store = store
-        self._core = core
-        self._key = key
-        self._counts = counts
-        self.cache = StateCache(store, core, key, self._wake_all)
-        self.changes = StateChanges(store, core, key, self.cache, rights, searching, counts)
-        self.owners = HandOvers(store, core, key, self.cache, self._to_tell, self.changes.need_plan, counts)
+    def __init__(self, context: GroupContext) -> None:
+        self._store, self._core, self._key = context[:3]
+        self._counts, self._announce = context.counts, context.announce
+        self.cache = StateCache(context, self._wake_all)
+        self.changes = StateChanges(context, self.cache)
+        self.owners = HandOvers(context, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners)
         self._targets = self.cache.targets
-        self.used = core.boottime()
+        self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
         self._following: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
         self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
         self._requests: dict[tuple[int, int], float] = {}
@@ -143,10 +127,10 @@ class LocalGroup:
                 and hmac.compare_digest(member.digest, digest_of(secret))
                 and state.subscriptions[member.subscription].credential.id == credential.id
                 and member.state != "absent"
-                and is_here(state, self._store)
+                and self.cache.is_here
             ):
                 return member
-        require_here(state, self._store, self._key[1])
+        self.cache.require_here()
         raise MemberGone
 
     def _seen(self, member: Member) -> int:
@@ -182,19 +166,26 @@ class LocalGroup:
         clock, now, arrived = self._store.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
-        beat = self._beats.get(number)
+        former = beat = self._beats.get(number)
+        is_late = waiter is not None and waiter.closed  # A later heartbeat of the member has come.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
             beat = _Beat(content, waiter, clock, arrived, now, beat.requested if beat is not None else frozenset())
+        if is_new and not is_late:
             self._beats[number] = beat
+            if former is not None and former.waiter is not None and former.waits:
+                former.waiter.close()
+                former.waiter.wake()
             if self._following is None:
                 self._following = self._core.spawn(self._follow())
         try:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
             to_return = to_give_back(answer)
-            if waiter is not None and not last and not (answer.take or answer.lost or to_return - beat.requested):
+            is_last = last or is_late or waiter is None or now - beat.when >= answer.wait
+            if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
-            require_here(await self.cache.refresh(STATE_AGE, serial_age=answer.wait), self._store, self._key[1])
+            await self.cache.refresh(STATE_AGE, serial_age=answer.wait)
+            self.cache.require_here()
             await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
         except MemberGone:
             self._beats.pop(number, None)
@@ -293,6 +284,10 @@ class LocalGroup:
         """Wakes waiting members for which a new state has something to do."""
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
+        if self.cache.is_own and is_planned:
+            self._announce()
+        elif self.cache.is_own and self.cache.state.head.due is not None:
+            self.follow_now()
         for number, beat in self._beats.items():
             owned = beat.content.owned
             is_moving = is_planned and (targets.missing(number, owned) or targets.foreign(number, owned))
@@ -300,10 +295,26 @@ class LocalGroup:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
+    def _wake_owners(self, name: str, rows: Rows, moved: Iterable[OwnedOffset]) -> None:
+        """Wakes waiting members that own a partition and do not name it; ``moved`` are those that came to them now."""
+        for row in rows.values():
+            beat = self._beats.get(row.owner)
+            if beat is None or (name, row.partition, row.epoch) in beat.requested:
+                continue
+            if beat.content.owned.get(name, {}).get(row.partition) != row.epoch:
+                _wake(beat)
+        if any(row.owner and row.owner not in self._beats for row in moved):
+            self._announce()
+
+    def follow_now(self) -> None:
+        """Has the next turn begin at once: there may be news."""
+        self._news.set()
+
     async def _follow(self) -> None:
         """Follows the group while it has members here."""
         self._counts["followed"] += 1
         while self._beats:
+            self._news.clear()
             pause = POLL
             try:
                 pause = await self.turn()
@@ -311,7 +322,9 @@ class LocalGroup:
                 logger.debug("group %s waits: %s", self._key[1], error)
             except Exception:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
-            await asyncio.sleep(max(pause, self._counts["followed"] / MAX_POLLS))
+            await asyncio.sleep(self._counts["followed"] / MAX_POLLS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), pause)
         self._counts["followed"] -= 1
         self._following = None
 
@@ -338,10 +351,13 @@ class LocalGroup:
         return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
-        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere."""
+        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere.
+
+        One that has waited for a third of its session is to be answered.
+        """
         for number, beat in list(self._beats.items()):
-            member = state.members.get(number) if is_here(state, self._store) else None
-            if member is None:
+            member = state.members.get(number) if self.cache.is_here else None
+            if member is None or now - beat.when >= member.session / 3000:
                 _wake(beat)
             if member is None or (not beat.waits and now - beat.when > member.session / 1000):
                 del self._beats[number]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from queuey.errors import GroupElsewhere
+from queuey.groups.drafts import Rights
 from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState, Head
 from queuey.service.core import Core
@@ -16,13 +20,33 @@ from queuey.service.groups.answers import Targets
 from queuey.storage import Store
 
 
+class GroupContext(NamedTuple):
+    """What the parts of a group in a process share.
+
+    Attributes:
+        store: Its owner closes it.
+        core: The loop and the clock.
+        key: Application and name of the group.
+        rights: Returns a credential with its present rights; blocks.
+        searching: Held while queues are searched and a plan is made: by one group of an application at a time.
+        counts: Counts for all groups of this process: how many are followed, plans, moves by origin, ended sessions.
+        announce: Tells other workers of the service that the group has changed.
+    """
+
+    store: Store
+    core: Core
+    key: tuple[str, str]
+    rights: Rights
+    searching: asyncio.Lock
+    counts: Counter[str]
+    announce: Callable[[], None]
+
+
 class StateCache:
     """The state of a group in the memory of a process. Used in the loop's thread.
 
     Args:
-        store: Has the state.
-        core: The loop and the clock.
-        key: Application and name of the group.
+        context: The group.
         changed: Called when the state is another one.
 
     Attributes:
@@ -32,10 +56,8 @@ class StateCache:
         is_own: It was written by this process.
     """
 
-    def __init__(self, store: Store, core: Core, key: tuple[str, str], changed: Callable[[], None]) -> None:
-        self._store = store
-        self._core = core
-        self._key = key
+    def __init__(self, context: GroupContext, changed: Callable[[], None]) -> None:
+        self._store, self._core, self._key = context[:3]
         self._changed = changed
         self._reading = asyncio.Lock()
         self._serial = -math.inf
@@ -46,6 +68,16 @@ class StateCache:
         """Boot time at which it was read, or its head compared."""
         self._ticks = self._began = self.planned = 0
         self.is_own = False
+
+    @property
+    def is_here(self) -> bool:
+        """True if the group is served in the data centre of this process."""
+        return self.state.head.centre in {"", self._store.centre}
+
+    def require_here(self) -> None:
+        """Refuses a group that is served in another data centre (GroupElsewhere)."""
+        if not self.is_here:
+            raise GroupElsewhere(self._key[1], self.state.head.centre)
 
     def tick(self) -> int:
         """Returns a number above all former ones: it tells what began before what, however fast clocks go."""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from queuey.errors import GroupElsewhere, QueueyError, StoreBusy, StoreClosed, StoreUnavailable
-from queuey.groups.drafts import GroupDraft, Rights
+from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import GroupSessions
 from queuey.groups.planning import planned
 from queuey.groups.state import GroupState
-from queuey.service.core import Core
 from queuey.service.groups.searches import find_queues
-from queuey.service.groups.state_cache import StateCache
-from queuey.storage import Store
+from queuey.service.groups.state_cache import GroupContext, StateCache
 
 ATTEMPTS = 20
 """Max attempts at a change of the state that others interfere with."""
@@ -34,13 +31,8 @@ class StateChanges:
     """Changes the state of a group, and reads the sessions of its members. Used in the loop's thread.
 
     Args:
-        store: Its owner closes it.
-        core: The loop and the clock.
-        key: Application and name of the group.
+        context: The group.
         cache: Its state.
-        rights: Returns a credential with its present rights; blocks.
-        searching: Held while queues are searched and a plan is made: by one group of an application at a time.
-        counts: Counts plans and ended sessions.
 
     Attributes:
         sessions, sessions_read: The sessions as they were last read, and the boot time of that.
@@ -48,23 +40,9 @@ class StateChanges:
         unassigned: Partitions without a target, by the last plan that this process made.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        core: Core,
-        key: tuple[str, str],
-        cache: StateCache,
-        rights: Rights,
-        searching: asyncio.Lock,
-        counts: Counter[str],
-    ) -> None:
-        self._store = store
-        self._core = core
-        self._key = key
+    def __init__(self, context: GroupContext, cache: StateCache) -> None:
+        self._store, self._core, self._key, self._rights, self._searching, self._counts = context[:6]
         self._cache = cache
-        self._rights = rights
-        self._searching = searching
-        self._counts = counts
         self._acts: list[tuple[Act, asyncio.Future[Any]]] = []
         self.sessions, self.sessions_read = GroupSessions(0, 0, {}), -math.inf
         self.task: asyncio.Task[None] | None = None
@@ -111,8 +89,9 @@ class StateChanges:
             began = self._core.boottime()
             sessions = await self.read_sessions()
             state = await self._cache.refresh(STATE_AGE)
-            if not is_here(state, self._store):
-                require_here(state := await self._cache.refresh(), self._store, self._key[1])
+            if not self._cache.is_here:
+                state = await self._cache.refresh()
+                self._cache.require_here()
             draft = draft_of(state, sessions, self._store.clock_difference)
             ended = draft.end_sessions()
             results = [_result(act, draft) for act in acts]
@@ -175,17 +154,6 @@ class StateChanges:
             plan = await self._core.in_thread(partial(planned, state, queues))
         if plan.queues != state.plan:
             self.need_plan()
-
-
-def is_here(state: GroupState, store: Store) -> bool:
-    """Returns whether a group is served in the data centre of this process."""
-    return state.head.centre in {"", store.centre}
-
-
-def require_here(state: GroupState, store: Store, group: str) -> None:
-    """Refuses a group that is served in another data centre (GroupElsewhere)."""
-    if not is_here(state, store):
-        raise GroupElsewhere(group, state.head.centre)
 
 
 def draft_of(state: GroupState, sessions: GroupSessions, slack: float) -> GroupDraft:

@@ -250,7 +250,8 @@ def prepare(connection: Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA user_version = {version}")
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # SQLite has ended it where the disk is full.
+                connection.execute("ROLLBACK")
             raise
     except DatabaseError as error:
         raise translate(error) from error

@@ -197,6 +197,7 @@ def test_info_and_names(scene: Scene) -> None:
     # Each bucket in which messages may still live, and once more where the first answer was full.
     assert info.reads == len(living) + 1
     names.create(access, "first", Draft("a"))
+    names.fetch(access, "first")  # A statement that is not prepared yet counts twice.
     create, _ = sent_by(process, lambda: names.create(access, "n", Draft("a")))
     replaced, _ = sent_by(process, lambda: names.replace(access, "n", Draft("b")))
     fetched, _ = sent_by(process, lambda: names.fetch(access, "n"))

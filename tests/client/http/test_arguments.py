@@ -16,7 +16,16 @@ from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 import httpx2
 import pytest
 
-from queuey.client import Client, InvalidArgument, InvalidRequest, JobQueue, Moving, NamedMessages, Schedules
+from queuey.client import (
+    Client,
+    ConsumerGroups,
+    InvalidArgument,
+    InvalidRequest,
+    JobQueue,
+    Moving,
+    NamedMessages,
+    Schedules,
+)
 from queuey.client.rqms import Queue
 from tests.client.scripted import Blocking, Script, async_client, sync_client
 
@@ -30,6 +39,7 @@ FEW = ("", "..", "../payroll", "\ud800")
 """For the async client, which makes the same calls."""
 OBJECTS: dict[type, Callable[[Any], Any]] = {
     Client: lambda client: client,
+    ConsumerGroups: lambda client: client.consumer_groups,
     JobQueue: lambda client: client.job_queue("usual"),
     Moving: lambda client: client.moving(MOVE),
     NamedMessages: lambda client: client.named("usual"),
@@ -60,6 +70,8 @@ SHAPES: dict[str, Callable[[str], Any]] = {
     "messages": lambda text: [text],
     "names": lambda text: [text],
     "offsets": lambda text: {1: text},
+    "patterns": lambda text: [text],
+    "queues": lambda text: [text],
     "queries": lambda text: [text],
     "results": lambda text: {"usual": text},
     "states": lambda text: [(text, "x")],
@@ -121,7 +133,7 @@ CASES = {
     f"{kind.__name__}.{name}: {argument}": _calls(kind, name, argument, parameter)
     for kind in OBJECTS
     for name, method in inspect.getmembers(kind, inspect.isfunction)
-    if not name.startswith("_")
+    if not name.startswith("_") and name != "open"  # which makes a client
     for argument, parameter in _arguments(method)
     if f"{kind.__name__}.{name}: {argument}" not in NOT_AT_FIRST
 }

@@ -9,6 +9,7 @@ import pytest
 from queuey import ids
 from queuey.errors import InstanceTaken, MemberGone, NotOwner, OffsetConflict
 from tests.contract.groups.group import SESSION, Group, Member, Place, Taken, message, places_of
+from tests.waiting import until
 
 Make = Callable[[int], str]
 NEW = Taken(None, "new")
@@ -130,12 +131,20 @@ def test_answers_that_are_lost(group: Group, make: Make) -> None:
 
 def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
     """A partition of which its owner was never told is given back by it when another one is to have it."""
-    queue = make(2)
-    first = group.join(queue)
-    group.settle(places_of(queue, 2), first)
-    first.owned = {}  # As if none of these answers had come.
-    second = group.join(queue)
-    group.settle(places_of(queue, 2), first, second)
+    queues = make(1), make(1)
+    first, second = group.join(*queues), group.join(*queues)
+    group.settle([(queue, 1) for queue in queues], first)
+    second.beat()
+    [place] = asked_for(group, first, second)
+    del first.owned[place]  # As if no answer that told of it had come; nothing else of that queue is planned for it.
+
+    def settled() -> bool:
+        group.pass_time(0.5)
+        for member in (second, first):
+            member.obey()
+        return list(second.owned) == [place]
+
+    until(settled, every=0.05)
 
 
 def test_late_heartbeats(group: Group, make: Make) -> None:
@@ -164,7 +173,7 @@ def test_late_heartbeats(group: Group, make: Make) -> None:
 
 
 def test_commits(group: Group, make: Make) -> None:
-    """An owner's commits are recorded, and go forward; by a comparison they may go back."""
+    """An owner's commits are recorded, and go forward."""
     queue = make(2)
     member = group.join(queue)
     one, two = places_of(queue, 2)
@@ -172,6 +181,16 @@ def test_commits(group: Group, make: Make) -> None:
     member.commit({one: message(5), two: message(7)})
     member.commit({one: message(4)})
     assert [group.offset(one), group.offset(two)] == [message(5), message(7)]
+
+
+@pytest.mark.service_only("Commits in a tree go back as their consumer says, and compare the version of the offset.")
+def test_commits_that_compare(group: Group, make: Make) -> None:
+    """By a comparison an owner's commit may go back."""
+    queue = make(1)
+    [one] = places_of(queue, 1)
+    member = group.join(queue)
+    group.settle([one], member)
+    member.commit({one: message(5)})
     member.commit({one: message(3)}, expected=message(5))
     assert group.offset(one) == message(3)
     with pytest.raises(OffsetConflict):
@@ -212,6 +231,7 @@ def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
     assert group.offset(moved) == message(4)
 
 
+@pytest.mark.service_only("A member at a tree gives back only what it is asked for.")
 def test_given_back_unasked(group: Group, make: Make) -> None:
     """What a member gives back that is to have it, it gets again under another epoch."""
     queue = make(1)
@@ -311,6 +331,7 @@ def test_heartbeats_renew(group: Group, make: Make) -> None:
     assert [first.owned, second.owned] == before
 
 
+@pytest.mark.service_only("At a tree the member itself releases what is not given back in time.")
 def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
     """Who does not give back within the time for it is not renewed any more; only then others have its partitions."""
     queue = make(2)
@@ -363,6 +384,7 @@ def test_draining(group: Group, make: Make) -> None:
     first.leave()
 
 
+@pytest.mark.service_only("Members at a tree have no credentials.")
 def test_another_credential(group: Group, make: Make) -> None:
     """Who knows the id of a member, and has another credential, can do nothing with it."""
     queue = make(1)
@@ -430,6 +452,7 @@ def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
     group.settle(places_of(queue, 4), second)
 
 
+@pytest.mark.service_only("Members at a tree have no credentials.")
 def test_an_instance_of_somebody_else(group: Group, make: Make) -> None:
     """A name of an instance is free for another credential when its member is gone, and not before."""
     queue = make(1)

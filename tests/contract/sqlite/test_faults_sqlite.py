@@ -6,6 +6,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import resource
 import tempfile
 import threading
 import time
@@ -228,6 +229,14 @@ def room(made: Prepared) -> bool:
     return True
 
 
+def opened_without_room(directory: Path) -> str:
+    """Returns the error of opening where files may not become as long as the log of the first transaction."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with pytest.raises(StoreUnavailable) as refused:
+        open_store(directory)
+    return str(refused.value)
+
+
 class TestFull:
     """No space is left."""
 
@@ -272,6 +281,11 @@ class TestFull:
         assert room(full)
         assert room(full)
         assert logged()[1:] == ["Writing: works again after 10 s."]
+
+    def test_opening_says_why_it_failed(self, tmp_path: Path) -> None:
+        """Also where SQLite itself has undone what could not be committed."""
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            assert "disk I/O error" in pool.submit(opened_without_room, tmp_path / "data").result(60)
 
     def test_recovers(self, full: Prepared) -> None:
         """Once something is deleted the same store writes again."""

@@ -29,6 +29,7 @@ class Stay:
         offset: The one that it was told; None: none.
         came: As it was told.
         handled: Messages, in order, with the time at which the member had found that it may begin.
+        released: When the heartbeat that gave it back was answered.
     """
 
     place: Place
@@ -41,6 +42,7 @@ class Stay:
     end: float = float("inf")
     how: End = ""
     handled: list[tuple[float, Position]] = field(default_factory=list)
+    released: float = float("inf")
 
 
 @dataclass
@@ -130,10 +132,11 @@ def alone(history: GroupHistory, _: Limits) -> Texts:
 
 
 def fenced(history: GroupHistory, _: Limits) -> Texts:
-    """Nobody commits under an epoch after a later one has begun (O2); an epoch has one member."""
+    """Nobody commits under an epoch that is over, by its own word or by a later one (O2); an epoch has one member."""
     for place, stays in history.by_place().items():
         for commit in history.commits_of(place):
             later = [stay for stay in stays if stay.epoch > commit.epoch and stay.start < commit.asked]
+            later += [stay for stay in stays if stay.epoch == commit.epoch and stay.released < commit.asked]
             if commit.outcome == "done" and later:
                 yield f"a commit of {commit.life} under {commit.epoch} at {commit.asked:.3f}; {_told(later[0])}"
         for one, after in pairwise(stays):

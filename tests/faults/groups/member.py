@@ -18,6 +18,10 @@ from tests.harness.history import now
 TIMEOUT = 1.2
 """Seconds for an answer, beyond those that it may wait: then another web process is asked."""
 PAGE = 10
+STANDSTILLS = 0.02
+"""Share of pages after which a member stands still."""
+LATE_COMMITS = 0.4
+"""Share of partitions for which it commits after it has given them back."""
 NOT_THERE = frozenset({400, 404, 405})
 """Statuses of a web process that knows no groups."""
 
@@ -42,6 +46,7 @@ class Member:
         rng: Decides what it does.
         session: Seconds of its sessions.
         instance: Its name as a static member.
+        orderly: It never stands still, and always leaves in the end.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Member:
     rng: random.Random
     session: float = 4.0
     instance: str = ""
+    orderly: bool = False
 
     def __post_init__(self) -> None:
         self._lines = [Line(web, self.account) for web in self.webs]
@@ -92,14 +98,14 @@ class Member:
                 continue
             for stay in list(self._stays.values()):
                 self._work(stay)
-                if not self.calm() and self.rng.random() < 0.03:
+                if not self.calm() and not self.orderly and self.rng.random() < STANDSTILLS:
                     stop.wait(self.session * self.rng.uniform(0.3, 2.0))
                 if self.calm() or self.rng.random() < 0.7:
                     self._commit(stay)
 
     def _end(self, stop: threading.Event) -> None:
         """Ends a life: it leaves, is killed, or stands still for longer than its session."""
-        mood = self.rng.random()
+        mood = 0.0 if self.orderly else self.rng.random()
         if mood < 0.3:
             self._leave()
         elif mood < 0.6:
@@ -210,14 +216,20 @@ class Member:
 
     def _give_back(self, asked: dict[Place, int]) -> None:
         stays = [stay for place, epoch in asked.items() if (stay := self._stays.get(place)) and stay.epoch == epoch]
+        late = [stay for stay in stays if not self.orderly and not self.calm() and self.rng.random() < LATE_COMMITS]
         for stay in stays:
-            self._commit(stay)
+            if stay not in late:
+                self._commit(stay)
             self._stop(stay.place, "given back")
         # What it was asked for and does not have, it gives back as well.
         others = [
             Stay(place, "", "", epoch, None, "", 0.0) for place, epoch in asked.items() if place not in self._stays
         ]
         self._beat(others)
+        for stay in stays:
+            stay.released = now()
+        for stay in late:
+            self._commit(stay, repeated=True)
 
     def _leave(self) -> None:
         for stay in list(self._stays.values()):
@@ -243,9 +255,12 @@ class Member:
             stay.handled.append((now(), position))
             self._cursors[stay.place] = position
 
-    def _commit(self, stay: Stay) -> None:
-        """Commits what was handled, also if it may be too late for that."""
-        if not stay.handled or self._committed.get(stay.place) == (stay.epoch, cursor := stay.handled[-1][1]):
+    def _commit(self, stay: Stay, *, repeated: bool = False) -> None:
+        """Commits what was handled, also if it may be too late for that; once unless ``repeated``."""
+        if not stay.handled:
+            return
+        cursor = stay.handled[-1][1]
+        if self._committed.get(stay.place) == (stay.epoch, cursor) and not repeated:
             return
         queue, number = stay.place
         commit = Commit(stay.place, stay.life, stay.epoch, cursor, now())

@@ -46,7 +46,7 @@ class GroupRun:
         webs: How many services.
         workers: How many processes each of them has.
         session: Seconds of members' sessions.
-        consistency: Of the queues.
+        orderly: Members never stand still, and always leave in the end.
         written: Schedules of faults by name.
     """
 
@@ -58,13 +58,13 @@ class GroupRun:
         webs: int,
         workers: int = 1,
         session: float = 4.0,
-        consistency: str = "strong",
+        orderly: bool = False,
         written: Mapping[str, Sequence[Wave]],
     ) -> None:
         self._store = store
         self._workers = workers
         self._session = session
-        self._consistency = consistency
+        self._orderly = orderly
         self._written = written
         self._journal = Journal(directory / "history.jsonl")
         self._records = Records(directory, Record)
@@ -84,7 +84,7 @@ class GroupRun:
         with self._processes.serving():
             webs, account = self._processes.addresses, self._processes.account
             for name, partitions in QUEUES.items():
-                make_queue(webs[0], account, queue_name=name, partitions=partitions, consistency=self._consistency)
+                make_queue(webs[0], account, queue_name=name, partitions=partitions)
             members = [self._member(number, plan.seed) for number in range(MEMBERS)]
             with running([*(member.run for member in members), self._observe]):
                 with running([self._poster(number, plan.seed).run for number in range(POSTERS)]):
@@ -113,6 +113,7 @@ class GroupRun:
             random.Random(f"{seed} member-{number}"),
             self._session,
             "static" if number == 0 else "",
+            orderly=self._orderly,
         )
 
     def _poster(self, number: int, seed: int) -> Writer:

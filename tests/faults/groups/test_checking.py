@@ -53,6 +53,7 @@ SPOILS: dict[str, tuple[Callable[[GroupHistory], object], set[str]]] = {
     "begun too late": (_stay(2, offset=(4, 0)), {"order", "back"}),
     "two owners": (_stay(1, end=4.1), {"alone"}),
     "a late commit": (_commit(1, outcome="done"), {"fenced", "back"}),
+    "after it was given back": (_stay(0, released=1.4), {"fenced"}),
     "two of one epoch": (_stay(1, epoch=30), {"fenced"}),
     "an offset of nobody": (lambda history: history.recorded.update({PLACE: (5, 0)}), {"back"}),
     "seen going back": (lambda history: history.observed[PLACE].append((1, 0)), {"back"}),

@@ -23,6 +23,7 @@ class Limits(NamedTuple):
             then it is the silence that does.
         recovery: After a fault of the coordination service, until its effects are over.
         settling: Within which changes of membership count as one.
+        epochs: Versions are epochs of ownerships, which commits do not change.
     """
 
     apart: bool = False
@@ -35,6 +36,7 @@ class Limits(NamedTuple):
     unaware: float = 1.0
     recovery: float = 6.0
     settling: float = 2.0
+    epochs: bool = False
 
 
 LIMITS = Limits()

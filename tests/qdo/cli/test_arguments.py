@@ -152,7 +152,10 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     def sender(self: AsyncSender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
         begin(self, *given, transport=httpx2.MockTransport(answer), **options)
 
-    def at_servers(access: ConnectionOptions, *_: object) -> RecordingLink:
+    def group_at(access: ConnectionOptions, *_: object) -> RecordingLink:
+        return RecordingLink(("servers", access.hosts), records)
+
+    def queue_at(access: ConnectionOptions, *_: object) -> RecordingLink:
         return RecordingLink(("servers", access.hosts), records, str)
 
     async def serve(worker: Worker, *, signals: bool) -> int:
@@ -165,8 +168,8 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setenv("QDO_COORDINATION", "zookeeper://h/usual")
     with (
         replace(AsyncSender.__init__, sender),
-        replace_in(zookeeper, ZooKeeperLink, at_servers),
-        replace_in(place, ZooKeeperLink, at_servers),
+        replace_in(zookeeper, ZooKeeperLink, group_at),
+        replace_in(place, ZooKeeperLink, queue_at),
         replace(Worker.serve, serve),
     ):
         yield records

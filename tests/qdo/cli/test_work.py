@@ -100,7 +100,8 @@ def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str
     with hire("handlers:handle", "--queue", queue, "--context", "handlers:broken") as worker:
         assert worker.ended() == 1
         assert "no database" in worker.log[-1]
-    with hire("handlers:handle", "--queue", queue, "--coordination", "zookeeper://127.0.0.1:9?connect_timeout=0.5") as worker:
+    away = "zookeeper://127.0.0.1:9?connect_timeout=0.5"
+    with hire("handlers:handle", "--queue", queue, "--coordination", away) as worker:
         assert worker.ended() == 1
         assert worker.log[-1].startswith("qdo: ")
         assert not any("Traceback" in line for line in worker.log)
@@ -204,9 +205,7 @@ def test_lines_for_programs() -> None:
 
 
 @pytest.mark.parametrize("handler", ["blocking", "holding"])
-async def test_a_worker_that_hangs_as_a_whole_ends(
-    hire: Hire, client: Client, queue: str, handler: str
-) -> None:
+async def test_a_worker_that_hangs_as_a_whole_ends(hire: Hire, client: Client, queue: str, handler: str) -> None:
     """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
     client.send(queue, handler)
     options = ("--stalled-after", "2", "--session-timeout", "3")

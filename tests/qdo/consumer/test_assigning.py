@@ -19,7 +19,8 @@ READS = ConsumerSettings(wait=WAIT)
 @pytest.fixture
 async def coordinator(system: System) -> Coordinator:
     """An open coordinator of a group that nobody knows."""
-    return await system.coordinator()
+    found: Coordinator = await system.coordinator()
+    return found
 
 
 async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.rebalance.partition_table import PartitionTable
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
@@ -74,9 +74,9 @@ async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
     queue = await system.queue()
     place = Partition(queue, 1)
     sent = await system.send(queue, 3)
-    flush, broken = PartitionTable.flush, ["the connection broke"]
+    flush, broken = Ownership.flush, ["the connection broke"]
 
-    async def doubtful(self: PartitionTable, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
+    async def doubtful(self: Ownership, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
         recorded = await flush(self, rows)
         if broken:
             raise CoordinationLost(broken.pop())

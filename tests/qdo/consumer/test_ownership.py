@@ -9,8 +9,7 @@ import pytest
 
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition, State
-from qdo.consumer.partition_listener import CallbackListener
-from qdo.consumer.partition_reader import PartitionReader
+from qdo.consumer.partition_listener import CallbackListener, PartitionReader
 from qdo.consumer.rebalance.queue_discovery import Refusals
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition, Subscription

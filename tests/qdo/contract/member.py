@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from qdo.coordination import Event, Member, OwnedOffset, Session
+from qdo.coordination import AnySession, Event, Member, OwnedOffset
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
@@ -21,7 +21,7 @@ from qdo.partitions import Partition
 class Obeying:
     """Does what the lines say, and remembers what it holds."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AnySession) -> None:
         self._session = session
         self._held: dict[Partition, OwnedOffset] = {}
 
@@ -69,7 +69,12 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
     coordinator.outlast = outlast
     await coordinator.open()
     events: list[Event] = []
-    session = await coordinator.join(Member(member), events.append)
+    await obey(await coordinator.join(Member(member), events.append))
+    await coordinator.close()
+
+
+async def obey(session: AnySession) -> None:
+    """Says that it has joined, and does what the lines say until there are no more."""
     obeying = Obeying(session)
     loop = asyncio.get_running_loop()
     answer: dict[str, Any] = {"done": "joined"}
@@ -84,7 +89,6 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
             answer = {"done": await getattr(obeying, name)(*given)}
         except QdoError as error:
             answer = {"error": error.code}
-    await coordinator.close()
 
 
 if __name__ == "__main__":

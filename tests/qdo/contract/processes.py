@@ -28,7 +28,12 @@ class Process:
     @classmethod
     async def start(cls, url: str, group: str, member: str, session_timeout: float, outlast: float = 0.0) -> Process:
         """Starts a member and waits until it has joined."""
-        arguments = "-m", "tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast)
+        return await cls.run("tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast))
+
+    @classmethod
+    async def run(cls, *words: str) -> Process:
+        """Starts a program that obeys, and waits until it has joined."""
+        arguments = "-m", *words
         pipe = asyncio.subprocess.PIPE
         started = cls(
             await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe, cwd=ROOT)

@@ -89,11 +89,12 @@ class GroupRun:
             client = undo.enter_context(web.served.client())
             queues = Queues(client, self._counts)
             mute: Deed = lambda _slot, seconds: hit("pause", [web], seconds)  # noqa: E731 - as the others are
-            self._deeds = {**self._service.deeds, "grow": queues.grow, "mute": mute}
-            self._profile = web.served.profile
+            restart: Deed = lambda _slot, seconds: hit("kill", [web], seconds)  # noqa: E731 - as the others are
+            self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.deeds}
+            self._profile = profile = web.served.profile
             crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
-            observer = Observer(self._service.url(), GROUP, self.journal)
+            self._observer = observer = Observer(self._service.url(), GROUP, self.journal, profile)
             stalls = partial(record_stalls, add=self.journal.add, target="", longest=STALLED)
             undo.enter_context(running([observer.watch, stalls]))
             yield crew, queues
@@ -215,11 +216,13 @@ class GroupRun:
         self.until(lambda: {crew.worker(slot) for slot in crew.alive()} <= {each.worker for each in self.seen(Joined)})
         for slot in crew.alive():
             crew.leave(slot)
-        Observer(self._service.url(), GROUP, self.journal).look()
+        self._observer.look()
 
     def judge(self) -> Result:
         """Judges what was recorded."""
-        limits = Limits(recovery=self._service.recovery, unaware=self._service.session_timeout)
+        limits = Limits(
+            recovery=self._service.recovery, unaware=self._service.session_timeout, epochs=not self._service.url()
+        )
         history = History(self._records.all())
         counts = count_groups(history, limits)
         notes = "\n".join(_left(history))

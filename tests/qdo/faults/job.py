@@ -18,7 +18,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         worker: Its name, that of no other process.
         member: The name that it keeps over restarts; None: none.
-        coordination: URL of the coordination service.
+        coordination: URL of the coordination service; empty: the group is one of the service.
         group: The group.
         session_timeout: In seconds.
         service, application, key: Where the queues are.

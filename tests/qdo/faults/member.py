@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.coordination import Coordinator
+from qdo.coordination import AnyCoordinator, ServiceCoordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
@@ -50,7 +50,7 @@ class Notices:
         self._journal.add(Gone(now(), self._worker, "lost", [place_of(each) for each in partitions]))
 
 
-def make(job: Job, client: AsyncClient, coordinator: Coordinator, journal: Journal) -> Worker:
+def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Journal) -> Worker:
     """Puts a worker together as programs do."""
     notices = Notices(journal, job.worker)
     consumer = AsyncConsumer(
@@ -91,16 +91,29 @@ async def serve(job: Job) -> int:
     journal = Journal(Path(job.journal))
     stalls = threading.Event(), journal.add, job.worker, STALLED
     threading.Thread(target=record_stalls, args=stalls, name="stalls", daemon=True).start()
-    coordinator = open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
-    record(coordinator, journal, job.worker, job.stop_at)
-    try:
-        async with AsyncClient(job.service, key=job.key, application=job.application) as client:
+    async with AsyncClient(job.service, key=job.key, application=job.application) as client:
+        coordinator = coordinator_of(job, client)
+        record(coordinator, journal, job.worker, job.stop_at)
+        try:
             return await make(job, client, coordinator, journal).serve(signals=True)
-    except QdoError as error:
-        logging.getLogger(__name__).critical("cannot take part: %r", error)
-        return 1
-    finally:
-        await coordinator.close()
+        except QdoError as error:
+            logging.getLogger(__name__).critical("cannot take part: %r", error)
+            return 1
+        finally:
+            await coordinator.close()
+
+
+def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
+    """Returns the group of a worker, which is not open."""
+    if job.coordination:
+        return open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
+    return ServiceCoordinator(
+        client,
+        job.group,
+        session_timeout=job.session_timeout,
+        revoke_timeout=job.revoke_timeout,
+        grace=job.grace,
+    )
 
 
 def main() -> int:

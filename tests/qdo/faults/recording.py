@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import TypeVar
 
-from qdo.coordination.local import LocalLink
-
-from qdo.coordination import Coordinator, Event, Listen, Member, OwnedOffset, Session
+from qdo.coordination import AnyCoordinator, AnySession, Event, Listen, Member, OwnedOffset, ServiceSession
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from tests.harness.checking.records import Answered, Asked, Heard, Joined, What, place_of
@@ -20,7 +18,7 @@ from tests.harness.history import Journal, now
 T = TypeVar("T")
 
 
-def record(coordinator: Coordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
+def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
     """Puts methods in the place of those whose calls are recorded.
 
     Args:
@@ -31,7 +29,7 @@ def record(coordinator: Coordinator, journal: Journal, worker: str, stop_at: int
     """
     join, lives, calls = coordinator.join, count(1), Calls(journal, worker, stop_at)
 
-    async def recorded(member: Member, listen: Listen, *, replace: bool = False) -> Session:
+    async def recorded(member: Member, listen: Listen, *, replace: bool = False) -> AnySession:
         life = next(lives)
 
         def hear(event: Event) -> None:
@@ -44,10 +42,10 @@ def record(coordinator: Coordinator, journal: Journal, worker: str, stop_at: int
         record_session(session, calls, life)
         return session
 
-    coordinator.join = recorded  # type: ignore[method-assign]
+    coordinator.join = recorded  # type: ignore[assignment,method-assign]
 
 
-def record_session(session: Session, calls: Calls, life: int) -> None:
+def record_session(session: AnySession, calls: Calls, life: int) -> None:
     """Does the same to a session: its claims, releases and commits are recorded."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
@@ -108,10 +106,10 @@ class Calls:
         return answer
 
 
-def name_of(session: Session) -> str:
-    """Says how the service knows a session, so that another process can end it."""
-    if isinstance(session.link, LocalLink):
-        return str(session.link.session)
+def name_of(session: AnySession) -> str:
+    """Says how a coordination service knows a session, so that another process can end it; empty: none can."""
+    if isinstance(session, ServiceSession):
+        return ""
     from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
 
     assert isinstance(session.link, ZooKeeperLink)

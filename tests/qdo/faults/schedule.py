@@ -23,6 +23,7 @@ WEIGHTS: Mapping[str, float] = {
     "expire": 3,
     "silence": 3,
     "cut": 1,
+    "restart": 1,
     "leader": 1.5,
     "hush": 1,
     "grow": 0.3,
@@ -32,11 +33,12 @@ WEIGHTS: Mapping[str, float] = {
 
 Of one worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and goes on), ``expire`` (its session is
 ended), ``silence`` (nothing passes between it and its coordination). Of the coordination service: ``cut`` (nobody can
-reach it), ``leader`` (its leader is killed), ``hush`` (its leader is stopped and goes on). Of the queues: ``grow`` (one
+reach it), ``restart`` (it is killed, and started again), ``leader`` (its leader is killed), ``hush`` (its leader is
+stopped and goes on). Of the queues: ``grow`` (one
 gets more partitions), ``mute`` (their service is stopped and goes on).
 """
 WORKERS = frozenset({"join", "leave", "kill", "pause", "expire"})
-OF_ALL = frozenset({"cut", "leader", "hush", "grow", "mute"})
+OF_ALL = frozenset({"cut", "restart", "leader", "hush", "grow", "mute"})
 EVERYBODY = "all"
 
 
@@ -112,7 +114,7 @@ class Schedule:
         seconds = 0.0
         if kind == "leader":
             seconds = self.rng.uniform(1.0, 4.0)
-        elif kind == "mute":
+        elif kind in {"mute", "restart"}:
             seconds = self.rng.uniform(0.5, 3.0)
         elif kind != "grow":
             seconds = self.session * self.rng.choice((0.3, 0.8, 1.2, 1.6))

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 from tests.harness.plans import Plan, Record, long, plans, verify
 from tests.qdo.faults.group_run import GroupRun
-from tests.qdo.faults.servers.services import LocalService
+from tests.qdo.faults.servers.services import ServiceGroups
 
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeperEnsemble
 
 SLOTS = ["w1", "w2", "w3", "w4", "w5"]
-LOCAL = "cut,expire,grow,join,kill,leave,mute,pause"
-ZOOKEEPER = f"{LOCAL},hush,leader,silence"
+SERVICE = "cut,grow,join,kill,leave,pause,restart"
+ZOOKEEPER = "cut,expire,grow,hush,join,kill,leader,leave,mute,pause,silence"
 SEED = 14870
-"""This seed has something of everything that is asked for below."""
-LEAST = {"events": 16, "join": 3, "leave": 1, "kill": 2, "pause": 1, "expire": 2, "cut": 1, "messages": 250}
-SERVERS = {"leader": 1, "hush": 1, "silence": 1}
-LONG_LEAST = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "expire": 10, "cut": 3, "mute": 1}
+"""This seed has something of everything that is asked for below of ZooKeeper, 189 of the service."""
+LEAST = {"events": 16, "join": 3, "leave": 1, "kill": 2, "pause": 1, "cut": 1, "messages": 250}
+SERVERS = {"expire": 2, "leader": 1, "hush": 1, "silence": 1}
+LONG_LEAST = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "cut": 3}
 LONG_LEAST |= {"events": 200, "messages": 10_000, "twice": 50, "lost": 20}
-LONG_SERVERS = {"leader": 3, "hush": 3, "silence": 3}
+LONG_SERVERS = {"expire": 10, "mute": 1, "leader": 3, "hush": 3, "silence": 3}
 
 MINUTE = 70.0
 """Seconds in which some 55 faults begin."""
@@ -34,11 +34,14 @@ def settings(slot: str, worker: str) -> dict[str, object]:
     return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None, "grace": 1.0}
 
 
-@plans("groups/local", Plan(SEED, LOCAL, 16.0, LEAST), *(long(seed, LOCAL, LONG_LEAST, MINUTE) for seed in (1, 2)))
-def test_local(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """Workers of one machine that coordinate by a file."""
-    service = LocalService(tmp_path / "coordination.sqlite3")
-    verify(plan, lambda: GroupRun(tmp_path, service, settings=settings).run(plan, SLOTS), record_property)
+@plans(
+    "groups/service",
+    Plan(189, SERVICE, 16.0, LEAST | {"events": 14, "restart": 1}),
+    *(long(seed, SERVICE, LONG_LEAST | {"restart": 3}, MINUTE) for seed in (1, 2)),
+)
+def test_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
+    """Workers of a group of the service, which is stopped, and killed and started again."""
+    verify(plan, lambda: GroupRun(tmp_path, ServiceGroups(), settings=settings).run(plan, SLOTS), record_property)
 
 
 @plans(

@@ -12,7 +12,7 @@ from tests.harness.checking.history import History, Stay
 from tests.harness.checking.records import Handled
 from tests.harness.plans import PROPERTY, Plan, Record, plans, verify
 from tests.qdo.faults.group_run import GroupRun
-from tests.qdo.faults.servers.services import LocalService, Service
+from tests.qdo.faults.servers.services import Service, ServiceGroups
 
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeperEnsemble
@@ -80,10 +80,10 @@ def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record
     assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
 
 
-@plans("groups/coming-and-leaving-local", msgspec.structs.replace(COMING, slow=True))
+@plans("groups/coming-and-leaving-service", msgspec.structs.replace(COMING, slow=True))
 def test_workers_come_and_leave(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """Workers of one machine lose and repeat nothing while they come and leave."""
-    come_and_leave(plan, tmp_path, LocalService(tmp_path / "coordination.sqlite3"), record_property)
+    """Workers of a group of the service lose and repeat nothing while they come and leave."""
+    come_and_leave(plan, tmp_path, ServiceGroups(), record_property)
 
 
 @plans("groups/coming-and-leaving-zookeeper", msgspec.structs.replace(COMING, slow=True))

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from qdo.coordination import AnyCoordinator, ServiceCoordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
-from queuey.client import Client, Outgoing, TransportError
+from queuey.client import AsyncClient, Client, Outgoing, TransportError
+from queuey.client.credentials.profile import Profile
 from tests.harness.checking.records import CREATED, OK, ONLY_SENT, Observed, Outcome, Post, Read, Sent, Shown, place_of
 from tests.harness.history import Journal, now
 
@@ -99,14 +101,16 @@ class Observer:
     """Looks at a group's offsets from outside.
 
     Args:
-        url: Of the coordination service.
+        url: Of the coordination service; empty: the group is one of the service.
         group: The group.
         journal: Where it is written down.
+        profile: Of the service.
     """
 
     url: str
     group: str
     journal: Journal
+    profile: Profile
 
     def watch(self, stop: threading.Event) -> None:
         """Looks again and again until it is told to stop."""
@@ -117,7 +121,11 @@ class Observer:
         asyncio.run(self._watch(None))
 
     async def _watch(self, stop: threading.Event | None) -> None:
-        coordinator = open_coordinator(self.url, self.group)
+        async with AsyncClient(self.profile.url, key=self.profile.key) as client:
+            coordinator = open_coordinator(self.url, self.group) if self.url else ServiceCoordinator(client, self.group)
+            await self._watch_offsets(coordinator, stop)
+
+    async def _watch_offsets(self, coordinator: AnyCoordinator, stop: threading.Event | None) -> None:
         try:
             await coordinator.open()
             while stop is None or not stop.is_set():  # bounded: the run sets it when its clients have ended

@@ -14,8 +14,7 @@ import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import CallbackListener
-from qdo.consumer.rebalance.ownership import Ownership
-from qdo.consumer.rebalance.partition_table import PartitionTable
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition, Queue
@@ -184,11 +183,9 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
     async def refuse(self: Session, offsets: object) -> None:
         raise CoordinationLost("nobody answers")
 
-    flush = PartitionTable.flush
+    flush = Ownership.flush
 
-    async def flush_briefly(
-        self: PartitionTable, rows: Collection[OwnedPartition], deadline: float
-    ) -> frozenset[Partition]:
+    async def flush_briefly(self: Ownership, rows: Collection[OwnedPartition], deadline: float) -> frozenset[Partition]:
         return await flush(self, rows, min(deadline, asyncio.get_running_loop().time() + 0.3))
 
     with replace(Session.commit, refuse), replace(flush, flush_briefly):

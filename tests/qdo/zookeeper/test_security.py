@@ -263,7 +263,7 @@ import sys
 sys.modules["kazoo"] = None
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument
-open_coordinator("local:", "g")
+import qdo.coordination.service
 try:
     open_coordinator("zookeeper://h", "g")
 except InvalidArgument as error:

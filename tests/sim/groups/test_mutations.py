@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.partition_reader import PartitionReader
+from qdo.consumer.partition_listener import PartitionReader
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.coordination import CommittedOffset, OwnedOffset, Session, Sight, session

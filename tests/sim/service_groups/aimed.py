@@ -144,7 +144,7 @@ class Apart(Standing):
 class Forgetful(Aimed):
     """Answers are lost."""
 
-    session = 5000
+    session = 8000
     processes = 2
 
     def habits(self) -> Habits:
@@ -153,7 +153,7 @@ class Forgetful(Aimed):
 
     def deeds(self) -> list[Callable[[], None]]:
         """See the base class."""
-        return [self.rng.choice((self._leave, self._crash_member, self._replace)) for _ in range(10)]
+        return [self.rng.choice((self._leave, self._crash_member, self._replace)) for _ in range(16)]
 
 
 class Listing(Aimed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from queuey.groups.state import Credential, JoinRequest
 from tests.sim.service_groups.history import History
@@ -33,6 +34,7 @@ class LargeGroup(Storm):
         self.stored = Stored(world, Faults(slow=0.003), linear=False, slack=0.5)
         self.stored.counting = True
         self.history = History(self.stored)
+        self.history.is_large = True
         self.credential = Credential(b"key", OWNER)
         self.present = {b"key": self.credential}
         self.history.rights = self.present
@@ -62,11 +64,41 @@ class LargeGroup(Storm):
             self.world.run(self.world.now + 0.25)
         return self.world.now - began
 
-    def counted(self, act: Callable[[], object], seconds: float = 60.0, rest: float = 5.0) -> Counter[str]:
+    def counted(self, act: Callable[[], object], seconds: float = 60.0) -> Counter[str]:
         """Returns what an act costs until it is settled, and a little longer."""
+        self.world.run(self.world.now + 12.0)
         self.stored.counts.clear()
         act()
-        self.world.run(self.world.now + 0.5)
+        self.world.run(self.world.now + 1.0)
         self.settle(seconds)
-        self.world.run(self.world.now + rest)
+        self.world.run(self.world.now + 2.0)
         return Counter(self.stored.counts)
+
+    def join(self) -> None:
+        """A further member joins."""
+        self.members.append(self._member(len(self.members)))
+        self.members[-1].begin()
+
+    def leave(self) -> None:
+        """One leaves for good."""
+        member = self.members.pop()
+        member.draining, member.wanted = True, False
+
+    def restart(self, number: int) -> None:
+        """So many instances leave and come back, one after another."""
+        for at, member in enumerate(self.members[:number]):
+            self.world.at(3.0 * at, partial(self._end, member))
+            self.world.at(3.0 * at + 1.0, partial(self._begin_again, member))
+        self.world.run(self.world.now + 3.0 * number)
+
+    def _begin_again(self, member: Member) -> None:
+        member.crash()
+        member.wanted = True
+        member.begin()
+
+    def start(self, seconds: float) -> float:
+        """All join within so many seconds; returns how long it takes from then until all is settled, at most 60 s."""
+        for at, member in enumerate(self.members):
+            self.world.at(seconds * at / len(self.members), member.begin)
+        self.world.run(self.world.now + seconds)
+        return self.settle(60.0)

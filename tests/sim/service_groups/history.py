@@ -62,6 +62,7 @@ class History:
         counts: What happened how often.
         lives: All memberships of which somebody knows.
         grace: Members are static.
+        is_large: Its states are not read.
         planned: Called after each plan.
     """
 
@@ -79,7 +80,7 @@ class History:
         self._highest: dict[Place, int] = {}
         """The highest epoch under which a partition ever had an owner."""
         self._state = GroupState()
-        self.grace = False
+        self.grace = self.is_large = False
         self.planned: Callable[[], object] = lambda: None
         stored.observer = self
 
@@ -106,6 +107,8 @@ class History:
         if before is None or before.head.epoch != after.head.epoch:
             self.counts["plans"] += 1
             self.planned()
+        if self.is_large:
+            return
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         self._check_targets(former, self._state)
         if before is not None and self.grace:
@@ -119,6 +122,8 @@ class History:
                 if target.member in after.members and after.members[target.member].state == "new":
                     self.fails(f"O5: {target.member} is new, and is to own partitions of {uid}")
         present = {one.subscription for one in after.members.values() if one.state == "present"}
+        if after.head.due is not None:
+            return
         for uid, planned in before.plan.items():
             queue = self.queue_of(uid)
             if queue is None or not planned.targets or (uid in after.plan and after.plan[uid].targets):
@@ -135,7 +140,9 @@ class History:
             if life is not None and life.instance and life.instance in there:
                 life.excused = True
             member = before.members[number]
-            if member.grace and member.state == "present" and not (life is None or life.excused or life.may_go):
+            if life is None or life.excused or life.may_go or self.rights.get(life.credential.id) != life.credential:
+                continue
+            if member.grace and member.state == "present":
                 self.fails(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
@@ -166,7 +173,8 @@ class History:
         owners = (target.member for queue in before.plan.values() for target in queue.targets.values())
         loads = Counter(member.number if owner in kept else owner for owner in owners)
         shares = [loads[number] for number, one in after.members.items() if one.state == "present"]
-        if before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
+        leaving = sum(loads[number] for number, one in after.members.items() if one.state == "leaving")
+        if leaving or before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
             return
         if not all(one not in before.members or (one in kept and to == member.number) for one, to in moved.values()):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
@@ -223,7 +231,8 @@ class History:
 
     def queue_of(self, uid: int) -> Queue | None:
         """Returns the queue with a uid, if it is there."""
-        return next((one for one in self.stored.queues.values() if one.uid == uid), None)
+        queue = self.stored.queues.get(self.stored.names_of[uid])
+        return queue if queue is not None and queue.uid == uid else None
 
     def _check_work(self, place: Place, life: Life | None, deed: str) -> None:
         for other in self.lives:
@@ -237,6 +246,8 @@ class History:
     ) -> None:
         """A member begins to work on a partition, as it was told."""
         self.counts["taken"] += 1
+        if self._said(life, place, epoch):
+            self.fails(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
         life.holds[place] = epoch
         row = self.stored.rows(place[0]).value.get(place[1])
         if row is None or (row.owner, row.epoch) != (life.number, epoch):
@@ -248,7 +259,7 @@ class History:
             self.fails(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
 
     def _said(self, life: Life, place: Place, epoch: int) -> bool:
-        return any((part, at) == (place[1], epoch) for _, part, at in life.said)
+        return (self.stored.names_of[place[0]], place[1], epoch) in life.said
 
 
 def may(credential: Credential | None, queue: Queue) -> bool:

@@ -141,27 +141,27 @@ class GroupStore:
             if self._world.now > until:
                 raise StoreUnavailable("no answer", outcome="unknown")
 
-    def _read(self, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
+    def _read(self, what: str, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
         found = self._call(read)
-        self._count("reads", size, found)
+        self._count(f"reads of {what}", size, found)
         return found
 
     def _count(self, kind: str, size: Callable[[Any], int], value: object) -> None:
         if self._stored.counting:
             counts = self._stored.counts
             counts[kind] += 1
-            counts[f"{kind}' bytes"] += size(value)
+            counts[f"bytes of {kind}"] += size(value)
 
     # The state of the group
 
     def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
         """See the contract."""
-        found = self._read(lambda: self._stored.group.read(serial=serial), lambda _: 60)
+        found = self._read("heads", lambda: self._stored.group.read(serial=serial), lambda _: 60)
         return _headed(*found)
 
     def group_state(self, application: str, name: str) -> StoredGroup | None:
         """See the contract."""
-        version, contents = self._read(self._stored.group.read, lambda found: _size(found[1]))
+        version, contents = self._read("states", self._stored.group.read, lambda found: _size(found[1]))
         head = _headed(version, contents)
         return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
 
@@ -176,7 +176,7 @@ class GroupStore:
 
         stored.names.add(name)
         if stored.counting:
-            self._count("transactions", lambda rows: 100 + sum(len(row.body) for row in rows), change.rows)
+            self._count("changes", lambda rows: 100 + sum(len(row.body) for row in rows), change.rows)
             for row in change.rows:
                 kind = f"row of kind {row.kind}"
                 stored.largest[kind] = max(stored.largest[kind], len(row.body))
@@ -185,7 +185,7 @@ class GroupStore:
 
     def remove_group(self, application: str, name: str, version: int) -> bool:
         """See the contract."""
-        self._count("transactions", lambda _: 100, None)
+        self._count("changes", lambda _: 100, None)
         return self._transact(self._stored.group, version, lambda _: None, self._group_changed) is not None
 
     def _group_changed(self, before: Contents | None, after: Contents | None) -> None:
@@ -194,7 +194,7 @@ class GroupStore:
 
     def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
         """See the contract."""
-        return self._read(lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
+        return self._read("names", lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
 
     # Sessions
 
@@ -222,7 +222,7 @@ class GroupStore:
             members = {member: SeenMember(seen, asked.get(member, frozenset())) for member, seen in last.items()}
             return GroupSessions(clock, stored.searched, members)
 
-        found = self._read(read, lambda found: 45 * len(found.members))
+        found = self._read("sessions", read, lambda found: 45 * len(found.members))
         if stored.faults.reading and self._world.rng.random() < stored.faults.reading:
             self._process.pause(self._world.rng.choice((2.0, 4.0)))
             self._process.wait(0.0)
@@ -248,7 +248,7 @@ class GroupStore:
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         """See the contract."""
         register = self._stored.rows(queue.uid)
-        version, rows = self._read(register.read, lambda found: 60 * len(found[1]))
+        version, rows = self._read("offsets", register.read, lambda found: 60 * len(found[1]))
         found = {part: row if part in notes else replace(row, note=None) for part, row in rows.items()}
         return OwnedOffsets(version or None, found)
 
@@ -262,8 +262,7 @@ class GroupStore:
                 part: replace(blank[part], owner=one.owner, epoch=one.epoch, came=one.came) for part, one in new.items()
             }
 
-        self._count("transactions", lambda _: 60 * len(new), None)
-        self._count("hand-overs", lambda _: len(new), None)
+        self._count("hand-overs", lambda _: 60 * len(new), None)
         self._require(queue, current=True)
         done = self._transact(
             self._stored.rows(queue.uid), version or 0, changed, self._after(queue, Deed("hand-over"))
@@ -306,14 +305,14 @@ class GroupStore:
 
     def _record(self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: Deed) -> bool:
         written = {row.partition: row for row in rows}
-        self._count("transactions", lambda _: 60 * len(written), None)
+        self._count("commits", lambda _: 60 * len(written), None)
         register = self._stored.rows(queue.uid)
         after = self._after(queue, deed)
         return self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
 
     def _decoded(self, queue: Queue) -> OwnedOffsets:
         self._require(queue, current=True)
-        version, rows = self._read(self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
+        version, rows = self._read("offsets", self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
         return OwnedOffsets(version or None, rows)
 
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
@@ -346,7 +345,7 @@ class GroupStore:
         cached = self._cached.get(name)
         if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
             return cached[0]
-        found = self._read(lambda: self._stored.queues.get(name), lambda _: 300)
+        found = self._read("queues", lambda: self._stored.queues.get(name), lambda _: 300)
         if found is None:
             self._cached.pop(name, None)
             raise QueueNotFound(name)
@@ -367,7 +366,7 @@ class GroupStore:
             found = [one for name, one in sorted(stored.queues.items()) if name >= start]
             return [one for one in found if not lacking or rng.random() >= lacking][:limit]
 
-        return self._read(read, lambda found: 300 * len(found))
+        return self._read("lists", read, lambda found: 300 * len(found))
 
     def has_application(self, name: str) -> bool:
         """See the contract."""

@@ -170,7 +170,7 @@ class Stored:
         slack: S, in seconds.
 
     Attributes:
-        counts: Reads, writes, transactions, and their bytes, if ``counting``.
+        counts: Reads, plain writes, transactions by what they are, and their bytes, if ``counting``.
     """
 
     def __init__(self, world: World, faults: Faults, *, linear: bool, slack: float) -> None:
@@ -187,6 +187,8 @@ class Stored:
         """By member and queue when it ends."""
         self.searched = 0
         self.names: set[str] = set()
+        self.names_of: dict[int, str] = {}
+        """Of queues, by uid."""
         self.counts: Counter[str] = Counter()
         self.counting = False
         self.largest: Counter[str] = Counter()
@@ -202,6 +204,7 @@ class Stored:
     def create(self, name: str, partitions: int) -> Queue:
         """Makes a queue."""
         uid = next(self._uids)
+        self.names_of[uid] = name
         self.queues[name] = queue = Queue(
             application=APPLICATION, name=name, uid=uid, qid=uid, partitions=partitions, version=next(self.tokens)
         )

@@ -286,12 +286,15 @@ class Storm:
         rng = self.rng
         key = rng.choice(list(self.present)[1:])
         now = rng.choice((None, NARROW, OWNER))
-        self.present[key] = None if now is None else Credential(key, now)
+        self._give(key, now)
+        if now is None:
+            self.world.at(rng.random() * 4, partial(self._give, key, OWNER))
+
+    def _give(self, key: bytes, caller: Caller | None) -> None:
+        self.present[key] = None if caller is None else Credential(key, caller)
         self.history.narrowed[key] = self.world.now
         for life in self.history.lives:
             life.excused = life.excused or life.credential.id == key
-        if now is None:
-            self.world.at(rng.random() * 4, lambda: self.present.update({key: Credential(key, OWNER)}))
 
     def _record(self) -> None:
         rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])

@@ -369,9 +369,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "once in an epoch": Mutation(handing(twice_in_an_epoch), ("O2",), kind=Generous, first=1),
     "epoch of the clock": Mutation(lambda: replace(GroupDraft._next_epoch, counting), ("O1", "O2")),
     "epoch of a give-back": Mutation(handing(for_any_ownership), ("O1", "O4"), kind=Generous),
-    "not named is not given back": Mutation(
-        lambda: replace(LocalGroup._answer, naming_all), ("O1",), kind=Generous, first=1
-    ),
+    "not named is not given back": Mutation(lambda: replace(LocalGroup._answer, naming_all), ("O1",), kind=Generous),
     "only who gave back did": Mutation(handing(taken_for_given_back), ("O4",), first=1),
     "S after a session": Mutation(lambda: replace(GroupDraft.__init__, without_slack), ("O1",), kind=Apart, first=11),
     "seen at a quorum": Mutation(
@@ -394,7 +392,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(GroupStore.change_group, whatever_the_token), ("O1", "O5"), first=17
     ),
     "each process hands over": Mutation(by_the_planner, ("O5",), kind=Dying, first=3),
-    "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",), kind=Forgetful, first=79),
+    "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",), kind=Forgetful, first=16),
     "who is new has no targets": Mutation(lambda: replace_in(drafts, planned, planning_new), ("O5",)),
     "another plan": Mutation(handing(without_another_plan), ("O5",), kind=Generous, first=11),
     "own row before deletion": Mutation(

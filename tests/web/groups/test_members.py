@@ -336,3 +336,35 @@ def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
         await app.service.groups.end()
 
     running(app, waiters=4)(work)
+
+
+def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
+    """The next owner gets a partition when it is given back; a later heartbeat of a member has one that waits answered.
+
+    Nothing else would answer them for the 20 s that they may wait.
+    """
+    owner.create("q", partitions=2)
+    path = "/v1/queuey/_groups/g/members"
+
+    async def work(gateway: Gateway) -> None:
+        def send(member: str, **fields: Any) -> asyncio.Future[Reply]:  # noqa: ANN401 - of the request
+            return asyncio.ensure_future(Request("POST", f"{path}/{member}", msgspec.json.encode(fields)).to(gateway))
+
+        joins = [await Request("POST", path, b'{"queues": ["q"], "session": 300}').to(gateway) for _ in range(2)]
+        first, second = (join.json["member"] for join in joins)
+        mine = {number: each["epoch"] for number, each in (await send(first)).json["take"]["q"].items()}
+        tasks = [send(first, owned={"q": mine}, wait=100), send(second, wait=100)]
+        await until(tasks[0].done)
+        asked = tasks[0].result().json["give_back"]["q"]
+        assert asked.keys() < mine.keys()
+        tasks.append(send(first, owned={"q": mine}, wait=100))
+        await until(lambda: gateway._polls.heartbeats.held("app:queuey") == 2)
+        given = {number: mine.pop(number) for number in asked}
+        tasks.append(send(first, owned={"q": mine}, given_back={"q": given}))
+        async with asyncio.timeout(15):
+            replies = await asyncio.gather(*tasks)
+        assert replies[1].json["take"]["q"].keys() == given.keys()
+        assert [reply.status for reply in replies] == [200] * 4
+        await app.service.groups.end()
+
+    running(app, waiters=4)(work)

@@ -56,22 +56,22 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
     """The process that speaks for it ends with it, so its session ends in its time."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await start("killed", session_timeout=service.short, outlast=600.0)
-    speakers = list(_speakers(process.id))
+    speakers = list(speakers_of(process.id))
     assert speakers
     process.signal(signal.SIGKILL)
     await eventually(heard, mine.members, lambda members: "killed" not in members)
-    await _until_ended(speakers)
+    await until_ended(speakers)
 
 
 @on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """The session lives on, and the member may be held up afterwards as before."""
     process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
-    former = set(_speakers(process.id))
+    former = set(speakers_of(process.id))
     for each in former:
         os.kill(each, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        while not any(map(_ready, set(_speakers(process.id)) - former)):  # noqa: ASYNC110 - nobody tells
+        while not any(map(_ready, set(speakers_of(process.id)) - former)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     await _until_recorded(process, "1")
     await process.ask("hold", SESSIONS * LONG_ENOUGH)
@@ -82,7 +82,7 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """A program that runs gives its signs of life by itself, or has another process do so."""
     process = await hold("a", session_timeout=LONG_ENOUGH, outlast=600.0)
-    stopped = list(_speakers(process.id))
+    stopped = list(speakers_of(process.id))
     for each in stopped:
         os.kill(each, signal.SIGSTOP)
     try:
@@ -108,20 +108,20 @@ async def _until_recorded(process: Process, offset: str) -> None:
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
     """Nothing of it is left."""
     process = await start("leaving", outlast=600.0)
-    speakers = list(_speakers(process.id))
+    speakers = list(speakers_of(process.id))
     assert speakers
     await process.end()
-    await _until_ended(speakers)
+    await until_ended(speakers)
 
 
-async def _until_ended(processes: list[int]) -> None:
+async def until_ended(processes: list[int]) -> None:
     """Waits until none of them is alive."""
     async with asyncio.timeout(PATIENCE):
         while any(map(_alive, processes)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
 
 
-def _speakers(parent: int) -> Iterator[int]:
+def speakers_of(parent: int) -> Iterator[int]:
     """Gives the processes that a process has started."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Protocol
-
-from tests.qdo.contract.local import writing
 
 Deed = Callable[[str, float], None]
 """Does something to a slot, or to all, for so many seconds; returns when it is undone."""
@@ -35,7 +31,7 @@ class Service(Protocol):
         """What can be done to it, and to how it is reached."""
 
     def url(self, slot: str = "") -> str:
-        """Returns what ``open_coordinator`` takes, in a slot or elsewhere."""
+        """Returns what ``open_coordinator`` takes, in a slot or elsewhere; empty: groups are those of the service."""
 
     def expire(self, session: str) -> None:
         """Ends a session."""
@@ -44,30 +40,20 @@ class Service(Protocol):
         """Waits until everything is as in the beginning."""
 
 
-class LocalService:
-    """A file."""
+class ServiceGroups:
+    """Groups of the service whose messages the workers handle: what breaks them is done to its process."""
 
-    recovery = 2.0
+    session_timeout = 3.0
+    recovery = 6.0
     apart = ()
-
-    def __init__(self, path: Path, session_timeout: float = 1.5) -> None:
-        self.session_timeout = session_timeout
-        self.deeds: Mapping[str, Deed] = {"cut": self._cut}
-        self._path = path
+    deeds: Mapping[str, Deed] = {}
 
     def url(self, slot: str = "") -> str:
-        """See the protocol."""
-        return f"local://{self._path}"
+        """See the protocol: there is no other service."""
+        return ""
 
     def expire(self, session: str) -> None:
-        """Lets its time be over."""
-        with writing(self._path) as tx:
-            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (int(session),))
+        """Is not asked for: the service ends no session before its time."""
 
     def restore(self) -> None:
-        """Nothing is broken."""
-
-    def _cut(self, slot: str, seconds: float) -> None:
-        """Holds the lock of those who write, as a process does that is stopped in the middle of a transaction."""
-        with writing(self._path):
-            threading.Event().wait(seconds)
+        """Nothing of its own is broken."""

@@ -133,11 +133,9 @@ def test_messages_count_as_processed_when_more_is_asked_for() -> None:
     """Except those of partitions that are still being worked on."""
     buffer, (one, two) = filled(4, 4)
     buffer.hand_out(buffer.take(4))
-    assert (one.auto_commit_position, two.auto_commit_position) == (None, None)
-    buffer.settle(skip=[ONE])
-    assert (one.auto_commit_position, two.auto_commit_position) == (None, message_id(2))
-    buffer.settle()
-    assert one.auto_commit_position == message_id(2)
+    assert (buffer.settle(skip=[ONE]), two.position) == ([two], message_id(2))
+    assert (buffer.settle(), one.position) == ([one], message_id(2))
+    assert buffer.settle() == []
 
 
 def test_the_sums_are_those_of_the_partitions() -> None:

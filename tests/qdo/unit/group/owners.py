@@ -163,7 +163,7 @@ class Diary(PartitionListener):
         """See the protocol."""
         self.recorded_offsets.append(offsets)
 
-    def not_recorded(self, error: Exception, _failures: int) -> None:
+    def not_recorded(self, error: Exception) -> None:
         """See the protocol."""
         self.commit_failures.append(error)
 

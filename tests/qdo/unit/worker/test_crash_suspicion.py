@@ -216,7 +216,8 @@ async def live(
             middle.feed(partition, some)
     middle.dispatch()
     loop = asyncio.get_running_loop()
-    while not runner.died.is_set() and middle._held and chance.random() >= hands_over:
+    deadline = loop.time() + 60
+    while not runner.died.is_set() and middle._held and chance.random() >= hands_over and loop.time() < deadline:
         await asyncio.sleep(0)
         if chance.random() < commits:
             await records.commit_added()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.rebalance.ownership import Ownership
+from qdo.consumer.partition_listener import PartitionListener
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.coordination import CommittedOffset, HandlingNote, OwnedOffset
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings, WorkerSettings
@@ -47,6 +48,7 @@ class Owned(Ownership):
     connected = True
 
     def __init__(self, **offsets: CommittedOffset) -> None:
+        super().__init__(PartitionListener())
         self.offsets = offsets
         self.noted: list[tuple[int, HandlingNote | None]] = []
         self.rejoined = 0

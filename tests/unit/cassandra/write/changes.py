@@ -305,13 +305,13 @@ def lock(scene: Scene) -> migrations._Lock:
 def take_lock(scene: Scene) -> Callable[[], Any]:
     """Acquires it; says who has it then."""
     mine = lock(scene)
-    return lambda: "ours" if (holder := mine._take(None)) == mine._owner else holder
+    return lambda: "ours" if (holder := mine._acquire(None)) == mine._owner else holder
 
 
 def release_lock(scene: Scene) -> Callable[[], Any]:
     """Releases it."""
     mine = lock(scene)
-    scene.call(lambda: mine._take(None))
+    scene.call(lambda: mine._acquire(None))
     return lambda: [mine.transactions.wait(migrations._UNLOCK, (mine._owner,))]
 
 

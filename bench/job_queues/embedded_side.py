@@ -1,0 +1,19 @@
+"""Queuey inside the program that sends, and in its worker: ``python -m bench.job_queues.embedded_side``."""
+
+from __future__ import annotations
+
+import os
+
+from bench.job_queues.queuey_side import Queuey, jobs
+from bench.job_queues.side import FILE
+from qdo import Claims, Worker
+from queuey import embedded
+
+
+def side() -> Queuey:
+    """Returns what is measured."""
+    return Queuey(embedded.open(os.environ[FILE]))
+
+
+if __name__ == "__main__":
+    Worker(jobs, Claims(embedded.open_async(os.environ[FILE]), jobs.queues)).run()

@@ -1,0 +1,140 @@
+"""The service's groups beside those of ZooKeeper: the rate of a worker, and how long a rebalance takes."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from bench.harness import Bench, Void, measure
+from bench.measures.qdo.rebalance import (
+    LOOK_SECONDS,
+    PARTITIONS,
+    PATIENCE,
+    Member,
+    process,
+    served,
+    settle,
+    told,
+)
+from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
+from bench.measures.qdo.throughput import filled, name, rates, row
+from bench.results import Report, Row, Verdict, paired
+from bench.started import keepers, workers
+from bench.started.processes import Process
+from bench.started.workers import Pace
+
+MEMBERS = 4
+REST = 10.5
+"""Seconds without a change, after which the service rests for nothing when one comes."""
+ROUND = 25
+"""Seconds of a round, at most."""
+SIDES = ("service", "ZooKeeper")
+
+
+@measure("qdo-groups", "One worker with an empty handler, in a group of the service and in one of ZooKeeper")
+def rate(bench: Bench) -> Report:
+    """Each run reads everything from the beginning."""
+    count = bench.size(1_000_000, 40_000)
+    verdicts = []
+    with contextlib.ExitStack() as stack:
+        places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
+        calls: dict[str, Callable[[], Pace]] = {}
+        for partitions in NUMBERS:
+            server = stack.enter_context(filled(bench, partitions, count))
+            for side, place in places.items():
+                calls[name(side, partitions)] = partial(_handled, bench, server, count, place)
+        samples = bench.interleave(calls, bench.size(7, 1))
+    for partitions in NUMBERS:
+        pair = paired(*(rates(samples[name(side, partitions)]) for side in SIDES))
+        verdicts.append(Verdict(name("rate: service / ZooKeeper", partitions), pair, goal=1.0))
+    return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
+
+
+def _zookeeper(bench: Bench, stack: contextlib.ExitStack) -> str:
+    return f"zookeeper://{stack.enter_context(keepers.zookeeper(bench, 1)).connect_string}/bench"
+
+
+def _handled(bench: Bench, server: Process, count: int, place: str) -> Pace:
+    return workers.handle(server, bench.fresh("group"), count, place=place)
+
+
+class Joins(NamedTuple):
+    """Seconds from the call to join until the new member was handed its first message.
+
+    Attributes:
+        rested: Nothing had changed for a while.
+        soon: Another member had come and gone a moment before.
+    """
+
+    rested: float
+    soon: float
+
+
+@measure("qdo-groups-rebalance", f"{PARTITIONS:,} partitions over {MEMBERS} members when one joins")
+def rebalance(bench: Bench) -> Report:
+    """A group of the service and one of ZooKeeper, one after the other; messages are on one service."""
+    rounds, joins = bench.size(2, 1), bench.size(5, 1)
+    with contextlib.ExitStack() as stack:
+        places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
+        url = stack.enter_context(served(bench, 2 * rounds * joins * ROUND // 7))
+        calls: dict[str, Callable[[], list[Joins]]] = {
+            side: partial(_turn, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
+            for side, place in places.items()
+        }
+        found = {
+            side: [each for turn in turns for each in turn] for side, turns in bench.interleave(calls, rounds).items()
+        }
+    rows, verdicts = [], []
+    for number, when in enumerate(("after a rest", "soon after another change")):
+        times = {side: [1000 * each[number] for each in found[side]] for side in SIDES}
+        rows += [Row(f"{side}: first message, {when}", times[side], "ms") for side in SIDES]
+        if number == 0:
+            for what, of in (("median", statistics.median), ("worst", max)):
+                ratio = [of(times["service"]) / of(times["ZooKeeper"])]
+                verdicts.append(
+                    Verdict(f"{what} of {rounds * joins} joins: service / ZooKeeper", ratio, goal=1, better="lower")
+                )
+    return Report("", "", rows, verdicts)
+
+
+def _turn(members: Sequence[Member], joins: int) -> list[Joins]:
+    """Has a group come together, one more come and go several times, and all leave."""
+    *others, last = members
+    for one in others:
+        one.do("join")
+    settle(others)
+    found = []
+    for _ in range(joins):
+        time.sleep(REST)
+        rested = _first_message(last, members)
+        _leave(last, others)
+        found.append(Joins(rested, _first_message(last, members)))
+        _leave(last, others)
+    for one in others:
+        one.do("leave")
+    return found
+
+
+def _leave(last: Member, others: Sequence[Member]) -> None:
+    last.do("leave")
+    settle(others)
+
+
+def _first_message(last: Member, members: Sequence[Member]) -> float:
+    """Returns the seconds from a member's join to its first message.
+
+    Raises:
+        Void: It gets none.
+    """
+    begun = last.do("join")
+    deadline = time.monotonic() + PATIENCE
+    while not (first := told([last])[0].first):
+        if time.monotonic() > deadline:
+            raise Void("a member that has joined gets no message")
+        time.sleep(LOOK_SECONDS)
+    settle(members)
+    return first - begun

@@ -1,0 +1,84 @@
+"""Sends messages one after another: ``python bench/send_side.py SIDE PLACE SYNC``, so many for each line of its input.
+
+For each it prints the seconds, and those of this process' CPU, as a line of JSON. It imports only what it measures, so
+it runs with another tree of the project, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
+
+BODY = "x" * 200
+Send = Callable[[], object]
+
+
+def over_http(url: str, sync: str) -> Send:
+    """Sends to the service at an address, whose key is in ``QUEUEY_KEY``."""
+    from queuey.client import Client  # noqa: PLC0415 - each side imports its own
+
+    client = Client(url, application="queuey")
+    client.create_queue("bench")
+    return lambda: client.send("bench", BODY)
+
+
+def embedded(file: str, sync: str) -> Send:
+    """Sends to the service in this process."""
+    from queuey import embedded  # noqa: PLC0415 - as above
+
+    client = embedded.open(file, settings={"sync": sync})
+    client.create_queue("bench")
+    return lambda: client.send("bench", BODY)
+
+
+def store(directory: str, sync: str) -> Send:
+    """Calls the store as the service does for a send: with an idempotency key."""
+    from queuey.messages import NewMessage, PostKey, QueueSpec  # noqa: PLC0415 - as above
+    from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415
+
+    opened = open_store(directory, options=SqliteOptions(sync=sync))  # type: ignore[arg-type] # it is one of the two
+    opened.create_application("queuey")
+    queue, _ = opened.create_queue("queuey", "bench", QueueSpec())
+
+    def send() -> object:
+        key = PostKey(os.urandom(16).hex(), sha256(BODY.encode()).digest(), 86_400)
+        return opened.append_once(queue, [NewMessage(BODY, 1, 259_200)], key)
+
+    return send
+
+
+def insert(file: str, sync: str) -> Send:
+    """Inserts a row, one a transaction, in the thread that sends."""
+    import apsw  # noqa: PLC0415 - as above
+
+    connection = apsw.Connection(file)
+    for pragma in ("journal_mode = WAL", f"synchronous = {sync}"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, body TEXT)")
+    return lambda: connection.execute("INSERT INTO messages (body) VALUES (?)", (BODY,))
+
+
+SIDES: dict[str, Callable[[str, str], Send]] = {
+    "over_http": over_http,
+    "embedded": embedded,
+    "store": store,
+    "insert": insert,
+}
+
+
+def main(side: str, place: str, sync: str) -> None:
+    """Does what each line says."""
+    send = SIDES[side](place, sync)
+    for line in sys.stdin:
+        began, cpu = time.perf_counter(), time.process_time()
+        for _ in range(int(line)):
+            send()
+        print(json.dumps([time.perf_counter() - began, time.process_time() - cpu]), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

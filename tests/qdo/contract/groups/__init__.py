@@ -1,0 +1,1 @@
+"""The contract of a group, held by members that meet at a tree."""

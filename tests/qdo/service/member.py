@@ -1,0 +1,32 @@
+"""A member of a service's group in a process of its own; see ``tests/qdo/contract/member.py``.
+
+Run as ``python -m tests.qdo.service.member PROFILE GROUP QUEUE SESSION_TIMEOUT OUTLAST``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from qdo.coordination import Event, Member, ServiceCoordinator
+from qdo.partitions import subscribe
+from queuey.client import AsyncClient
+from queuey.client.credentials.profile import read_profile
+from tests.qdo.contract.member import obey
+
+
+async def main(profile: Path, group: str, queue: str, session_timeout: float, outlast: float) -> None:
+    """Joins and obeys until there are no more lines."""
+    where = read_profile(profile)
+    events: list[Event] = []
+    async with AsyncClient(where.url, key=where.key) as client:
+        coordinator = ServiceCoordinator(client, group, session_timeout=session_timeout)
+        coordinator.outlast = outlast
+        wants = subscribe([queue], [], (await client.hello()).id, client.application)
+        await obey(await coordinator.join(Member("member", wants), events.append))
+        await coordinator.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], *map(float, sys.argv[4:])))

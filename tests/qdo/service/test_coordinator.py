@@ -1,0 +1,97 @@
+"""What a group of the service refuses, with errors that name the next step; and which groups there can be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from qdo import AsyncConsumer, open_coordinator
+from qdo.coordination import Member, ServiceCoordinator
+from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, MemberExists, StoreChanged
+from qdo.partitions import subscribe
+from queuey.client import AsyncClient, RetryPolicy
+from tests.qdo.service.scripted import STORE, ScriptedService
+
+MEMBER = Member("anna", subscribe(["orders"], [], STORE, "queuey"), static=True)
+OLD = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
+"""The answer of 0.1.0 to everything below ``_groups``."""
+
+
+def refusal(status: int, code: str) -> tuple[int, dict[str, object]]:
+    """An error of the service."""
+    return status, {"status": status, "code": code, "errors": {code: f"{code} was scripted"}}
+
+
+@pytest.fixture
+def service() -> ScriptedService:
+    """The service."""
+    return ScriptedService()
+
+
+@pytest.fixture
+async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
+    """A client of it."""
+    async with AsyncExitStack() as opened:
+        url = "http://127.0.0.1:5000/v1/queuey/"
+        yield await opened.enter_async_context(
+            AsyncClient(url, key="a-key", transport=service, retry=RetryPolicy(rounds=1))
+        )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (
+            OLD,
+            CoordinationRefused,
+            r"^This service has no groups \(0\.2 or later\)\. Use --coordination zookeeper://…$",
+        ),
+        (refusal(409, "InstanceTaken"), MemberExists, "InstanceTaken"),
+        (refusal(409, "GroupElsewhere"), CoordinationRefused, "GroupElsewhere"),
+        (refusal(403, "NotAllowed"), CoordinationRefused, "read and claim.*--coordination zookeeper://"),
+        (refusal(401, "NotAuthenticated"), CoordinationRefused, "NotAuthenticated"),
+        (refusal(400, "group"), InvalidArgument, "group was scripted"),
+        (refusal(503, "StoreUnavailable"), CoordinationLost, "StoreUnavailable"),
+    ],
+    ids=lambda value: str(value[1].get("code", "0.1.0")) if isinstance(value, tuple) else "",
+)
+async def test_a_join_that_is_refused(
+    service: ScriptedService,
+    client: AsyncClient,
+    answer: tuple[int, dict[str, object]],
+    error: type[Exception],
+    text: str,
+) -> None:
+    """What may pass is told from what will not, by the error."""
+    service.joined = answer
+    with pytest.raises(error, match=text):
+        await ServiceCoordinator(client, "readers").join(MEMBER, lambda _: None)
+
+
+async def test_another_store_is_noticed(service: ScriptedService, client: AsyncClient) -> None:
+    """A member never joins the group of another store under the address of its own."""
+    coordinator = ServiceCoordinator(client, "readers")
+    await coordinator.open()
+    service.store = "f" * 32
+    with pytest.raises(StoreChanged, match="f" * 32):
+        await coordinator.join(MEMBER, lambda _: None)
+
+
+@pytest.mark.parametrize("group", ["", "x y", "a/b", "ä", "x" * 101])
+async def test_a_name_that_is_not_allowed(client: AsyncClient, group: str) -> None:
+    """It is refused before anything is sent, with what to do."""
+    with pytest.raises(InvalidArgument) as caught:
+        AsyncConsumer(client, group=group, queues=["orders"])
+    assert str(caught.value) == (
+        f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
+        "Use zookeeper://…, or qdo offsets import --as NAME"
+    )
+
+
+async def test_one_group_at_a_time(client: AsyncClient) -> None:
+    """A consumer has a coordinator, or the name of a group of the service."""
+    coordinator = open_coordinator("zookeeper://localhost:2181", "readers")
+    with pytest.raises(InvalidArgument, match="not both"):
+        AsyncConsumer(client, coordinator, group="readers", queues=["orders"])

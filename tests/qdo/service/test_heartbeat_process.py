@@ -1,0 +1,99 @@
+"""Members of a service's group whose interpreter is held: a process of its own sends their heartbeats, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from qdo.coordination import ServiceCoordinator
+from qdo.partitions import Partition
+from tests.qdo.consumer.conftest import System
+from tests.qdo.contract.backends import LONG_ENOUGH
+from tests.qdo.contract.events import PATIENCE
+from tests.qdo.contract.in_service import ServiceGroups
+from tests.qdo.contract.membership.test_held_up import SESSIONS, speakers_of, until_ended
+from tests.qdo.contract.processes import Process, Refused
+from tests.servers.plugin import unique_name
+from tests.servers.served import Served
+
+pytestmark = pytest.mark.needs_programs
+LONG = 600.0
+Start = Callable[[float, float], Awaitable[tuple[Process, Partition]]]
+
+
+@pytest.fixture
+async def groups(system: System) -> ServiceGroups:
+    """A group that nobody knows."""
+    return ServiceGroups(system.client, unique_name("group"))
+
+
+@pytest.fixture
+async def coordinator(groups: ServiceGroups) -> ServiceCoordinator:
+    """The group as others see it."""
+    coordinator = groups.coordinator()
+    await coordinator.open()
+    return coordinator
+
+
+@pytest.fixture
+async def start(system: System, running: Served, groups: ServiceGroups) -> AsyncIterator[Start]:
+    """Starts a member in a process of its own, which owns a partition; kills it at the test's end."""
+    async with AsyncExitStack() as started:
+
+        async def start(session_timeout: float, outlast: float) -> tuple[Process, Partition]:
+            queue = await system.queue()
+            words = str(running.profile_path), groups.group, queue.name, str(session_timeout), str(outlast)
+            process = await Process.run("tests.qdo.service.member", *words)
+            started.push_async_callback(process.end)
+            one = Partition(queue, 1)
+            async with asyncio.timeout(PATIENCE):
+                while await process.ask("claim", [str(one)]) != [str(one)]:  # noqa: ASYNC110 - it is given it soon
+                    await asyncio.sleep(0.02)
+            return process, one
+
+        yield start
+
+
+async def until_gone(coordinator: ServiceCoordinator) -> None:
+    """Waits until the group has no member."""
+    async with asyncio.timeout(PATIENCE):
+        while await coordinator.members():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+async def test_a_member_that_is_held_up_stays(system: System, coordinator: ServiceCoordinator, start: Start) -> None:
+    """For longer than its session nothing of it runs; it is a member all the same, and records afterwards."""
+    process, one = await start(LONG_ENOUGH, LONG)
+    (sent,) = await system.send(one.queue, 1)
+    await process.ask("hold", SESSIONS * LONG_ENOUGH)
+    assert len(await coordinator.members()) == 1
+    assert await process.ask("commit", {str(one): sent}) == [str(one)]
+    assert (await coordinator.offsets())[one].id == sent
+
+
+async def test_a_member_that_hangs_is_not_kept_for_ever(
+    groups: ServiceGroups, coordinator: ServiceCoordinator, start: Start
+) -> None:
+    """Beyond the time that was agreed on nobody sends heartbeats for it, and it knows when it goes on."""
+    process, one = await start(groups.short, groups.short)
+    process.say("hold", 4 * groups.short)
+    await until_gone(coordinator)
+    await process.answer()
+    with pytest.raises(Refused, match="SessionLost"):
+        await process.ask("claim", [str(one)])
+
+
+async def test_a_member_that_was_killed_is_not_kept(
+    groups: ServiceGroups, coordinator: ServiceCoordinator, start: Start
+) -> None:
+    """The process that sends heartbeats for it ends with it, so its session ends in its time."""
+    process, _ = await start(groups.short, LONG)
+    speakers = list(speakers_of(process.id))
+    assert speakers
+    process.signal(signal.SIGKILL)
+    await until_gone(coordinator)
+    await until_ended(speakers)

@@ -1,0 +1,245 @@
+"""A session follows the service's answers, and nothing of a former ownership does anything to a present one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from qdo.coordination import Event, Member, ServiceCoordinator, ServiceSession
+from qdo.errors import CoordinationLost, SessionLost
+from qdo.partitions import Partition, Queue, subscribe
+from queuey.client import AsyncClient, RetryPolicy
+from tests.qdo.service.scripted import PATIENCE, SESSION, STORE, HandClock, ScriptedService
+
+QUEUE = Queue(STORE, "queuey", "orders")
+ONE, TWO = Partition(QUEUE, 1), Partition(QUEUE, 2)
+IDS = [f"{number:012d}10008080808080808080" for number in range(4)]
+"""Ids of messages, in their order."""
+
+
+def taken(epoch: int, offset: str | None = None, came: str = "new") -> dict[str, object]:
+    """A partition that the service gives."""
+    return {"epoch": epoch, "offset": offset, "from": came, "note": None}
+
+
+class Joined:
+    """A member of a scripted service.
+
+    Attributes:
+        events: What its session has told.
+    """
+
+    def __init__(
+        self, service: ScriptedService, clock: HandClock, session: ServiceSession, events: list[Event]
+    ) -> None:
+        self.service = service
+        self.clock = clock
+        self.session = session
+        self.events = events
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Waits until the session's task has got there."""
+        async with asyncio.timeout(PATIENCE):
+            while not reached():  # noqa: ASYNC110 - the session tells of few things
+                await asyncio.sleep(0)
+
+    async def owns(self, *partitions: Partition) -> None:
+        """Waits until it owns just these."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.session.assignment() != set(partitions):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0)
+
+    async def take(self, epoch: int, offset: str | None = None) -> None:
+        """Is given the first partition."""
+        (await self.service.heartbeat()).beat(take={"orders": {1: taken(epoch, offset)}})
+        await self.owns(ONE)
+
+
+@pytest.fixture
+async def join() -> AsyncIterator[Callable[..., Any]]:
+    """Joins a scripted service."""
+    async with AsyncExitStack() as opened:
+
+        async def joined(*, static: bool = False) -> Joined:
+            service, clock, events = ScriptedService(), HandClock(), list[Event]()
+            client = AsyncClient(
+                "http://127.0.0.1:5000/v1/queuey/", key="a-key", transport=service, retry=RetryPolicy(rounds=1)
+            )
+            await opened.enter_async_context(client)
+            coordinator = ServiceCoordinator(client, "readers", clock=clock)
+            member = Member("anna", subscribe(["orders"], [], STORE, "queuey"), static=static)
+            session = await coordinator.join(member, events.append)
+            opened.push_async_callback(leave, session, service)
+            return Joined(service, clock, session, events)
+
+        yield joined
+
+
+async def leave(session: ServiceSession, service: ScriptedService) -> None:
+    """Ends it; the service answers if it is told."""
+    leaving = asyncio.create_task(session.leave())
+    answering = asyncio.create_task(service.leave())
+    await asyncio.wait([leaving, answering], return_when=asyncio.FIRST_COMPLETED)
+    if not leaving.done():
+        (await answering).answer()
+        await leaving
+    answering.cancel()
+
+
+async def test_a_session_counts_from_the_sending_of_its_heartbeat(join: Callable[..., Any]) -> None:
+    """However long the answer takes, the session lasts from the request on, and ends without a further word."""
+    member = await join()
+    beat = await member.service.heartbeat()
+    member.clock.seconds += 6
+    beat.beat(take={"orders": {1: taken(5)}})
+    await member.owns(ONE)
+    member.clock.seconds += SESSION - 6 - 0.01
+    assert member.session.state == "connected"
+    member.clock.seconds += 0.01
+    assert member.session.state == "lost"
+    with pytest.raises(SessionLost):
+        await member.session.assignment()
+
+
+async def test_an_answer_after_the_end_counts_as_none(join: Callable[..., Any]) -> None:
+    """The service renewed the session in time, and the member has given up meanwhile: it stays lost."""
+    member = await join()
+    beat = await member.service.heartbeat()
+    member.clock.seconds += SESSION
+    beat.beat(take={"orders": {1: taken(5)}})
+    await member.until(lambda: member.events == ["lost"])
+    assert member.session.state == "lost"
+
+
+async def test_a_take_of_a_former_ownership_is_ignored(join: Callable[..., Any]) -> None:
+    """An answer that was on its way while the partition was given back does not bring it back; a later epoch does."""
+    member = await join()
+    await member.take(5)
+    beat = await member.service.heartbeat()
+    releasing = asyncio.create_task(member.session.release([ONE]))
+    (await member.service.heartbeat()).beat()
+    await releasing
+    beat.beat(take={"orders": {1: taken(5)}})
+    beat = await member.service.heartbeat()
+    assert (await member.session.assignment(), beat.body["owned"]) == (set(), {})
+    beat.beat(take={"orders": {1: taken(6)}})
+    await member.owns(ONE)
+
+
+async def test_what_it_never_heard_of_is_given_back_at_once(join: Callable[..., Any]) -> None:
+    """The answer that gave it a partition was lost, and now another member is to have that."""
+    member = await join()
+    (await member.service.heartbeat()).beat(give_back={"orders": {2: {"epoch": 7, "within": 30}}})
+    beat = await member.service.heartbeat()
+    assert (beat.body["given_back"], beat.body["wait"]) == ({"orders": {"2": 7}}, 0)
+    beat.beat()
+    beat = await member.service.heartbeat()
+    assert (beat.body["given_back"], beat.body["wait"]) == ({}, 5)
+
+
+async def test_what_is_asked_for_is_owned_until_it_is_released(join: Callable[..., Any]) -> None:
+    """It is no longer assigned, but commits go on, and it is named as owned until then."""
+    member = await join()
+    await member.take(5)
+    (await member.service.heartbeat()).beat(give_back={"orders": {1: {"epoch": 5, "within": 30}}})
+    await member.owns()
+    beat = await member.service.heartbeat()
+    assert (beat.body["owned"], beat.body["given_back"]) == ({"orders": {"1": 5}}, {})
+    assert set(await member.session.claim([ONE])) == {ONE}
+
+
+async def test_what_is_lost_is_gone(join: Callable[..., Any]) -> None:
+    """What the service says is lost was named under its present epoch; one that was named before is another's."""
+    member = await join()
+    await member.take(5)
+    (await member.service.heartbeat()).beat(lost={"orders": [1, 2]})
+    await member.owns()
+    assert await member.session.claim([ONE]) == {}
+
+
+async def test_a_release_whose_answer_is_lost_is_repeated(join: Callable[..., Any]) -> None:
+    """Whoever released it hears that it is in doubt, and later heartbeats repeat it until one is answered."""
+    member = await join()
+    await member.take(5)
+    waiting = await member.service.heartbeat()
+    releasing = asyncio.create_task(member.session.release([ONE]))
+    (await member.service.heartbeat()).drop()
+    with pytest.raises(CoordinationLost):
+        await releasing
+    waiting.beat()
+    beat = await member.service.heartbeat()
+    assert (beat.body["owned"], beat.body["given_back"]) == ({}, {"orders": {"1": 5}})
+    beat.beat()
+    assert (await member.service.heartbeat()).body["given_back"] == {}
+
+
+async def test_a_commit_in_doubt_and_one_that_goes_back(join: Callable[..., Any]) -> None:
+    """One that goes forward compares nothing, so repeating it is harmless; one that goes back compares."""
+    member = await join()
+    await member.take(5, IDS[1])
+    held = (await member.session.claim([ONE]))[ONE]
+    committing = asyncio.create_task(member.session.commit([(held, IDS[2])]))
+    commit = await member.service.commit()
+    assert commit.body["commits"] == {"1": {"offset": IDS[2], "epoch": 5, "note": None}}
+    commit.drop()
+    with pytest.raises(CoordinationLost):
+        await committing
+    # It was recorded, which the session does not know: going back to the first id compares with a former one.
+    committing = asyncio.create_task(member.session.commit([(held, IDS[0])]))
+    commit = await member.service.commit()
+    assert commit.body["commits"]["1"]["expected"] == IDS[1]
+    commit.refuse(409, "OffsetConflict", partitions={"1": {"offset": IDS[2], "applied": False}})
+    commit = await member.service.commit()
+    assert commit.body["commits"]["1"]["expected"] == IDS[2]
+    commit.answer(group="readers", partitions={"1": {"offset": IDS[0], "updated": 1.0}})
+    held = (await committing)[ONE]
+    assert (held.offset.id, held.version) == (IDS[0], 5)
+
+
+async def test_commits_of_a_former_ownership_are_not_sent(join: Callable[..., Any]) -> None:
+    """A partition that is this member's again has another epoch; what the service refuses is not held either."""
+    member = await join()
+    await member.take(5)
+    held = (await member.session.claim([ONE]))[ONE]
+    assert await member.session.commit([(replace(held, version=4), IDS[1])]) == {ONE: None}
+    committing = asyncio.create_task(member.session.commit([(held, IDS[1])]))
+    (await member.service.commit()).refuse(409, "NotOwner", not_owned=[1])
+    assert await committing == {ONE: None}
+
+
+async def test_silence_suspends_and_an_answer_resumes(join: Callable[..., Any]) -> None:
+    """A heartbeat without an answer is an event, and the next one that is answered is another; the end is the last."""
+    member = await join()
+    (await member.service.heartbeat()).drop()
+    await member.until(lambda: member.events == ["suspended"])
+    (await member.service.heartbeat()).beat()
+    await member.until(lambda: member.events == ["suspended", "connected"])
+    (await member.service.heartbeat()).refuse(404, "MemberGone")
+    await member.until(lambda: member.events == ["suspended", "connected", "lost"])
+
+
+@pytest.mark.parametrize("static", [True, False])
+async def test_a_static_member_returns(join: Callable[..., Any], static: bool) -> None:  # noqa: FBT001 - drawn
+    """Its partitions stay with its instance: it gives nothing back one by one, and says that it comes back."""
+    member = await join(static=static)
+    await member.take(5)
+    waiting = await member.service.heartbeat()
+    member.session.begin_to_leave()
+    releasing = asyncio.create_task(member.session.release([ONE]))
+    if not static:
+        beat = await member.service.heartbeat()
+        assert (beat.body["leaving"], beat.body["given_back"]) == (True, {"orders": {"1": 5}})
+        beat.beat()
+    await releasing
+    leaving = asyncio.create_task(member.session.leave())
+    left = await member.service.leave()
+    assert left.returns == ("1" if static else None)
+    left.answer()
+    await leaving
+    assert waiting.body["leaving"] is False
+    assert "lost" not in member.events
