@@ -163,13 +163,9 @@ class AsyncConsumer:
         mirrors = () if self._mirror is None else (self._mirror,)
         options = SessionOptions(*times, commit_seconds=self.settings.commit_every or 0.0, commit_listeners=mirrors)
         self._assigned = None if wants else ManualAssignment(coordinator, self._reader, options)
+        is_static = member is not None
         self._group = self._assigned or GroupMember(
-            self.coordinator,
-            self.member,
-            self._reader,
-            queues=self._finder,
-            static=member is not None,
-            options=options,
+            self.coordinator, self.member, self._reader, queues=self._finder, static=is_static, options=options
         )
 
     async def __aenter__(self) -> Self:

@@ -1,8 +1,6 @@
 """Coordination: a group's members, the owners of partitions, and how far each partition was processed.
 
-A group's members share out partitions. They meet in the service itself (:mod:`qdo.coordination.service`), which divides
-the partitions, or in ZooKeeper. Both have the same calls. Everything below is how it is in ZooKeeper; sessions of the
-service have the same states. ZooKeeper stores what the members agree on::
+A group's members share out partitions. The coordination service stores what they agree on::
 
     members   each live member and the queues it wants      gone when its session ends
     leader    the member that sets the target               gone when its session ends
@@ -28,9 +26,9 @@ member may join again under a new session.
 ``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: reading it does
 not make it known.
 
-All of this is written on the contract in :mod:`qdo.coordination.tree`: a tree of nodes as ZooKeeper has it, which
-:mod:`qdo.coordination.zookeeper` implements. Every method is a coroutine of one event loop; an implementation does its
-waiting elsewhere.
+There are two kinds of groups. Those of :mod:`qdo.coordination.service` are divided by the service itself. The others
+stand on the contract in :mod:`qdo.coordination.tree`, a tree of nodes, which :mod:`qdo.coordination.zookeeper`
+implements. Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
 """
 
 from qdo.coordination.coordinator import Coordinator

@@ -13,8 +13,8 @@ The session is lost when the service says so, when nothing was heard from the se
 the link is closed. A request whose answer is missing when the connection breaks is in doubt: it raises
 ``CoordinationLost``, and nothing is sent a second time.
 
-Group state (:mod:`qdo.coordination.session`) stands on this alone. :mod:`qdo.coordination.zookeeper` implements it. A
-new implementation has to pass ``tests/qdo/contract``.
+Group state (:mod:`qdo.coordination.session`) stands on this alone. :mod:`qdo.coordination.zookeeper` implements
+it. A new implementation has to pass ``tests/qdo/contract``.
 """
 
 from __future__ import annotations

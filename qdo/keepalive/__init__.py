@@ -10,7 +10,7 @@ process from running. A thread that keeps a session alive is no use then, so a s
 
 It decides nothing: ownership of a partition is decided where offsets are recorded, whatever keeps the session alive.
 
-:mod:`.vitals` is what both know. :mod:`.relay` stands between a program and a server of ZooKeeper, and
-:mod:`.heartbeat` sends heartbeats to the service. Nothing here imports anything but the standard library: the process
-is small and starts soon.
+:mod:`.vitals` is what both know. :mod:`.relay` stands between a program and a server of ZooKeeper; :mod:`.heartbeat`
+sends the heartbeats of a member of a service's group. Nothing here imports anything but the standard library: the
+process is small and starts soon.
 """

@@ -52,17 +52,17 @@ class HeartbeatProcess:
 
     def _begin(self) -> None:
         self._line.settimeout(BEGINNING)
-        self._tell()
+        self._send_access()
         if self._line.recv(len(READY)) != READY:
             raise ConnectionResetError("it ended at once")
 
     @property
     def session_end(self) -> float:
         """When the session ends by the heartbeats of either process, by the clock of :func:`now`; 0: none was heard."""
-        heard = self._vitals.last_heard
-        return 0.0 if heard is None or self._vitals.lapsed else heard + self._session
+        begin = self._vitals.last_heard
+        return 0.0 if begin is None or self._vitals.lapsed else begin + self._session
 
-    def heard(self, end: float) -> None:
+    def record_end(self, end: float) -> None:
         """The program's own heartbeat was answered: the session lasts until then."""
         self._vitals.beat()
         self._vitals.heard(end - self._session)
@@ -73,9 +73,9 @@ class HeartbeatProcess:
         if access != self._access:
             self._access = access
             with contextlib.suppress(OSError):
-                self._tell()
+                self._send_access()
 
-    def _tell(self) -> None:
+    def _send_access(self) -> None:
         self._line.sendall(json.dumps(self._access).encode() + b"\n")
 
     def close(self) -> None:
@@ -87,34 +87,34 @@ class HeartbeatProcess:
 
 def main(program: str, vitals: str, line: str) -> None:
     ignore_signals()
-    known = Vitals(int(vitals), int(program))
+    shared = Vitals(int(vitals), int(program))
     with socket.socket(fileno=int(line)) as talk, talk.makefile("r") as lines:
         access = json.loads(lines.readline())
         with contextlib.suppress(BrokenPipeError):  # The program has gone already, which ends the loop at once.
             talk.sendall(READY)
         session = access["session"]
         while True:
-            heard = known.last_heard or 0.0
-            if select.select([talk], [], [], max(RETRY, heard + session / 2 - now()))[0]:
+            begin = shared.last_heard or 0.0
+            if select.select([talk], [], [], max(RETRY, begin + session / 2 - now()))[0]:
                 if not (text := lines.readline()):
                     return
                 access = json.loads(text)
-            elif now() >= heard + session / 2 and known.running and not known.lapsed:
-                _send(known, access)
+            elif now() >= begin + session / 2 and shared.running and not shared.lapsed:
+                _send(shared, access)
 
 
-def _send(known: Vitals, access: dict[str, Any]) -> None:
+def _send(shared: Vitals, access: dict[str, Any]) -> None:
     """Sends a heartbeat to the first server that answers it."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()
-        left = (known.last_heard or 0.0) + session - sent
-        if left <= 0:
+        remaining = (shared.last_heard or 0.0) + session - sent
+        if remaining <= 0:
             return
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
-            answered = _ask(url, access, min(left, session / 4))
-            if now() < (known.last_heard or 0.0) + session:
-                known.heard(sent + answered - session)
+            answered = _ask(url, access, min(remaining, session / 4))
+            if now() < (shared.last_heard or 0.0) + session:
+                shared.heard(sent + answered - session)
             return
 
 

@@ -107,6 +107,7 @@ class Service:
         self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
         self.workers = Workers()
         self.claims.share(self.workers)
+        self.groups.share(self.workers)
         self.news = News(self.workers, store)
         self.explaining = Explaining(store, self.limits, self.queues, self.claims, self.offsets)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)

@@ -44,7 +44,7 @@ from queuey.client import (
 
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
-"""Default seconds without a heartbeat after which a member's partitions go to others."""
+"""Default time without a heartbeat after which a member's partitions go to others, in seconds."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
 NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 
@@ -211,12 +211,12 @@ class ServiceCoordinator:
         """Returns all members by name: that of the instance, or ``#`` and the number."""
         info = await self._show()
         wants = Subscription(service=self._service, application=self._client.application)
-        found = () if info is None else (each for each in info.members if each.state != "absent")
+        members = () if info is None else (each for each in info.members if each.state != "absent")
         return {
             name_of(each): Member(
                 name_of(each), wants, bool(each.instance), each.since, leaving=each.state == "leaving"
             )
-            for each in found
+            for each in members
         }
 
     async def target(self) -> TargetAssignment | None:
@@ -244,11 +244,11 @@ class ServiceCoordinator:
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """Returns the recorded offsets, of all partitions of the plan or of some; those without one are left out."""
         if partitions is not None:
-            wanted = set(partitions)
-            found: dict[Partition, CommittedOffset] = {}
-            for queue in {each.queue for each in wanted}:
-                found |= await self._offsets_of(queue)
-            return {partition: offset for partition, offset in sorted(found.items()) if partition in wanted}
+            chosen = set(partitions)
+            offsets: dict[Partition, CommittedOffset] = {}
+            for queue in {each.queue for each in chosen}:
+                offsets |= await self._offsets_of(queue)
+            return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
         info = await self._show()
         return {
             Partition(self._queue(queue), number): CommittedOffset(each.offset, each.updated or 0.0)
@@ -276,7 +276,7 @@ class ServiceCoordinator:
         *,
         expected: Mapping[Partition, str | None] | None = None,
     ) -> None:
-        """Moves offsets from outside; None: before all messages.
+        """Moves offsets from outside, None to before all messages.
 
         Args:
             offsets: The new ids.
@@ -287,10 +287,10 @@ class ServiceCoordinator:
             OffsetMoved: Something else is recorded than expected.
             CoordinationLost: They were set or not.
         """
-        known = expected or {}
+        checked = expected or {}
         for queue in dict.fromkeys(each.queue for each in sorted(offsets)):
             mine = {each.number: to or EARLIEST for each, to in offsets.items() if each.queue == queue}
-            checks = {each.number: at for each, at in known.items() if each.queue == queue and each in offsets}
+            checks = {each.number: at for each, at in checked.items() if each.queue == queue and each in offsets}
             try:
                 await self._client.commit(queue.name, self.group, mine, expected=checks or None)
             except GroupActive as error:

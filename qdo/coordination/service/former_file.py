@@ -75,7 +75,7 @@ class LocalCoordination:
     Args:
         group: Its name.
         path: The file, whose offsets the group begins with.
-        session_timeout: Of its members, in seconds; None: the default.
+        session_timeout: Session of its members in seconds, or None for the default.
     """
 
     def __init__(self, group: str, path: Path, session_timeout: float | None) -> None:
@@ -111,7 +111,7 @@ class FormerGroup(NamedTuple):
 
 
 def read_group(path: Path, group: str) -> FormerGroup | None:
-    """Returns a group of a file; None: there is no such file, or no such group in it.
+    """Returns a group of a file, or None without such a file or group.
 
     Raises:
         CoordinationIncompatible: The file is not one of Qdo's, or is damaged.
@@ -124,8 +124,8 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
         offsets: dict[Partition, str] = {}
         for place, name, data in _rows(connection, _NODES, paths.offsets, paths.offsets):
             parts = (*place.split("/")[-3:], name)
-            if place.count("/") == paths.offsets.count("/") + 3 and (found := decode_offset(data).id) is not None:
-                offsets[partition_of(parts)] = found
+            if place.count("/") == paths.offsets.count("/") + 3 and (identifier := decode_offset(data).id) is not None:
+                offsets[partition_of(parts)] = identifier
         living = [decode(name) for (name,) in _rows(connection, _LIVING, paths.members, now())]
         imported = _rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _rows(
             connection, "SELECT service, application FROM imported WHERE name = ?", group
@@ -156,16 +156,16 @@ async def take_over(
     if read_group(path, former) is None:
         return 0
     async with _alone(path):
-        found = read_group(path, former)
-        if found is None or ((store, client.application) in found.imported and not again):
+        stored = read_group(path, former)
+        if stored is None or ((store, client.application) in stored.imported and not again):
             return 0
-        if found.living:
+        if stored.living:
             raise GroupActive(
-                f"group {former!r} has members that meet in {path}: {', '.join(found.living)}. "
+                f"group {former!r} has members that meet in {path}: {', '.join(stored.living)}. "
                 "Stop them, then start those of the service's group"
             )
         queues: dict[Queue, dict[int, str | Message | Receipt]] = {}
-        for partition, identifier in found.offsets.items():
+        for partition, identifier in stored.offsets.items():
             if partition.queue[:2] == (store, client.application):
                 queues.setdefault(partition.queue, {})[partition.number] = identifier
         for queue, offsets in queues.items():

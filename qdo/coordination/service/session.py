@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 Wanted = tuple[OwnedOffset, str | None]
 """A partition, with the note to record, and the id."""
 PATIENCE = 2.0
-"""Timeout in seconds of a heartbeat, beyond those that the service may wait."""
+"""Max seconds, beyond those that the service may wait, for the answer to a heartbeat."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
 
@@ -60,7 +60,7 @@ class ServiceSession:
 
     Args:
         joined: The member, as the service knows it.
-        member: The same, as the group's others do.
+        member: Name and wishes of the member.
         listen: Called with events.
         sent: When the join was sent, by ``clock``.
         keeper: Sends heartbeats while this program cannot; None: nothing does.
@@ -87,7 +87,7 @@ class ServiceSession:
         self._epochs: dict[Partition, int] = {}
         """Of what it owns."""
         self._offsets: dict[Partition, OwnedOffset] = {}
-        """The same partitions, with what is recorded of them."""
+        """What is recorded of the partitions that it owns."""
         self._to_give_back: set[Partition] = set()
         self._giving_back: dict[Partition, int] = {}
         """What it gives back, until the service has answered."""
@@ -129,7 +129,7 @@ class ServiceSession:
                     self._report(suspended=True)
                     await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._end() - self._clock())))
         except SessionLost:
-            self._lose()
+            self._finish()
 
     async def _heartbeat(self, wait: float) -> None:
         """Says what it owns and gives back, and notes the answer; waits no longer than the session lasts.
@@ -140,8 +140,8 @@ class ServiceSession:
         sent = self._clock()
         if self._is_lost():
             raise SessionLost("the session is over")
-        named, given = dict(self._epochs), dict(self._giving_back)
-        beat = Heartbeat(_by_queue(named), _by_queue(given), self._leaving, wait)
+        named, returned = dict(self._epochs), dict(self._giving_back)
+        beat = Heartbeat(_by_queue(named), _by_queue(returned), self._leaving, wait)
         within = min(wait + PATIENCE, self._end() - sent)
         try:
             answer = await self._joined.heartbeat(beat, within=within)
@@ -153,11 +153,11 @@ class ServiceSession:
             raise SessionLost("the answer came after the end of the session")
         self._ends = max(self._ends, sent + answer.session)
         if self._keeper is not None:
-            self._keeper.heard(self._ends)
+            self._keeper.record_end(self._ends)
             if (access := await access_of(self._joined)) is not None:
                 self._keeper.use(access)
         self._wait = answer.wait
-        for partition, epoch in given.items():
+        for partition, epoch in returned.items():
             if self._giving_back.get(partition) == epoch:
                 del self._giving_back[partition]
         self._note(answer, named)
@@ -168,25 +168,25 @@ class ServiceSession:
                 self._forget(partition)
                 self._epochs[partition] = taken.epoch
                 self._offsets[partition] = OwnedOffset(partition, _recorded(taken), taken.epoch)
-        for partition, asked in self._partitions(answer.give_back):
-            if asked.epoch == self._epochs.get(partition):
+        for partition, request in self._partitions(answer.give_back):
+            if request.epoch == self._epochs.get(partition):
                 self._to_give_back.add(partition)
-            elif asked.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
+            elif request.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)  # It was given to this member, which never heard of that.
-                self._giving_back[partition] = self._former[partition] = asked.epoch
+                self._giving_back[partition] = self._former[partition] = request.epoch
         for queue, numbers in answer.lost.items():
             for number in numbers:
                 partition = Partition(self._queue(queue), number)
                 if partition in named and named[partition] == self._epochs.get(partition):
                     self._forget(partition)
         if answer.has_work:
-            self._tell("changed")
+            self._emit("changed")
 
     def _queue(self, name: str) -> Queue:
         return Queue(self._member.wants.service, self._member.wants.application, name)
 
-    def _partitions(self, found: Mapping[str, Mapping[int, Any]]) -> Iterator[tuple[Partition, Any]]:
-        for name, partitions in found.items():
+    def _partitions(self, queues: Mapping[str, Mapping[int, Any]]) -> Iterator[tuple[Partition, Any]]:
+        for name, partitions in queues.items():
             queue = self._queue(name)
             for number, each in partitions.items():
                 yield Partition(queue, number), each
@@ -203,14 +203,14 @@ class ServiceSession:
     def _report(self, *, suspended: bool) -> None:
         if suspended != self._suspended:
             self._suspended = suspended
-            self._tell("suspended" if suspended else "connected")
+            self._emit("suspended" if suspended else "connected")
 
-    def _lose(self) -> None:
+    def _finish(self) -> None:
         if not self._over:
             self._over = True
             self._listen("lost")
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         if not self._over:
             self._listen(event)
 
@@ -253,12 +253,12 @@ class ServiceSession:
             SessionLost
         """
         # Of each partition the last one counts.
-        wanted = {held.partition: (held, identifier) for held, identifier in offsets}
+        commits = {held.partition: (held, identifier) for held, identifier in offsets}
         queues: dict[Queue, list[Wanted]] = {}
-        for partition, (held, identifier) in wanted.items():
+        for partition, (held, identifier) in commits.items():
             if self._epochs.get(partition) == held.version:
                 queues.setdefault(partition.queue, []).append((held, identifier))
-        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(wanted)
+        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
         results = await asyncio.gather(*(self._commit(*each) for each in queues.items()), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -268,16 +268,16 @@ class ServiceSession:
 
     async def _commit(self, queue: Queue, offsets: list[Wanted]) -> dict[Partition, OwnedOffset]:
         """Records offsets of one queue; returns those that were recorded."""
-        left = {held.partition.number: (held, identifier) for held, identifier in offsets}
-        recorded = {number: held.offset.id for number, (held, _) in left.items()}
+        remaining = {held.partition.number: (held, identifier) for held, identifier in offsets}
+        recorded = {number: held.offset.id for number, (held, _) in remaining.items()}
         done: dict[Partition, OwnedOffset] = {}
         instant, tries = time.time(), attempts("the offsets")
-        while left:
+        while remaining:
             next(tries)
-            commits = {number: _change(*each, recorded[number]) for number, each in left.items()}
+            commits = {number: _change(*each, recorded[number]) for number, each in remaining.items()}
             refused, again = await self._try(queue, commits, recorded)
-            for number in left.keys() - again:
-                held, identifier = left.pop(number)
+            for number in remaining.keys() - again:
+                held, identifier = remaining.pop(number)
                 if number not in refused:
                     offset = CommittedOffset(identifier, instant, self._member.id, held=True, note=held.offset.note)
                     done[held.partition] = self._offsets[held.partition] = replace(held, offset=offset)
@@ -304,7 +304,7 @@ class ServiceSession:
             recorded |= {number: error.current.get(number) for number in again}
             return frozenset(), again
         except (MemberGone, NotAuthenticated) as error:
-            self._lose()
+            self._finish()
             raise SessionLost(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
@@ -355,10 +355,10 @@ def as_coordination_error(error: ClientError) -> CoordinationError:
 
 
 def _by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    queues: dict[str, dict[int, int]] = {}
     for partition, epoch in epochs.items():
-        found.setdefault(partition.queue.name, {})[partition.number] = epoch
-    return found
+        queues.setdefault(partition.queue.name, {})[partition.number] = epoch
+    return queues
 
 
 def _recorded(taken: Taken) -> CommittedOffset:

@@ -109,8 +109,8 @@ class MemberAccess(NamedTuple):
 
     Attributes:
         urls: Of each server.
-        authorization: The header; None: there is no credential.
-        ca: File of the authorities that certificates are checked by; None: the system's.
+        authorization: The header, or None without a credential.
+        ca: File of the authorities that certificates are checked by, or None for the system's.
     """
 
     urls: tuple[str, ...]
@@ -159,7 +159,7 @@ class AsyncGroupMember:
         return await self._sender.run(call, within)
 
     async def access(self) -> MemberAccess | None:
-        """Returns how another process can send heartbeats of this member; None: it cannot.
+        """Returns how another process can send heartbeats of this member, or None if it cannot.
 
         Raises:
             TokenError: The source gave no token.

@@ -106,8 +106,8 @@ class MemberAccess(NamedTuple):
 
     Attributes:
         urls: Of each server.
-        authorization: The header; None: there is no credential.
-        ca: File of the authorities that certificates are checked by; None: the system's.
+        authorization: The header, or None without a credential.
+        ca: File of the authorities that certificates are checked by, or None for the system's.
     """
 
     urls: tuple[str, ...]
@@ -153,7 +153,7 @@ class GroupMember:
         return self._sender.run(call, within)
 
     def access(self) -> MemberAccess | None:
-        """Returns how another process can send heartbeats of this member; None: it cannot.
+        """Returns how another process can send heartbeats of this member, or None if it cannot.
 
         Raises:
             TokenError: The source gave no token.

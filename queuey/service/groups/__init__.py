@@ -34,6 +34,7 @@ from queuey.service.groups.state_changes import ATTEMPTS, draft_of
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
+from queuey.service.workers import Answer, Topic, Workers
 from queuey.storage import Store
 
 MAX_GROUPS = 1000
@@ -42,6 +43,8 @@ MAX_OWNED, MAX_GIVEN_BACK = 10_000, 1000
 """Max partitions that a heartbeat may name."""
 SWEEP = 1.0
 """Min seconds between two searches for groups that need not be kept in memory."""
+NEWS = Topic(21, tuple[str, str], bool)
+"""Tells other workers of the service the application and name of a group that this one has changed."""
 
 
 class GroupUseCases:
@@ -65,7 +68,26 @@ class GroupUseCases:
         self._counts: Counter[str] = Counter()
         self._searching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._swept = 0.0
+        self._workers = Workers()
         self.rights = lambda credential: credential
+
+    def share(self, workers: Workers) -> None:
+        """Has members at other workers woken at once by what this one has changed; else their polls find it."""
+        self._workers = workers
+        workers.handle(NEWS, self._hear)
+
+    def _announce(self, key: tuple[str, str]) -> None:
+        for number in range(1, self._workers.identity.total + 1):
+            if number != self._workers.identity.number:
+                self._workers.ask(number, NEWS, key, lambda _answer: None)
+
+    def _hear(self, key: tuple[str, str], answer: Answer[bool]) -> None:
+        self._core.calls(self._refresh, key)
+        answer(True)  # noqa: FBT003 - heard
+
+    def _refresh(self, key: tuple[str, str]) -> None:
+        if (served := self.served.get(key)) is not None:
+            served.follow_now()
 
     def _local(self, application: str, group: str) -> LocalGroup:
         require_group_name(group)
@@ -76,9 +98,10 @@ class GroupUseCases:
             self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
         if served is None:
             key, searching = (application, group), self._searching[application]
-            context = GroupContext(self._store, self._core, key, self._rights, searching, self._counts)
+            announce = partial(self._announce, key)
+            context = GroupContext(self._store, self._core, key, self._rights, searching, self._counts, announce)
             served = LocalGroup(context)
-            self.served[application, group] = served
+            self.served[key] = served
         served.used = now
         return served
 

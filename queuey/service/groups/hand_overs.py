@@ -37,7 +37,7 @@ class HandOvers:
         cache: Its state.
         to_tell: Returns the partitions of a queue of which members here will be told notes.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
-        moved: Called with the name of a queue and the rows that this process has changed.
+        moved: Called with the name of a queue, its rows, and those of them that this process has changed.
 
     Attributes:
         rows: By queue the tick after which they were read, and the rows; the oldest first.
@@ -50,7 +50,7 @@ class HandOvers:
         cache: StateCache,
         to_tell: Callable[[str], set[int]],
         needs_plan: Callable[[], None],
-        moved: Callable[[str, Sequence[OwnedOffset]], None],
+        moved: Callable[[str, Rows, Sequence[OwnedOffset]], None],
     ) -> None:
         self._store, self._core, (self._application, self._group) = context[:3]
         self._counts = context.counts
@@ -133,12 +133,13 @@ class HandOvers:
                 return recorded.rows
             if done:
                 self._counts.update(row.came for row in decided.owners if row.owner)
-                self._moved(name, decided.owners)
                 said = self._words.get(name, {})
                 for number, word in words.items():
                     if said.get(number) == word:
                         del said[number]
-                return {**recorded.rows, **{row.partition: row for row in decided.owners}}
+                rows = {**recorded.rows, **{row.partition: row for row in decided.owners}}
+                self._moved(name, rows, decided.owners)
+                return rows
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 

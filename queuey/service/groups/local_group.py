@@ -18,7 +18,7 @@ from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.service.groups.answers import answer_heartbeat, to_give_back
+from queuey.service.groups.answers import Rows, answer_heartbeat, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of
@@ -83,7 +83,7 @@ class LocalGroup:
 
     def __init__(self, context: GroupContext) -> None:
         self._store, self._core, self._key = context[:3]
-        self._counts = context.counts
+        self._counts, self._announce = context.counts, context.announce
         self.cache = StateCache(context, self._wake_all)
         self.changes = StateChanges(context, self.cache)
         self.owners = HandOvers(context, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners)
@@ -91,6 +91,7 @@ class LocalGroup:
         self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
         self._following: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
         self._rights_read = -math.inf
         self._renewed: dict[int, int] = {}
         self._requests: dict[tuple[int, int], float] = {}
@@ -283,6 +284,10 @@ class LocalGroup:
         """Wakes waiting members for which a new state has something to do."""
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
+        if self.cache.is_own and is_planned:
+            self._announce()
+        elif self.cache.is_own and self.cache.state.head.due is not None:
+            self.follow_now()
         for number, beat in self._beats.items():
             owned = beat.content.owned
             is_moving = is_planned and (targets.missing(number, owned) or targets.foreign(number, owned))
@@ -290,17 +295,26 @@ class LocalGroup:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
-    def _wake_owners(self, name: str, rows: Iterable[OwnedOffset]) -> None:
-        """Wakes waiting members that own a partition now and do not name it."""
-        for row in rows:
+    def _wake_owners(self, name: str, rows: Rows, moved: Iterable[OwnedOffset]) -> None:
+        """Wakes waiting members that own a partition and do not name it; ``moved`` are those that came to them now."""
+        for row in rows.values():
             beat = self._beats.get(row.owner)
-            if beat is not None and beat.content.owned.get(name, {}).get(row.partition) != row.epoch:
+            if beat is None or (name, row.partition, row.epoch) in beat.requested:
+                continue
+            if beat.content.owned.get(name, {}).get(row.partition) != row.epoch:
                 _wake(beat)
+        if any(row.owner and row.owner not in self._beats for row in moved):
+            self._announce()
+
+    def follow_now(self) -> None:
+        """Has the next turn begin at once: there may be news."""
+        self._news.set()
 
     async def _follow(self) -> None:
         """Follows the group while it has members here."""
         self._counts["followed"] += 1
         while self._beats:
+            self._news.clear()
             pause = POLL
             try:
                 pause = await self.turn()
@@ -308,7 +322,9 @@ class LocalGroup:
                 logger.debug("group %s waits: %s", self._key[1], error)
             except Exception:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
-            await asyncio.sleep(max(pause, self._counts["followed"] / MAX_POLLS))
+            await asyncio.sleep(self._counts["followed"] / MAX_POLLS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), pause)
         self._counts["followed"] -= 1
         self._following = None
 

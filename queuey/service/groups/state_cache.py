@@ -30,6 +30,7 @@ class GroupContext(NamedTuple):
         rights: Returns a credential with its present rights; blocks.
         searching: Held while queues are searched and a plan is made: by one group of an application at a time.
         counts: Counts for all groups of this process: how many are followed, plans, moves by origin, ended sessions.
+        announce: Tells other workers of the service that the group has changed.
     """
 
     store: Store
@@ -38,6 +39,7 @@ class GroupContext(NamedTuple):
     rights: Rights
     searching: asyncio.Lock
     counts: Counter[str]
+    announce: Callable[[], None]
 
 
 class StateCache:

@@ -41,7 +41,7 @@ class StateChanges:
     """
 
     def __init__(self, context: GroupContext, cache: StateCache) -> None:
-        self._store, self._core, self._key, self._rights, self._searching, self._counts = context
+        self._store, self._core, self._key, self._rights, self._searching, self._counts = context[:6]
         self._cache = cache
         self._acts: list[tuple[Act, asyncio.Future[Any]]] = []
         self.sessions, self.sessions_read = GroupSessions(0, 0, {}), -math.inf

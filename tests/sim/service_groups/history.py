@@ -259,7 +259,7 @@ class History:
             self.fails(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
 
     def _said(self, life: Life, place: Place, epoch: int) -> bool:
-        return any((part, at) == (place[1], epoch) for _, part, at in life.said)
+        return (self.stored.names_of[place[0]], place[1], epoch) in life.said
 
 
 def may(credential: Credential | None, queue: Queue) -> bool:

@@ -355,7 +355,8 @@ def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
         mine = {number: each["epoch"] for number, each in (await send(first)).json["take"]["q"].items()}
         tasks = [send(first, owned={"q": mine}, wait=100), send(second, wait=100)]
         await until(tasks[0].done)
-        assert (asked := tasks[0].result().json["give_back"]["q"]).keys() < mine.keys()
+        asked = tasks[0].result().json["give_back"]["q"]
+        assert asked.keys() < mine.keys()
         tasks.append(send(first, owned={"q": mine}, wait=100))
         await until(lambda: gateway._polls.heartbeats.held("app:queuey") == 2)
         given = {number: mine.pop(number) for number in asked}
