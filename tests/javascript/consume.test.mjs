@@ -18,6 +18,10 @@ beforeEach(() => {
 const idOf = (number) => `${number.toString(16).padStart(8, "0")}000010008080808080808080`;
 const taken = (epoch, offset = null) => ({ epoch, offset, from: "new", note: null });
 
+const until = async (condition) => {
+  while (!condition()) await new Promise((resolve) => setTimeout(resolve, 1));
+};
+
 /** The service, with three messages in each partition of each queue; what is asked waits until a test answers it. */
 class Script {
   joins = [];
@@ -27,6 +31,9 @@ class Script {
   /** Answers of the next joins and commits. */
   refusals = [];
   holdsReads = false;
+  /** How many heartbeats have come. */
+  heartbeats = 0;
+  joinTimes = [];
   #beats = [];
   #arrived = () => undefined;
 
@@ -41,6 +48,7 @@ class Script {
         call.answer({});
       } else if (pathname.endsWith("/members")) {
         this.joins.push(call.body);
+        this.joinTimes.push(steadyNow());
         if (this.refusals.length) call.answer(...this.refusals.shift());
         else call.answer({ member: `m${this.joins.length}`, number: 1, session: 10, wait: 3 });
       } else if (method === "PUT") {
@@ -50,6 +58,7 @@ class Script {
         this.reads.push(call);
         if (!this.holdsReads) this.read(call);
       } else {
+        this.heartbeats += 1;
         this.#beats.push({ ...call, signal });
         this.#arrived();
       }
@@ -80,7 +89,9 @@ class Script {
 
 test("a member says what it wants, and its messages come in order", LIMIT, async () => {
   const script = new Script();
-  const messages = script.queuey.consume("g", "q", { patterns: "q-*", session: 20, revoke: 5, grace: 60, instance: "a" });
+  const controller = new AbortController();
+  const options = { patterns: "q-*", session: 20, revoke: 5, grace: 60, instance: "a", signal: controller.signal };
+  const messages = script.queuey.consume("g", "q", options);
   const next = messages.next();
   const beat = await script.beat();
   assert.deepEqual(script.joins, [{ queues: ["q"], patterns: ["q-*"], session: 20, revoke: 5, instance: "a", grace: 60 }]);
@@ -90,7 +101,12 @@ test("a member says what it wants, and its messages come in order", LIMIT, async
   while (found.length < 5) found.push((await messages.next()).value);
   const places = found.map(({ queue_name, partition, body }) => [queue_name, partition, body]);
   assert.deepEqual(places, [["q", 1, 2], ["q-2", 5, 1], ["q", 1, 3], ["q-2", 5, 2], ["q-2", 5, 3]]);
-  await messages.return();
+  const waiting = messages.next();
+  await until(() => script.reads.length === 2);
+  const after = Object.fromEntries(script.reads[1].body.queues.map(({ queue_name, after: position }) => [queue_name, position]));
+  assert.deepEqual(after, { q: `1:${idOf(3)}`, "q-2": `5:${idOf(3)}` });
+  controller.abort();
+  assert.equal((await waiting).done, true);
 });
 
 test("a message that is handled is the last one of a partition that others wait for", LIMIT, async () => {
@@ -107,8 +123,9 @@ test("a message that is handled is the last one of a partition that others wait 
   assert.deepEqual(beat.body.owned, { q: { 1: 7, 2: 8 } }, "it is being handled");
   assert.equal(await message.commit(), true);
   assert.deepEqual(script.commits, [{ member: "m1", commits: { 1: { epoch: 7, offset: idOf(1) } } }]);
-  next = messages.next();
-  assert.equal((await next).value.partition, 2, "no other message of it comes");
+  next = await Promise.all([messages.next(), messages.next()]);
+  assert.deepEqual(next.map(({ value }) => value.partition), [2, 2], "no other message of it comes");
+  assert.equal(beat.signal.aborted, true, "the others need not wait");
   beat = await script.beat();
   assert.deepEqual([beat.body.owned, beat.body.given_back], [{ q: { 2: 8 } }, { q: { 1: 7 } }]);
   beat.answer({});
@@ -148,8 +165,9 @@ for (const [clock, move] of [["the steady clock", (by) => (steady += by)], ["the
     const late = await script.beat();
     move(10.1);
     assert.deepEqual([await message.commit(), script.commits], [false, []]);
-    const again = messages.next();
     late.answer({ take: { q: { 2: taken(8) } } });
+    await until(() => message.signal.aborted);
+    const again = messages.next();
     const beat = await script.beat();
     assert.deepEqual([script.joins.length, beat.body.owned, script.left], [2, {}, []]);
     beat.answer({ take: { q: { 1: taken(11) } } });
@@ -179,12 +197,18 @@ test("what was read of a partition that was lost meanwhile is dropped", LIMIT, a
   const messages = script.queuey.consume("g", "q");
   const next = messages.next();
   (await script.beat()).answer({ take: { q: { 1: taken(7), 2: taken(7) } } });
-  const beat = await script.beat();
-  script.holdsReads = false;
+  let beat = await script.beat();
+  await until(() => script.reads.length === 1);
   beat.answer({ lost: { q: [1] } });
+  await until(() => script.reads.length === 2);
   script.read(script.reads[0]);
+  beat = await script.beat();
+  assert.deepEqual(beat.body.owned, { q: { 2: 7 } });
+  script.holdsReads = false;
+  beat.answer({ take: { q: { 3: taken(8) } } });
+  await until(() => script.reads.length === 3);
+  assert.deepEqual(script.reads.map(({ body }) => body.queues[0].partitions), [[1, 2], [2], [2, 3]]);
   assert.equal((await next).value.partition, 2);
-  assert.deepEqual((await script.beat()).body.owned, { q: { 2: 7 } });
   await messages.return();
 });
 
@@ -216,6 +240,8 @@ test("a member that is gone joins again; what refuses the join ends the loop", L
   await assert.rejects(next, { code: "NotAllowed" });
   assert.deepEqual([script.joins[0], script.joins.length], [{ queues: ["q"], instance: "a" }, 3]);
   assert.deepEqual(states, [["open", undefined], ["waiting", undefined], ["waiting", 503]]);
+  assert.equal(script.heartbeats, 1);
+  assert.ok(script.joinTimes[1] - script.joinTimes[0] >= 100, "two members of one instance would replace each other");
 });
 
 test("heartbeats go on while the service is away, and what it tells again has no effect", LIMIT, async () => {
@@ -227,7 +253,8 @@ test("heartbeats go on while the service is away, and what it tells again has no
   const { value: message } = await next;
   const beat = await script.beat();
   assert.deepEqual([beat.body.owned, beat.body.given_back], [{ q: { 1: 7 } }, { q: { 2: 5 } }], "it never heard of the second");
-  beat.answer({ take: { q: { 1: taken(7), 2: taken(5) } }, lost: { q: [3] } });
+  beat.answer({ take: { q: { 1: taken(7) } }, lost: { q: [3] } });
+  assert.deepEqual((await script.beat()).body, { owned: { q: { 1: 7 } }, given_back: {}, wait: 3 });
   assert.equal((await messages.next()).value.body, 2);
   assert.equal(message.signal.aborted, false);
   await messages.return();
@@ -245,8 +272,9 @@ test("a signal ends the loop after the message that is handled", LIMIT, async ()
   assert.equal(await message.commit(), true);
   assert.deepEqual([await messages.next(), script.left], [{ done: true, value: undefined }, ["m1"]]);
   const idle = new AbortController();
-  const other = script.queuey.consume("g", "q", { signal: idle.signal }).next();
-  await script.beat();
+  const other = new Script();
+  const none = other.queuey.consume("g", "q", { signal: idle.signal }).next();
+  await other.beat();
   idle.abort();
-  assert.equal((await other).done, true);
+  assert.deepEqual([(await none).done, other.heartbeats, other.left], [true, 1, ["m1"]]);
 });

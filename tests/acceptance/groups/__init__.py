@@ -1,0 +1,1 @@
+"""Members of a consumer group in several languages."""
