@@ -324,7 +324,8 @@ class LocalGroup:
                 logger.exception("work on group %s has failed; it is tried again", self._key[1])
             await asyncio.sleep(self._counts["followed"] / MAX_POLLS)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+                async with asyncio.timeout(pause):  # Not wait_for, which may lose that the task is cancelled.
+                    await self._news.wait()
         self._counts["followed"] -= 1
         self._following = None
 
