@@ -36,10 +36,11 @@ def test_guarantees_in_many_histories(part: int) -> None:
 def test_histories_are_what_they_should_be() -> None:
     """Partitions are handed over in each way, offsets recorded; a seed says everything."""
     with histories():
-        first = [Storm(seed).run() for seed in range(30)]
+        first = [Storm(seed).run() for seed in range(20)]
         again = [Storm(seed).run() for seed in range(3)]
+        # Few have a moment without members in which others commit.
+        assert any({"plain", "forget"} & Storm(seed).run().counts.keys() for seed in range(20, 400))
     assert [one.counts for one in again] == [one.counts for one in first[:3]]
     counts = sum((one.counts for one in first), type(first[0].counts)())
-    assert {"plain", "forget"} & counts.keys()
     assert {"owned new", "owned given back", "owned lost", "taken", "committed"} <= counts.keys()
     assert all(one.counts["taken"] > 0 for one in first)
