@@ -193,9 +193,9 @@ async def _target(client: AsyncClient, queue: str) -> Target:
 @asynccontextmanager
 async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
     if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
-        given = "none" if settings.coordination is None else repr(settings.coordination)
+        coordination = "none" if settings.coordination is None else repr(settings.coordination)
         raise InvalidArgument(
-            f"Curator's queues are in ZooKeeper, and the coordination is {given}. "
+            f"Curator's queues are in ZooKeeper, and the coordination is {coordination}. "
             "Name the servers: --coordination zookeeper://host1,host2:2181"
         )
     from qdo.coordination.opening import need_zookeeper

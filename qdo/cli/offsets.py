@@ -202,9 +202,7 @@ async def migrate(
 @with_settings(*SERVICE, "group")
 async def import_offsets(
     settings: WorkSettings,
-    file: Annotated[
-        Path | None, typer.Option("--file", help="The file of local coordination.", show_default="the user's")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="The file.", show_default="the user's")] = None,
     name: Annotated[
         str | None, typer.Option("--as", help="Name of the service's group.", show_default="the same")
     ] = None,

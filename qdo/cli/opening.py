@@ -46,7 +46,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
 
     Args:
         settings: Without a coordination service the group is one of the service itself.
-        client: A client of the service; None: only where there is a coordination service.
+        client: A client of the service; it may be missing where there is a coordination service.
         group: The group's name.
 
     Raises:

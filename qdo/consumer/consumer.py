@@ -159,13 +159,9 @@ class AsyncConsumer:
             changed=self._changed,
             failed=self._fail,
         )
-        options = SessionOptions(
-            self.settings.settle,
-            self.settings.grace,
-            self.settings.revoke_timeout,
-            commit_seconds=self.settings.commit_every or 0.0,
-            commit_listeners=() if self._mirror is None else (self._mirror,),
-        )
+        times = self.settings.settle, self.settings.grace, self.settings.revoke_timeout
+        mirrors = () if self._mirror is None else (self._mirror,)
+        options = SessionOptions(*times, commit_seconds=self.settings.commit_every or 0.0, commit_listeners=mirrors)
         self._assigned = None if wants else ManualAssignment(coordinator, self._reader, options)
         is_static = member is not None
         self._group = self._assigned or GroupMember(

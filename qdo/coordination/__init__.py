@@ -26,7 +26,7 @@ member may join again under a new session.
 ``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: reading it does
 not make it known.
 
-There are two kinds of groups. Those of :mod:`qdo.coordination.service` are divided by the service itself. The others
+There are two kinds of groups. Groups of :mod:`qdo.coordination.service` are divided by the service itself. Others
 stand on the contract in :mod:`qdo.coordination.tree`, a tree of nodes, which :mod:`qdo.coordination.zookeeper`
 implements. Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
 """

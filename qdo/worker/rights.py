@@ -51,6 +51,10 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
             f"Give it these rights (docs/access.md), or change the options{_way_out(missing)}"
         )
+    if consumer.in_service_group and names:  # With ZooKeeper the leader says it.
+        named = await until_answered(lambda: look_up(consumer.client, names))
+        if named.absent:
+            logger.warning("queues that do not exist: %s", ", ".join(sorted(named.absent)))
     matching = await until_answered(lambda: _matching(consumer))
     if missing := await until_answered(lambda: _missing(consumer, settings, matching - names)):
         logger.warning(

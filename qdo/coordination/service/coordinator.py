@@ -121,9 +121,8 @@ class ServiceCoordinator:
 
         Raises:
             MemberExists: A member with another credential has this instance name.
-            CoordinationRefused: The service has no groups, serves the group in another data centre, or a right is
-                missing.
-            InvalidArgument: Something is not acceptable to the service.
+            CoordinationRefused: The service serves the group in another data centre, or a right is missing.
+            InvalidArgument: The service has no groups, or something is not acceptable to it.
             CoordinationLost
         """
         store = await self._identify()
@@ -147,7 +146,7 @@ class ServiceCoordinator:
         except NotAllowed as error:
             raise CoordinationRefused(f"{error} {NO_RIGHT}") from error
         except NotFound as error:
-            raise CoordinationRefused(OLD_SERVICE) from error
+            raise InvalidArgument(OLD_SERVICE) from error
         except InvalidRequest as error:
             raise InvalidArgument(str(error)) from error
         except ClientError as error:
@@ -201,7 +200,7 @@ class ServiceCoordinator:
         except GroupNotFound:
             return None
         except NotFound as error:
-            raise CoordinationRefused(OLD_SERVICE) from error
+            raise InvalidArgument(OLD_SERVICE) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
 
@@ -306,7 +305,7 @@ class ServiceCoordinator:
         try:
             return sorted(await self._groups.names())
         except NotFound as error:
-            raise CoordinationRefused(OLD_SERVICE) from error
+            raise InvalidArgument(OLD_SERVICE) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
 

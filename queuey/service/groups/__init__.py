@@ -74,14 +74,14 @@ class GroupUseCases:
     def share(self, workers: Workers) -> None:
         """Has members at other workers woken at once by what this one has changed; else their polls find it."""
         self._workers = workers
-        workers.handle(NEWS, self._hear)
+        workers.handle(NEWS, self._receive_report)
 
     def _announce(self, key: tuple[str, str]) -> None:
         for number in range(1, self._workers.identity.total + 1):
             if number != self._workers.identity.number:
                 self._workers.ask(number, NEWS, key, lambda _answer: None)
 
-    def _hear(self, key: tuple[str, str], answer: Answer[bool]) -> None:
+    def _receive_report(self, key: tuple[str, str], answer: Answer[bool]) -> None:
         self._core.calls(self._refresh, key)
         answer(True)  # noqa: FBT003 - heard
 

@@ -1,1 +1,1 @@
-"""The consumer on a real service and real local coordination."""
+"""The consumer on a real service and a simulated ZooKeeper."""

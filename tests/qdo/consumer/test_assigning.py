@@ -70,7 +70,7 @@ async def test_without_a_group_nothing_is_committed(system: System) -> None:
     async with AsyncConsumer(system.connect(), settings=READS) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 1)
-        with pytest.raises(InvalidArgument, match="give the consumer a coordinator"):
+        with pytest.raises(InvalidArgument, match="give the consumer group="):
             await consumer.commit()
     for settings in (ConsumerSettings(commit_every=1.0), ConsumerSettings(mirror=True)):
         with pytest.raises(InvalidArgument, match="need a group"):
@@ -155,5 +155,5 @@ async def test_only_what_exists_is_assigned(system: System) -> None:
 
 async def test_a_worker_wants_a_member(system: System) -> None:
     """It is told of partitions that come and go, which only a group does."""
-    with pytest.raises(InvalidArgument, match="has no group: give it a coordinator"):
+    with pytest.raises(InvalidArgument, match="has no group: give it group="):
         Worker(print, AsyncConsumer(system.connect()))

@@ -45,7 +45,7 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
     [
         (
             OLD,
-            CoordinationRefused,
+            InvalidArgument,
             r"^This service has no groups \(0\.2 or later\)\. Use --coordination zookeeper://…$",
         ),
         (refusal(409, "InstanceTaken"), MemberExists, "InstanceTaken"),

@@ -1,1 +1,1 @@
-"""Tests of the worker on a real service, with local coordination."""
+"""Tests of the worker on a real service, with a simulated ZooKeeper or a group of the service."""
