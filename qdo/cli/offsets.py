@@ -50,7 +50,11 @@ _ENDS = (
 
 
 class RecordedPartition(msgspec.Struct, frozen=True):
-    """The offset of a partition; without a ``member`` a command recorded it."""
+    """The offset of a partition.
+
+    Attributes:
+        member: Who recorded it; empty: a command. The service names the present owner alone.
+    """
 
     service: str
     app: str
@@ -84,7 +88,9 @@ async def show(settings: WorkSettings, partition: Numbers = None) -> None:
         RecordedPartition(*one.queue, one.number, recorded[one].id, recorded[one].at, recorded[one].member)
         for one in chosen(recorded, settings, partition or ())
     ]
-    by = ("by", lambda offset: offset.member or "from outside")
+    # The service names the present owner alone.
+    is_in_tree = (settings.coordination or "").startswith("zookeeper:")
+    by = ("by", lambda offset: offset.member or ("from outside" if is_in_tree else ""))
     output.show_each(RecordedPartition, found, "queue", "partition", "offset", "recorded", by)
 
 
@@ -202,9 +208,7 @@ async def migrate(
 @with_settings(*SERVICE, "group")
 async def import_offsets(
     settings: WorkSettings,
-    file: Annotated[
-        Path | None, typer.Option("--file", help="The file.", show_default="the user's")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="The file.", show_default="the user's")] = None,
     name: Annotated[
         str | None, typer.Option("--as", help="Name of the service's group.", show_default="the same")
     ] = None,

@@ -41,7 +41,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     Attributes:
         owner: The owner; None: there is none.
         target: The next owner; None: there is none.
-        offset, recorded, by: The committed offset, its time, and the member (empty: a command); None: there is none.
+        offset, recorded, by: The committed offset, its time, and the member (empty: a command, or with a group of the
+            service a former owner); None: there is none.
         lag, lag_exact, lag_seconds: Messages after the offset, and the age of the oldest; None: not known.
     """
 

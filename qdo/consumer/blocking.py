@@ -108,6 +108,11 @@ class Consumer:
         """It has begun to close; poll returns nothing from then on."""
         return self._over or self._inner.closing
 
+    @property
+    def in_service_group(self) -> bool:
+        """Whether the service divides the partitions among the members of this one's group."""
+        return self._inner.in_service_group
+
     def start(self) -> None:
         """Finds the queues and joins the group; see :meth:`AsyncConsumer.start`."""
         self._check_process()

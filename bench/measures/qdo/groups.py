@@ -14,6 +14,7 @@ from bench.measures.qdo.rebalance import (
     LOOK_SECONDS,
     PARTITIONS,
     PATIENCE,
+    ROUND_SECONDS,
     Member,
     process,
     served,
@@ -30,7 +31,7 @@ from bench.started.workers import Pace
 MEMBERS = 4
 REST = 10.5
 """Seconds without a change, after which the service rests for nothing when one comes."""
-ROUND = 25
+ROUND = 18
 """Seconds of a round, at most."""
 SIDES = ("service", "ZooKeeper")
 
@@ -80,7 +81,7 @@ def rebalance(bench: Bench) -> Report:
     rounds, joins = bench.size(2, 1), bench.size(5, 1)
     with contextlib.ExitStack() as stack:
         places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
-        url = stack.enter_context(served(bench, 2 * rounds * joins * ROUND // 7))
+        url = stack.enter_context(served(bench, rounds * joins * ROUND // ROUND_SECONDS))
         calls: dict[str, Callable[[], list[Joins]]] = {
             side: partial(_turn, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
             for side, place in places.items()

@@ -23,7 +23,7 @@ from qdo.errors import (
 from qdo.keepalive.heartbeat import HeartbeatProcess
 from qdo.keepalive.vitals import now
 from qdo.partitions import Partition, Queue, Subscription
-from queuey.api.groups import GroupInfo, MemberInfo
+from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.client import (
     EARLIEST,
     ApplicationNotFound,
@@ -45,6 +45,8 @@ from queuey.client import (
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
 """Default time without a heartbeat after which a member's partitions go to others, in seconds."""
+MAX_AHEAD = 2.0
+"""Max seconds by which the first epoch of a group is ahead of the clock."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
 NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 
@@ -242,19 +244,26 @@ class ServiceCoordinator:
         }
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """Returns the recorded offsets, of all partitions of the plan or of some; those without one are left out."""
+        """Returns the recorded offsets, of all partitions of the plan or of some; those without one are left out.
+
+        Of all, those that the present owners have recorded name them. Of others the service does not know who did.
+        """
         if partitions is not None:
             chosen = set(partitions)
             offsets: dict[Partition, CommittedOffset] = {}
             for queue in {each.queue for each in chosen}:
                 offsets |= await self._offsets_of(queue)
             return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
-        info = await self._show()
+        if (info := await self._show()) is None:
+            return {}
+        owners = self._named(info, "owner")
         return {
-            Partition(self._queue(queue), number): CommittedOffset(each.offset, each.updated or 0.0)
-            for queue, rows in ({} if info is None else info.queues).items()
-            for number, each in rows.items()
-            if each.offset is not None
+            (partition := Partition(self._queue(queue), number)): CommittedOffset(
+                row.offset, row.updated or 0.0, owners.get(partition, "") if _is_of_owner(row) else ""
+            )
+            for queue, rows in info.queues.items()
+            for number, row in rows.items()
+            if row.offset is not None
         }
 
     async def _offsets_of(self, queue: Queue) -> dict[Partition, CommittedOffset]:
@@ -348,6 +357,14 @@ def checked_name(group: str) -> str:
             "Use zookeeper://…, or qdo offsets import --as NAME"
         )
     return group
+
+
+def _is_of_owner(row: OwnedPartition) -> bool:
+    """Returns whether the present owner of a partition has recorded its offset."""
+    if row.since is None or row.updated is None:
+        return False
+    ahead = MAX_AHEAD if row.came == "new" else 0.0  # Then there was no owner before.
+    return row.updated >= row.since - ahead
 
 
 def name_of(member: MemberInfo) -> str:

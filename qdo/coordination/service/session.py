@@ -229,7 +229,7 @@ class ServiceSession:
         return {each: self._offsets[each] for each in partitions if each in self._offsets}
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """Gives partitions back; those that this session does not own are passed over.
+        """Gives partitions back; partitions of others are passed over.
 
         Raises:
             CoordinationLost: They were given back or not; do it again.

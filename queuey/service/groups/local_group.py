@@ -93,6 +93,7 @@ class LocalGroup:
         self._following: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._rights_read = -math.inf
+        self._sessions_checked = -math.inf
         self._renewed: dict[int, int] = {}
         self._requests: dict[tuple[int, int], float] = {}
         self._last_queue = ""
@@ -334,9 +335,11 @@ class LocalGroup:
         now, state = self._core.boottime(), await self.cache.refresh()
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
-        is_read = now - self.changes.sessions_read >= min(shortest, SEARCH)
-        if is_read and draft_of(state, await self.changes.read_sessions(), self._store.clock_difference).end_sessions():
-            self.changes.apply(GroupDraft.is_plan_due)
+        # Not since the last read: whoever shows the group again and again reads them, too.
+        if now - self._sessions_checked >= min(shortest, SEARCH):
+            self._sessions_checked = now
+            if draft_of(state, await self.changes.read_sessions(), self._store.clock_difference).end_sessions():
+                self.changes.apply(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now
             await self.changes.check_rights(state)

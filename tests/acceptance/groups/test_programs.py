@@ -18,16 +18,15 @@ import pytest
 
 from queuey.client import EARLIEST, Client, order_of
 from tests.javascript.test_node import CLIENT, NODE
-from tests.pages import ROOT
+from tests.pages import ROOT, blocks
 from tests.servers.served import Served, environment
 from tests.waiting import join, until
 
-HERE = Path(__file__).parent
 EXAMPLES = ROOT / "deploy" / "examples" / "groups"
 GO = shutil.which("go")
 LONGEST_PROGRAM = 60
 PARTITIONS = range(1, 5)
-GROUP, QUEUE = "readers", "parcels"
+GROUP, QUEUE = "billing", "parcels"
 HANDLER = """
 import os
 
@@ -41,12 +40,17 @@ AGAIN = ["sh", "-c", 'while :; do "$@"; sleep 0.2; done', "supervisor"]
 
 @pytest.fixture(params=["go", "node", "client"])
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """The command line of a program that takes a group and a queue."""
+    """The command line of a member: a program, or the loop of the page, with the JavaScript client."""
     if request.param == "go":
         return [*AGAIN, str(_built(tmp_path)), GROUP, QUEUE, "a name"]
     if NODE is None:
         pytest.skip("needs node, which is not installed")
-    return [NODE, str(EXAMPLES / "member.mjs" if request.param == "node" else HERE / "consume.mjs"), GROUP, QUEUE]
+    if request.param == "node":
+        return [NODE, str(EXAMPLES / "member.mjs"), GROUP, QUEUE]
+    (block,) = (block for block in blocks("docs/groups.md") if block.language == "javascript")
+    text = block.text.replace('"queuey-client"', f'"{CLIENT.as_uri()}"')
+    (tmp_path / "loop.mjs").write_text(text.replace('"http://127.0.0.1:5000"', "process.env.SERVICE"))
+    return [NODE, "loop.mjs"]
 
 
 def _built(directory: Path) -> Path:
@@ -157,7 +161,7 @@ def test_a_program_beside_qdo(program: list[str], tmp_path: Path) -> None:
     with Served(tmp_path) as served, served.client() as client:
         client.create_queue(QUEUE, partitions=len(PARTITIONS))
         url, application, key = served.profile.url, served.profile.application, served.profile.key
-        variables = {"API": f"{url}/v1/{application}", "KEY": key, "CLIENT": CLIENT.as_uri()}
+        variables = {"API": f"{url}/v1/{application}", "KEY": key, "SERVICE": url}
         variables |= {"QUEUEY_PROFILE": str(served.profile_path), "QDO_SESSION_TIMEOUT": "6"}
         group = Group(client, tmp_path, variables)
         with contextlib.ExitStack() as stack:

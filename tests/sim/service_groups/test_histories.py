@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -36,10 +37,13 @@ def test_guarantees_in_many_histories(part: int) -> None:
 def test_histories_are_what_they_should_be() -> None:
     """Partitions are handed over in each way, offsets recorded; a seed says everything."""
     with histories():
-        first = [Storm(seed).run() for seed in range(30)]
+        first = [Storm(seed).run() for seed in range(20)]
         again = [Storm(seed).run() for seed in range(3)]
     assert [one.counts for one in again] == [one.counts for one in first[:3]]
     counts = sum((one.counts for one in first), type(first[0].counts)())
-    assert {"plain", "forget"} & counts.keys()
+    with histories():
+        # A commit without a member seldom finds the group without members.
+        more = (Storm(seed).run().counts for seed in range(20, 200))
+        assert any({"plain", "forget"} & each.keys() for each in itertools.chain([counts], more))
     assert {"owned new", "owned given back", "owned lost", "taken", "committed"} <= counts.keys()
     assert all(one.counts["taken"] > 0 for one in first)
