@@ -80,3 +80,16 @@ def test_bounds(group: ServiceGroup, make: Make) -> None:
         call = service.groups.heartbeat(group.application, group.name, member._id, group.credential("key"), beat)
         with pytest.raises(InvalidRequest, match=field):
             service.core.run(call)
+
+
+def test_watching_a_group_ends_no_less(group: ServiceGroup, make: Make) -> None:
+    """A silent member's partitions go to another one, however often the group is shown meanwhile."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.until(lambda: len(first.owned) == len(second.owned) == 1, first, second)
+    for _ in range(int(4 * SESSION)):
+        for service in group.services:
+            service.core.run(service.groups.show(group.application, group.name, lambda _: True))
+        group.pass_time(0.5)
+        second.beat()
+    assert len(second.owned) == 2
