@@ -9,7 +9,8 @@ import pytest
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import InvalidRequest
 from queuey.service import Service, Waiter
-from tests.contract.groups.group import SESSION
+from tests.backends import APP
+from tests.contract.groups.group import SESSION, places_of
 from tests.contract.groups.in_service import ServiceGroup, ServiceMember
 
 Make = Callable[[int], str]
@@ -82,14 +83,14 @@ def test_bounds(group: ServiceGroup, make: Make) -> None:
             service.core.run(call)
 
 
-def test_watching_a_group_ends_no_less(group: ServiceGroup, make: Make) -> None:
-    """A silent member's partitions go to another one, however often the group is shown meanwhile."""
+def test_a_group_that_is_shown_again_and_again(group: ServiceGroup, make: Make) -> None:
+    """Whoever looks at a group, as a dashboard does, puts off no end of a session."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)
-    group.until(lambda: len(first.owned) == len(second.owned) == 1, first, second)
-    for _ in range(int(4 * SESSION)):
-        for service in group.services:
-            service.core.run(service.groups.show(group.application, group.name, lambda _: True))
-        group.pass_time(0.5)
-        second.beat()
-    assert len(second.owned) == 2
+    group.settle(places_of(queue, 2), first, second)
+    for _ in range(int(SESSION + group.slack) + 4):
+        for _ in range(4):
+            group.pass_time(0.25)
+            group.ask(lambda service: service.groups.show(APP, group.name, lambda _queue: True))
+        second.obey()
+    assert set(second.owned) == set(places_of(queue, 2))
