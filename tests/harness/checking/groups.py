@@ -209,9 +209,10 @@ def back(history: History, limits: Limits) -> Texts:
             found = call.asked.ids.get(place)
             if call.asked.what == "take":
                 found = call.answer.ids.get(place) if call.answer else None
-                # A version between was made by a release, or by what nobody knows of.
+                # A version between was made by a release, or by what nobody knows of. Epochs do not tell of commits.
                 between = 0 if last is None or limits.epochs else version - last[0] - 1
-                if last is not None and between <= (place not in doubtful) and found != last[1]:
+                is_sure = place not in doubtful if limits.epochs else between <= (place not in doubtful)
+                if last is not None and is_sure and found != last[1]:
                     yield f"goes on at {found}, not at {last[1]}: {_call(call, place)}"
             identifier = found or (last and last[1])
             if last is not None and is_before(identifier, last[1]):
