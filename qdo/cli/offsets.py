@@ -53,7 +53,7 @@ class RecordedPartition(msgspec.Struct, frozen=True):
     """The offset of a partition.
 
     Attributes:
-        member: Who recorded it; empty: a command. The service names the present owner alone.
+        member: The member that recorded it; empty: a command. The service names the present owner alone.
     """
 
     service: str

@@ -66,7 +66,7 @@ class AsyncConsumer:
 
     Args:
         client: A client of the application that owns the queues.
-        coordinator: Of a group of ZooKeeper.
+        coordinator: The coordinator of a group in ZooKeeper.
         group: Name of a group of the service, which divides the partitions among its members. With neither of both
             nothing can be committed.
         queues: Names of queues, which need not exist yet.

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 Wanted = tuple[OwnedOffset, str | None]
 """A partition, with the note to record, and the id."""
 PATIENCE = 2.0
-"""Max seconds, beyond those that the service may wait, for the answer to a heartbeat."""
+"""Max seconds for the answer to a heartbeat, beyond its wait."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
 
