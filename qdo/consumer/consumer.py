@@ -52,7 +52,7 @@ class AsyncConsumer:
         from queuey.client import AsyncClient
 
         async def main():
-            async with AsyncClient() as client, AsyncConsumer(client, group="readers", queues=["orders"]) as consumer:
+            async with AsyncClient() as client, AsyncConsumer(client, group="async", queues=["orders"]) as consumer:
                 while not (batches := await consumer.poll()):
                     pass
                 await consumer.commit()

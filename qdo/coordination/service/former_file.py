@@ -14,10 +14,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
-
-import apsw
 
 from qdo.coordination.paths import GroupPaths, decode, partition_of
 from qdo.coordination.records import decode_offset
@@ -25,6 +23,9 @@ from qdo.errors import CoordinationIncompatible, CoordinationLost, GroupActive, 
 from qdo.keepalive.vitals import now
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Message, QueueNotFound, Receipt
+
+if TYPE_CHECKING:
+    import apsw
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +187,8 @@ def _opened(path: Path) -> Iterator[apsw.Connection | None]:
     if not path.exists():
         yield None
         return
+    import apsw  # noqa: PLC0415 - hardly ever needed
+
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:

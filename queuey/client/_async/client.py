@@ -164,8 +164,8 @@ class AsyncClient(AsyncReading):
             >>> from queuey.client import AsyncClient
             >>> async def main():
             ...     async with AsyncClient.open("jobs.db") as client:
-            ...         await client.create_queue("mails")
-            ...         await client.send("mails", "hello")
+            ...         _ = await client.create_queue("mails")
+            ...         _ = await client.send("mails", "hello")
             >>> asyncio.run(main())
         """
         from queuey.client.in_process import opener  # noqa: PLC0415 - entry points are read when they are first needed

@@ -125,11 +125,12 @@ class AsyncGroupMember:
 
     Example:
         >>> import asyncio
+        >>> from queuey.api.groups import Heartbeat
         >>> from queuey.client import AsyncClient
         >>> async def main():
         ...     async with AsyncClient() as client:
         ...         member = await client.consumer_groups.join("billing", ["orders"])
-        ...         answer = await member.heartbeat()
+        ...         answer = await member.heartbeat(Heartbeat(wait=3))
         ...         print(sorted(answer.take["orders"]))
         ...         await member.leave()
         >>> asyncio.run(main())

@@ -154,8 +154,8 @@ class Client(Reading):
         Example:
             >>> from queuey.client import Client
             >>> with Client.open("jobs.db") as client:
-            ...     client.create_queue("mails")
-            ...     client.send("mails", "hello")
+            ...     _ = client.create_queue("mails")
+            ...     _ = client.send("mails", "hello")
         """
         from queuey.client.in_process import opener  # noqa: PLC0415 - entry points are read when they are first needed
 

@@ -121,10 +121,11 @@ class GroupMember:
     It sends what it is told to, and keeps no heartbeat going by itself; a consumer of Qdo does both.
 
     Example:
+        >>> from queuey.api.groups import Heartbeat
         >>> from queuey.client import Client
         >>> with Client() as client:
         ...     member = client.consumer_groups.join("billing", ["orders"])
-        ...     answer = member.heartbeat()
+        ...     answer = member.heartbeat(Heartbeat(wait=3))
         ...     print(sorted(answer.take["orders"]))
         ...     member.leave()
         [1]

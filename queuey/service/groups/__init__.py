@@ -295,7 +295,7 @@ class GroupUseCases:
         """
         if centre != self._store.centre:
             own = f"is {self._store.centre!r}" if self._store.centre else "has no name"
-            raise InvalidRequest({"centre": f"Not the data centre of this process, which {own}"})
+            raise InvalidRequest({"centre": f"{centre!r} is not the data centre of this process, which {own}"})
         for _ in range(ATTEMPTS):
             head = await self._core.in_thread(partial(self._store.group_head, application, group, serial=True))
             if head is None:
