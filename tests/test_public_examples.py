@@ -76,8 +76,9 @@ def test_everything_public_has_an_example(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_DOCTESTS)
-def test_examples_show_what_happens(client: Client, name: str) -> None:
-    """Each example with ``>>>`` prints what it shows."""
+def test_examples_show_what_happens(client: Client, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each example with ``>>>`` prints what it shows. Files that it makes are not left behind."""
+    monkeypatch.chdir(tmp_path)
     for test in doctests(RUN[name], name):
         for left in list(client.queue_names()):
             client.delete_queue(left)

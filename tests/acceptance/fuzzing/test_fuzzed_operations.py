@@ -95,7 +95,7 @@ def fuzz_sequences(target: Target, how: settings) -> Counter[int]:
     return statuses
 
 
-NOT_FOUND = {"DELETE /v1/{app}/_groups/{group}"}
+NOT_FOUND = {f"{method} /v1/{{app}}/_groups/{{group}}" for method in ("GET", "DELETE")}
 """Operations that find nothing here: no member has joined a group."""
 
 
