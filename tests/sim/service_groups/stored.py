@@ -2,7 +2,8 @@
 
 SQLite's transactions are linear, and its processes share a clock. Cassandra's are linear, too; but whose answer is lost
 may have been applied, may be later, or never, and reads may not show the last change until somebody was told of it.
-Plain writes reach replicas one after another, the highest timestamp stays, and reads see what a quorum has.
+Plain writes reach replicas one after another, the highest timestamp stays, and reads see what a quorum has; what a read
+has shown, later ones show, too (`read_repair`, BLOCKING as it is by default).
 """
 
 from __future__ import annotations
@@ -228,12 +229,17 @@ class Stored:
         return sorted(arrivals)[QUORUM - 1]
 
     def last_seen(self) -> dict[int, int]:
-        """Returns what a quorum has, by member."""
+        """Returns what a quorum has, by member.
+
+        What one of its replicas lacks is written there before the answer (read repair): no later read misses it.
+        """
         now = self.world.now
         asked = (0, 1, 2) if self.linear else self.world.rng.sample(range(REPLICAS), QUORUM)
         found = {}
         for member, writes in self.seen.items():
-            there = [seen for seen, arrivals in writes if any(arrivals[one] <= now for one in asked)]
+            there = [write for write in writes if any(write[1][one] <= now for one in asked)]
             if there:
-                found[member] = max(there)
+                found[member], arrivals = max(there, key=lambda write: write[0])
+                for one in asked:
+                    arrivals[one] = min(arrivals[one], now)
         return found
