@@ -152,6 +152,7 @@ def decide(
             continue
         new = row
         position = stored_position(change.position, row.epoch)
+        # A member's commit that was slow must not take back what a later one has recorded.
         forward = change.forward or (commit is not None and not change.compare)
         if forward and (position is None or (row.position is not None and row.position >= position)):
             decision.kept.append(change.partition)

@@ -195,16 +195,14 @@ class GroupUseCases:
         local = self._local(access.queue.application, group)
         joined = await local.member(member, credential)
         await local.require_session(joined)
-        # One that was slow must not take back what a later one has recorded.
-        forward = [change if change.compare else replace(change, forward=True) for change in changes]
         fence = MemberCommit(joined.number, dict(epochs), dict(notes))
 
         async def record(queue: Queue) -> dict[int, RecordedOffset]:
-            check_partitions((change.partition for change in forward), queue)
-            recorded = await self._core.in_thread(partial(self._store.set_offsets, queue, group, forward, commit=fence))
+            check_partitions((change.partition for change in changes), queue)
+            recorded = await self._core.in_thread(partial(self._store.set_offsets, queue, group, changes, commit=fence))
             return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
 
-        return RecordedOffsets(group=group, partitions=await access.apply(record) if forward else {})
+        return RecordedOffsets(group=group, partitions=await access.apply(record) if changes else {})
 
     async def require_inactive(self, application: str, group: str) -> None:
         """Makes sure that a group has no member whose session is not over, after what was read before this call.
