@@ -123,12 +123,10 @@ async def status(
 
 
 async def look(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
-    members = await coordinator.members()
-    target = await coordinator.target() or TargetAssignment()
+    members, planned, owners, offsets = await coordinator.snapshot()
+    target = planned or TargetAssignment()
     # A member that has left gets nothing any more; the next member that joins will write that.
     wanted = {each: name for each, name in target.owners.items() if name in members or name in target.absent}
-    owners = await coordinator.owners()
-    offsets = await coordinator.offsets()
     partitions = [
         _partition(each, owners.get(each), wanted.get(each), offsets.get(each))
         for each in chosen({*owners, *wanted, *offsets}, settings)
@@ -278,5 +276,5 @@ async def groups(settings: WorkSettings) -> None:
 
 async def _counts(settings: WorkSettings, name: str) -> GroupCounts:
     async with open_group(settings, name) as coordinator:
-        members, offsets = await coordinator.members(), await coordinator.offsets()
-    return GroupCounts(name, len(members), len(offsets))
+        found = await coordinator.snapshot()
+    return GroupCounts(name, len(found.members), len(found.offsets))

@@ -21,6 +21,7 @@ from qdo.coordination.changes import attempts, make
 from qdo.coordination.paths import GroupPaths, decode, partition_of
 from qdo.coordination.records import (
     CommittedOffset,
+    GroupSnapshot,
     Listen,
     Member,
     TargetAssignment,
@@ -179,6 +180,10 @@ class Coordinator:
         await asyncio.gather(*(link.abandon() for link in links))
 
     # The group, as it is for everybody.
+
+    async def snapshot(self) -> GroupSnapshot:
+        """Returns all that the four calls below return."""
+        return GroupSnapshot(await self.members(), await self.target(), await self.owners(), await self.offsets())
 
     async def members(self) -> dict[str, Member]:
         """Returns all live members by id."""

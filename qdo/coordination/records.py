@@ -142,6 +142,22 @@ class OwnedOffset(msgspec.Struct, frozen=True):
     version: int
 
 
+class GroupSnapshot(NamedTuple):
+    """A group at about one moment; those of ZooKeeper are read part by part.
+
+    Attributes:
+        members: The live members by id.
+        target: None while there is none.
+        owners: The present owner of every owned partition.
+        offsets: Those that are recorded.
+    """
+
+    members: Mapping[str, Member]
+    target: TargetAssignment | None
+    owners: Mapping[Partition, str]
+    offsets: Mapping[Partition, CommittedOffset]
+
+
 MARK = b"qdo"
 PLAIN, PACKED = b"=", b"~"
 HEADER = len(MARK + b"1" + PLAIN)

@@ -10,8 +10,6 @@ from queuey.api.values import Count, Id, line
 
 Name = Annotated[str, Meta(max_length=1000)]
 MAX_EPOCH = (1 << 53) - 1
-MAX_NOTE = 1024
-"""Max bytes of a note."""
 Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 
 

@@ -9,6 +9,8 @@ import msgspec
 from queuey.errors import Conflict
 from queuey.ids import Position
 
+MAX_NOTE = 1024
+"""Max bytes of a note."""
 Origin = Literal["new", "given back", "lost"]
 """How a partition came to its owner: nobody had it, the one before gave it back, or was lost."""
 
@@ -22,7 +24,7 @@ class OwnedOffset(msgspec.Struct, frozen=True):
         owner: Number of the member; 0: nobody owns it.
         epoch: Epoch of the plan by which the owner became that, or 0; it stays when the partition is given back.
         came: How it came to its owner; without an owner, how it was left.
-        note: What the last commit noted, at most 1,024 bytes.
+        note: What the last commit noted, at most ``MAX_NOTE`` bytes.
     """
 
     partition: int

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
+from queuey.groups.ownership import MAX_NOTE, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 
@@ -21,8 +21,6 @@ MOST_READERS = 10_000
 """Max readers of one queue, in the same way. They are in no listing."""
 READERS = "~"
 """Prefix of the groups that are readers, each with its read mark. Sorted, they follow all others."""
-MAX_NOTE = 1024
-"""Max bytes of a note."""
 
 
 def check(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | None = None) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from qdo import errors
-from qdo.coordination.records import CommittedOffset, Listen, Member, TargetAssignment
+from qdo.coordination.records import CommittedOffset, GroupSnapshot, Listen, Member, TargetAssignment
 from qdo.coordination.service import former_file
 from qdo.coordination.service.session import ServiceSession, access_of, as_coordination_error
 from qdo.errors import (
@@ -33,6 +33,7 @@ from queuey.client import (
     GroupActive,
     GroupElsewhere,
     GroupNotFound,
+    GroupOffset,
     InstanceTaken,
     InvalidRequest,
     NotAllowed,
@@ -41,8 +42,9 @@ from queuey.client import (
     OffsetConflict,
     QueueNotFound,
 )
+from queuey.client import InvalidArgument as RefusedName
+from queuey.client.calls.progress_calls import group_segment
 
-_GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 SESSION_TIMEOUT = 10.0
 """Default time without a heartbeat after which a member's partitions go to others, in seconds."""
 MAX_AHEAD = 2.0
@@ -196,6 +198,31 @@ class ServiceCoordinator:
 
     # The group, as it is for everybody.
 
+    async def snapshot(self) -> GroupSnapshot:
+        """Returns the members by name (of the instance, or ``#`` and the number), the plan, the owners and the offsets.
+
+        The offsets are those of the queues in the plan. Those that the present owners have recorded name them; of
+        others the service does not know who did.
+        """
+        if (info := await self._show()) is None:
+            return GroupSnapshot({}, None, {}, {})
+        names = {each.number: name_of(each) for each in info.members}
+        owners: dict[Partition, str] = {}
+        targets: dict[Partition, str] = {}
+        offsets: dict[Partition, CommittedOffset] = {}
+        for name, rows in info.queues.items():
+            queue = self._queue(name)
+            for number, row in rows.items():
+                for found, member in ((owners, row.owner), (targets, row.target)):
+                    if member in names:
+                        found[Partition(queue, number)] = names[member]
+            recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_of_owner(row)}
+            offsets |= _committed(queue, rows, recorders)
+        absent = {name_of(each): each.since for each in info.members if each.state == "absent"}
+        static = frozenset(each.instance for each in info.members if each.instance)
+        members = {name_of(each): self._member(each) for each in info.members if each.state != "absent"}
+        return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
+
     async def _show(self) -> GroupInfo | None:
         try:
             return await self._groups.show(self.group)
@@ -209,75 +236,40 @@ class ServiceCoordinator:
     def _queue(self, name: str) -> Queue:
         return Queue(self._service, self._client.application, name)
 
-    async def members(self) -> dict[str, Member]:
-        """Returns all members by name: that of the instance, or ``#`` and the number."""
-        info = await self._show()
+    def _member(self, each: MemberInfo) -> Member:
         wants = Subscription(service=self._service, application=self._client.application)
-        members = () if info is None else (each for each in info.members if each.state != "absent")
-        return {
-            name_of(each): Member(
-                name_of(each), wants, bool(each.instance), each.since, leaving=each.state == "leaving"
-            )
-            for each in members
-        }
+        return Member(name_of(each), wants, bool(each.instance), each.since, leaving=each.state == "leaving")
+
+    async def members(self) -> Mapping[str, Member]:
+        """Returns all members by name."""
+        return (await self.snapshot()).members
 
     async def target(self) -> TargetAssignment | None:
         """Returns the plan, None while there is none."""
-        if (info := await self._show()) is None:
-            return None
-        absent = {name_of(each): each.since for each in info.members if each.state == "absent"}
-        static = frozenset(each.instance for each in info.members if each.instance)
-        return TargetAssignment(self._named(info, "target"), absent, static)
+        return (await self.snapshot()).target
 
-    async def owners(self) -> dict[Partition, str]:
+    async def owners(self) -> Mapping[Partition, str]:
         """Returns the present owner of every owned partition."""
-        info = await self._show()
-        return {} if info is None else self._named(info, "owner")
+        return (await self.snapshot()).owners
 
-    def _named(self, info: GroupInfo, field: str) -> dict[Partition, str]:
-        names = {each.number: name_of(each) for each in info.members}
-        return {
-            Partition(self._queue(queue), number): names[member]
-            for queue, partitions in info.queues.items()
-            for number, each in partitions.items()
-            if (member := getattr(each, field)) in names
-        }
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> Mapping[Partition, CommittedOffset]:
+        """Returns the recorded offsets, of all queues of the plan or of some partitions; see :meth:`snapshot`.
 
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """Returns the recorded offsets, of all partitions of the plan or of some; those without one are left out.
-
-        Of all, those that the present owners have recorded name them. Of others the service does not know who did.
+        Those without one are left out. Of some partitions it is not known who has recorded them.
         """
-        if partitions is not None:
-            chosen = set(partitions)
-            offsets: dict[Partition, CommittedOffset] = {}
-            for queue in {each.queue for each in chosen}:
-                offsets |= await self._offsets_of(queue)
-            return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
-        if (info := await self._show()) is None:
-            return {}
-        owners = self._named(info, "owner")
-        return {
-            (partition := Partition(self._queue(queue), number)): CommittedOffset(
-                row.offset, row.updated or 0.0, owners.get(partition, "") if _is_of_owner(row) else ""
-            )
-            for queue, rows in info.queues.items()
-            for number, row in rows.items()
-            if row.offset is not None
-        }
-
-    async def _offsets_of(self, queue: Queue) -> dict[Partition, CommittedOffset]:
-        try:
-            rows = (await self._client.offsets(queue.name, self.group)).partitions
-        except (GroupNotFound, QueueNotFound):
-            return {}
-        except ClientError as error:
-            raise as_coordination_error(error) from error
-        return {
-            Partition(queue, number): CommittedOffset(each.offset, each.updated or 0.0)
-            for number, each in rows.items()
-            if each.offset is not None
-        }
+        if partitions is None:
+            return (await self.snapshot()).offsets
+        chosen = set(partitions)
+        offsets: dict[Partition, CommittedOffset] = {}
+        for queue in {each.queue for each in chosen}:
+            try:
+                rows = (await self._client.offsets(queue.name, self.group)).partitions
+            except (GroupNotFound, QueueNotFound):
+                continue
+            except ClientError as error:
+                raise as_coordination_error(error) from error
+            offsets |= _committed(queue, rows)
+        return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
 
     async def set_offsets(
         self,
@@ -351,12 +343,25 @@ def checked_name(group: str) -> str:
     Raises:
         InvalidArgument: It does not.
     """
-    if _GROUP.fullmatch(group) is None:
+    try:
+        group_segment(group)
+    except RefusedName as error:
         raise InvalidArgument(
             f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
             "Use zookeeper://…, or qdo offsets import --as NAME"
-        )
+        ) from error
     return group
+
+
+def _committed(
+    queue: Queue, rows: Mapping[int, GroupOffset | OwnedPartition], recorders: Mapping[int, str] = MappingProxyType({})
+) -> dict[Partition, CommittedOffset]:
+    """Returns what is recorded of a queue, with the names of the members that are known to have recorded it."""
+    return {
+        Partition(queue, number): CommittedOffset(row.offset, row.updated or 0.0, recorders.get(number, ""))
+        for number, row in rows.items()
+        if row.offset is not None
+    }
 
 
 def _is_of_owner(row: OwnedPartition) -> bool:

@@ -24,13 +24,13 @@ from queuey.errors import (
 )
 from queuey.groups.drafts import GroupDraft, Rights
 from queuey.groups.ownership import MemberCommit
-from queuey.groups.state import Credential, GroupChange, GroupState, JoinRequest, Member
+from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, JoinRequest, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, digest_of
 from queuey.service.groups.state_cache import GroupContext
-from queuey.service.groups.state_changes import ATTEMPTS, draft_of
+from queuey.service.groups.state_changes import ATTEMPTS, clock_slack, draft_of
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
@@ -39,8 +39,8 @@ from queuey.storage import Store
 
 MAX_GROUPS = 1000
 """Max groups of an application; a few more if several are made at the same moment."""
-MAX_OWNED, MAX_GIVEN_BACK = 10_000, 1000
-"""Max partitions that a heartbeat may name."""
+MAX_GIVEN_BACK = 1000
+"""Max partitions that a heartbeat may give back."""
 SWEEP = 1.0
 """Min seconds between two searches for groups that need not be kept in memory."""
 NEWS = Topic(21, tuple[str, str], bool)
@@ -158,7 +158,7 @@ class GroupUseCases:
             MemberGone, GroupElsewhere, StoreUnavailable.
             InvalidRequest: It names too many partitions.
         """
-        named = ("owned", beat.owned, MAX_OWNED), ("given_back", beat.given_back, MAX_GIVEN_BACK)
+        named = ("owned", beat.owned, MAX_PARTITIONS), ("given_back", beat.given_back, MAX_GIVEN_BACK)
         for field, partitions, limit in named:
             if sum(max(1, len(some)) for some in partitions.values()) > limit:
                 raise InvalidRequest({field: f"Names more than {limit} partitions"})
@@ -210,10 +210,14 @@ class GroupUseCases:
         Raises:
             GroupActive: It has some.
         """
-        await self._inactive_state(application, group)
+        await self._read_inactive(application, group)
 
-    async def _inactive_state(self, application: str, group: str) -> GroupState:
-        """Returns the state of a group without members that are at work; of version 0 if there is no group."""
+    async def _read_inactive(self, application: str, group: str) -> GroupState:
+        """Reads the state of a group that must have no live member; its version is 0 if the group does not exist.
+
+        Raises:
+            GroupActive: A member's session is not over.
+        """
         local = self._local(application, group)
         state = await local.cache.refresh()
         if state.members:
@@ -224,12 +228,12 @@ class GroupUseCases:
         return state
 
     async def _without_ended(self, local: LocalGroup, state: GroupState) -> GroupState:
-        """Returns a state without members whose session is over: other members end it, and the last one has none.
+        """Removes the members whose session is over from a state: nobody has ended the session of a last member.
 
         Raises:
             StoreUnavailable: The clock is not sound.
         """
-        draft = draft_of(state, await local.changes.read_sessions(), self._store.clock_difference)
+        draft = draft_of(state, await local.changes.read_sessions(), clock_slack(self._store))
         draft.end_sessions()
         return draft.state
 
@@ -271,11 +275,11 @@ class GroupUseCases:
             GroupNotFound: There is no such group.
         """
         for _ in range(ATTEMPTS):
-            state = await self._inactive_state(application, group)
+            state = await self._read_inactive(application, group)
             if not state.head.version:
                 raise _not_found(group)
             # The epochs of a group of this name that is made again are above those of this one.
-            ahead = state.head.epoch - round(self._store.clock_difference * 1000) - self._store.claim_now()
+            ahead = state.head.epoch - clock_slack(self._store) - self._store.claim_now()
             if ahead >= 0:
                 await asyncio.sleep((ahead + 1) / 1000)
                 continue

@@ -21,7 +21,7 @@ from queuey.groups.state import Credential, GroupState, Member
 from queuey.service.groups.answers import Rows, answer_heartbeat, to_give_back
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache
-from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, draft_of
+from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, clock_slack, draft_of
 from queuey.service.watching import Waiter
 
 POLL, QUICK_POLL = 0.5, 0.2
@@ -156,7 +156,7 @@ class LocalGroup:
         with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
             if self._core.boottime() - self.changes.sessions_read > STATE_AGE:
                 await self.changes.read_sessions()
-            end = self._seen(member) + member.session + round(self._store.clock_difference * 1000)
+            end = self._seen(member) + member.session + clock_slack(self._store)
             if self.changes.sessions.clock > end:
                 raise MemberGone
 
@@ -225,7 +225,7 @@ class LocalGroup:
             for partition, row in (self.owners.rows_since(name) or {}).items():
                 if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
-        return self.cache.targets.is_overdue(member, held, now - round(self._store.clock_difference * 1000))
+        return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
 
     def _asked_of(self, number: int) -> set[str]:
         """Returns queues of which others want partitions that a member may own without knowing."""
@@ -260,7 +260,7 @@ class LocalGroup:
         beat = self._beats.pop(number, None)
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
         if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
-            # It has given back all that it owns, whoever hands that over first. With a right that has ended it is lost.
+            # Whoever hands its partitions over, they count as given back. If its credential has expired, they count as lost.
             self.owners.leavers.add(number)
         try:
             await self.changes.apply(partial(GroupDraft.leave, number=number, returns=returns))
@@ -338,7 +338,7 @@ class LocalGroup:
         # Not since the last read: whoever shows the group again and again reads them, too.
         if now - self._sessions_checked >= min(shortest, SEARCH):
             self._sessions_checked = now
-            if draft_of(state, await self.changes.read_sessions(), self._store.clock_difference).end_sessions():
+            if draft_of(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
                 self.changes.apply(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now

@@ -17,6 +17,7 @@ from queuey.groups.planning import planned
 from queuey.groups.state import GroupState
 from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import GroupContext, StateCache
+from queuey.storage import Store
 
 ATTEMPTS = 20
 """Max attempts at a change of the state that others interfere with."""
@@ -92,7 +93,7 @@ class StateChanges:
             if not self._cache.is_here:
                 state = await self._cache.refresh()
                 self._cache.require_here()
-            draft = draft_of(state, sessions, self._store.clock_difference)
+            draft = draft_of(state, sessions, clock_slack(self._store))
             ended = draft.end_sessions()
             results = [_result(act, draft) for act in acts]
             if any(isinstance(each, QueueyError) for each in results) and await self._cache.refresh() is not state:
@@ -156,16 +157,21 @@ class StateChanges:
             self.need_plan()
 
 
-def draft_of(state: GroupState, sessions: GroupSessions, slack: float) -> GroupDraft:
+def clock_slack(store: Store) -> int:
+    """Returns S, by which the clocks of two processes differ at most, in milliseconds."""
+    return round(store.clock_difference * 1000)
+
+
+def draft_of(state: GroupState, sessions: GroupSessions, slack: int) -> GroupDraft:
     """Returns a working copy of a state, by a clock that was sampled before the sessions were read.
 
     Args:
         state: The state of the group.
         sessions: The sessions of its members.
-        slack: S, in seconds.
+        slack: See :func:`clock_slack`.
     """
     seen = {number: each.seen for number, each in sessions.members.items()}
-    return GroupDraft(state, sessions.clock, round(slack * 1000), seen)
+    return GroupDraft(state, sessions.clock, slack, seen)
 
 
 def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act

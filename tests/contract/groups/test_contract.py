@@ -22,6 +22,22 @@ def place_of(member: Member) -> Place:
     return min(member.owned)
 
 
+def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Member]:
+    """Two members that share the partitions of a queue evenly."""
+    queue = make(partitions)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, partitions), first, second)
+    return queue, first, second
+
+
+def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
+    """A member that owns the two partitions of a queue, and one that has joined since and owns nothing yet."""
+    queue = make(2)
+    first, second = group.join(queue), group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    return queue, first, second
+
+
 def refused(member: Member, place: Place, offset: str, epoch: int) -> None:
     """Commits under an epoch that is over."""
     with pytest.raises(FORMER):
@@ -76,9 +92,7 @@ def test_several_queues(group: Group, make: Make) -> None:
 
 def test_taken_when_given_back(group: Group, make: Make) -> None:
     """A partition has its owner until that gives it back; the next one gets what the last commit recorded."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 2), first)
+    queue, first, second = owner_and_follower(group, make)
     second.beat()
     asked = asked_for(group, first, second)
     [place] = asked
@@ -149,9 +163,7 @@ def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
 
 def test_late_heartbeats(group: Group, make: Make) -> None:
     """A give-back that arrives again does not touch a later ownership; nor does a heartbeat that names less."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 2), first)
+    queue, first, second = owner_and_follower(group, make)
     former = dict(first.owned)
     group.settle(places_of(queue, 2), first, second)
     [moved] = second.owned
@@ -200,9 +212,7 @@ def test_commits_that_compare(group: Group, make: Make) -> None:
 
 def test_commits_of_others(group: Group, make: Make) -> None:
     """Of a commit for several partitions those that are owned are recorded; the error names the others."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 2), first, second)
+    _queue, first, second = pair(group, make)
     (mine,), (other,) = first.owned, second.owned
     with pytest.raises(NotOwner) as error:
         first.commit({mine: message(1), other: message(2)}, epochs=first.owned | second.owned)
@@ -215,9 +225,7 @@ def test_commits_of_others(group: Group, make: Make) -> None:
 
 def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
     """A member that has a partition again records nothing that it read when it had it before."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 2), first)
+    queue, first, second = owner_and_follower(group, make)
     former = dict(first.owned)
     group.settle(places_of(queue, 2), first, second)
     [moved] = second.owned
@@ -271,9 +279,7 @@ def test_notes(group: Group, make: Make) -> None:
 
 def test_session_over(group: Group, make: Make) -> None:
     """Who is silent for a session, and for the difference of clocks, has lost its partitions; not before."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 2), first, second)
+    queue, first, second = pair(group, make)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)}, note=b"at 2")
     group.pass_beating(SESSION / 2, second)
@@ -356,9 +362,7 @@ def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
 
 def test_leaving(group: Group, make: Make) -> None:
     """What a member had that leaves is given back, at once; afterwards it is nobody."""
-    queue = make(2)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 2), first, second)
+    queue, first, second = pair(group, make)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)})
     first.leave()
@@ -371,9 +375,7 @@ def test_leaving(group: Group, make: Make) -> None:
 
 def test_draining(group: Group, make: Make) -> None:
     """A member that is leaving gives back one partition after another, and gets none again."""
-    queue = make(4)
-    first, second = group.join(queue), group.join(queue)
-    group.settle(places_of(queue, 4), first, second)
+    queue, first, second = pair(group, make, 4)
     first.beat(leaving=True)
     group.until(lambda: first.beat().give_back == first.owned, second)
     for count in (3, 4):

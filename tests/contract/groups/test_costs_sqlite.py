@@ -7,17 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from queuey.messages import OffsetChange
 from queuey.service import Service
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
-from tests.backends import APP, UNSYNCED, Clock
+from queuey.storage.sqlite import SqliteStore
+from tests.backends import Clock
 from tests.contract.groups.group import SESSION, message, places_of
 from tests.contract.groups.in_service import HandCore, ServiceGroup
 from tests.contract.samples import fresh_name, make_queue
-from tests.replacing import replace
+from tests.contract.sqlite.counted import counted_store
 
 WRITES = ("BEGIN IMMEDIATE",)
 
@@ -31,19 +30,8 @@ def statements() -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
     """A store whose statements are written down."""
-    connect = connection.connect
-
-    def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
-        """Opens the file as ever."""
-        opened = connect(*arguments, **options)
-        opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
-        return opened
-
-    with replace(connection.connect, traced):
-        found = open_store(tmp_path, options=SqliteOptions(clock=Clock(), sweep_interval=None, pragmas=UNSYNCED))
-        found.create_application(APP)
-        yield found
-        found.close()
+    with counted_store(tmp_path, statements, Clock()) as store:
+        yield store
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MemberCommit, Origin, OwnedOffset, PartitionsOwned
+from queuey.groups.ownership import MAX_NOTE, MemberCommit, Origin, OwnedOffset, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store
-from queuey.storage.offset_changes import MAX_NOTE, MOST_GROUPS, check_group_count
+from queuey.storage.offset_changes import MOST_GROUPS, check_group_count
 from tests.contract.samples import make_queue
 from tests.replacing import replace as replaced
 

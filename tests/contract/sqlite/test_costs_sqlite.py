@@ -7,17 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import apsw
 import pytest
 
 from queuey.messages import Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from queuey.storage.sqlite import SqliteStore
 from queuey.storage.sqlite import arrivals as arrivals_module
-from tests.backends import APP, UNSYNCED
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import make_queue, new
-from tests.replacing import replace
+from tests.contract.sqlite.counted import counted_store
 
 T = TypeVar("T")
 PARTITIONS = 100
@@ -33,19 +31,8 @@ def statements() -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
     """A store whose statements are written down; nothing is swept meanwhile."""
-    connect = connection.connect
-
-    def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
-        """Opens the file as ever."""
-        opened = connect(*arguments, **options)
-        opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
-        return opened
-
-    with replace(connection.connect, traced):
-        found = open_store(tmp_path, options=SqliteOptions(sweep_interval=None, pragmas=UNSYNCED))
-        found.create_application(APP)
-        yield found
-        found.close()
+    with counted_store(tmp_path, statements) as store:
+        yield store
 
 
 @pytest.fixture

@@ -13,14 +13,12 @@ from queuey import ids
 from queuey.ids import Position
 from tests.faults.groups.checking import GROUPS, GroupHistory, Place, count
 from tests.faults.groups.member import Member
-from tests.faults.webs import Store, Webs
+from tests.faults.posted_run import PostedRun
+from tests.faults.webs import Store
 from tests.faults.wire import Account, Line, NotSent, Unanswered, Web, make_queue
-from tests.faults.workload import PATIENCE, Style, Writer
-from tests.harness.checking.history import History
-from tests.harness.checking.records import Record
-from tests.harness.checking.rules import check, checked
-from tests.harness.history import Journal, Records, now, running
-from tests.harness.nemesis import Wave, perform
+from tests.faults.workload import PATIENCE, Style
+from tests.harness.history import now, running
+from tests.harness.nemesis import Wave
 from tests.harness.plans import Plan
 from tests.harness.results import Result
 from tests.waiting import until
@@ -37,17 +35,12 @@ CALM_SECONDS = 3.0
 OBSERVED_EVERY = 0.3
 
 
-class GroupRun:
-    """Web processes, named ``web-1`` and so on, and everybody who talks to them.
+class GroupRun(PostedRun):
+    """A run with members of a group. Further arguments are those of :class:`PostedRun`.
 
     Args:
-        directory: For data, logs and the history of posts.
-        store: What they run on.
-        webs: How many services.
-        workers: How many processes each of them has.
         session: Seconds of members' sessions.
         orderly: Members never stand still, and always leave in the end.
-        written: Schedules of faults by name.
     """
 
     def __init__(
@@ -61,17 +54,10 @@ class GroupRun:
         orderly: bool = False,
         written: Mapping[str, Sequence[Wave]],
     ) -> None:
-        self._store = store
-        self._workers = workers
+        super().__init__(directory, store, webs=webs, workers=workers, written=written)
         self._session = session
         self._orderly = orderly
-        self._written = written
-        self._journal = Journal(directory / "history.jsonl")
-        self._records = Records(directory, Record)
-        self._processes = Webs(directory, store, webs, workers)
         self._history = GroupHistory()
-        self._lock = threading.Lock()
-        self._calm = threading.Event()
 
     def run(self, plan: Plan, *, rest: float) -> Result:
         """Runs, with all faults in the middle, then has everything handled and committed, and judges.
@@ -80,18 +66,13 @@ class GroupRun:
             plan: Its faults, and the seed of what clients do.
             rest: Seconds between waves of faults.
         """
-        waves = self._processes.waves(plan, self._written, rest)
         with self._processes.serving():
             webs, account = self._processes.addresses, self._processes.account
             for name, partitions in QUEUES.items():
                 make_queue(webs[0], account, queue_name=name, partitions=partitions)
             members = [self._member(number, plan.seed) for number in range(MEMBERS)]
             with running([*(member.run for member in members), self._observe]):
-                with running([self._poster(number, plan.seed).run for number in range(POSTERS)]):
-                    threading.Event().wait(CALM_SECONDS)
-                    perform(waves, self._processes.hit, self._journal.add, rest=rest)
-                    self._store.settled()
-                    threading.Event().wait(CALM_SECONDS)
+                self._post(list(QUEUES), POSTED, POSTERS, plan, rest=rest, calm_seconds=CALM_SECONDS)
                 self._calm.set()
                 calm = now()
                 self._read_all(webs, account)
@@ -115,10 +96,6 @@ class GroupRun:
             "static" if number == 0 else "",
             orderly=self._orderly,
         )
-
-    def _poster(self, number: int, seed: int) -> Writer:
-        webs, account = self._processes.addresses, self._processes.account
-        return Writer(f"poster-{number}", webs, account, list(QUEUES), POSTED, self._journal, seed)
 
     def _observe(self, stop: threading.Event) -> None:
         """Is the thread of somebody who looks at the offsets; one web process after another is asked."""
@@ -149,15 +126,13 @@ class GroupRun:
         line.close()
 
     def _judge(self, settled: float) -> Result:
-        posts = History(self._records.all())
+        posts = self._posted()
         acknowledged: dict[Place, set[Position]] = defaultdict(set)
         for place in posts.acknowledged:
             acknowledged[place.queue, place.partition].add(ids.parse_position(place.id))
         self._history.acknowledged = acknowledged
         counts = count(self._history) | {"settled_ms": round(1000 * settled), "faults": len(posts.faults)}
-        counts |= self._processes.request_counts
-        violations, applied = check(self._history, GROUPS), checked(counts, GROUPS)
-        return Result(violations, counts, applied, posts.faults, self._processes.output[-6000:], self._history)
+        return self._result(self._history, GROUPS, counts)
 
 
 def _offsets(line: Line, timeout: float) -> dict[Place, Position | None]:

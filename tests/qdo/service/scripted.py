@@ -53,6 +53,8 @@ class ScriptedService(httpx2.AsyncBaseTransport):
     Attributes:
         joined: Status and body of the answer to a join.
         store: The id that the service says.
+        group: The answer to each read of a group.
+        group_reads: How many there were.
     """
 
     def __init__(self) -> None:
@@ -61,6 +63,8 @@ class ScriptedService(httpx2.AsyncBaseTransport):
             {"status": "ok", "member": MEMBER, "number": 1, "session": SESSION, "wait": WAIT},
         )
         self.store = STORE
+        self.group: dict[str, object] = {}
+        self.group_reads = 0
         self._asked: dict[str, asyncio.Queue[Asked]] = {each: asyncio.Queue() for each in ("POST", "PUT", "DELETE")}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -68,6 +72,9 @@ class ScriptedService(httpx2.AsyncBaseTransport):
         body = json.loads(await request.aread() or b"null")
         if request.url.path == "/v1/":
             return httpx2.Response(200, json={"version": "0", "store": "sqlite", "id": self.store})
+        if request.method == "GET":
+            self.group_reads += 1
+            return httpx2.Response(200, json={"status": "ok", **self.group})
         if request.url.path.endswith("/members"):
             status, content = self.joined
             form = "application/json" if status < 400 else "application/problem+json"

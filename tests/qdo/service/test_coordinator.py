@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from qdo import AsyncConsumer, open_coordinator
-from qdo.coordination import Member, ServiceCoordinator
+from qdo.coordination import CommittedOffset, Member, ServiceCoordinator, TargetAssignment
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, MemberExists, StoreChanged
-from qdo.partitions import subscribe
+from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import AsyncClient, RetryPolicy
 from tests.qdo.service.scripted import STORE, ScriptedService
 
@@ -79,7 +79,7 @@ async def test_another_store_is_noticed(service: ScriptedService, client: AsyncC
         await coordinator.join(MEMBER, lambda _: None)
 
 
-@pytest.mark.parametrize("group", ["", "x y", "a/b", "ä", "x" * 101])
+@pytest.mark.parametrize("group", ["", ".", "..", "x y", "a/b", "ä", "x" * 101])
 async def test_a_name_that_is_not_allowed(client: AsyncClient, group: str) -> None:
     """It is refused before anything is sent, with what to do."""
     with pytest.raises(InvalidArgument) as caught:
@@ -95,3 +95,28 @@ async def test_one_group_at_a_time(client: AsyncClient) -> None:
     coordinator = open_coordinator("zookeeper://localhost:2181", "readers")
     with pytest.raises(InvalidArgument, match="not both"):
         AsyncConsumer(client, coordinator, group="readers", queues=["orders"])
+
+
+async def test_a_snapshot_is_one_request(service: ScriptedService, client: AsyncClient) -> None:
+    """Members, plan, owners and offsets are of one moment; an offset names its owner only if that has recorded it."""
+    alive = {"number": 1, "instance": "anna", "state": "present", "since": 5.0, "session": 10.0}
+    others = [alive | {"number": 2, "instance": ""}, alive | {"number": 3, "instance": "cleo", "state": "absent"}]
+    row = {"owner": 1, "since": 50.0, "target": 2, "from": "lost", "offset": "1" * 32, "updated": 60.0}
+    rows = {"1": row, "2": row | {"updated": 40.0}, "3": row | {"owner": None, "target": 3, "offset": None}}
+    service.group = {"group": "readers", "centre": "", "epoch": 50, "hidden_queues": 0, "unassigned": 0}
+    service.group |= {"members": [alive, *others], "queues": {"orders": rows}}
+    coordinator = ServiceCoordinator(client, "readers")
+    await coordinator.open()
+    found = await coordinator.snapshot()
+    assert service.group_reads == 1
+    first, second, third = (Partition(Queue(STORE, "queuey", "orders"), number) for number in (1, 2, 3))
+    assert {name: (member.static, member.since) for name, member in found.members.items()} == {
+        "anna": (True, 5.0),
+        "#2": (False, 5.0),
+    }
+    assert found.target == TargetAssignment(
+        {first: "#2", second: "#2", third: "cleo"}, {"cleo": 5.0}, frozenset({"anna", "cleo"})
+    )
+    assert found.owners == {first: "anna", second: "anna"}
+    offset = "1" * 32
+    assert found.offsets == {first: CommittedOffset(offset, 60.0, "anna"), second: CommittedOffset(offset, 40.0)}

@@ -272,6 +272,7 @@ def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
     for fields, bad in (
         ({"owned": {"q": {"1": -1}}}, "owned"),
         ({"owned": {"q": {"x": 1}}}, "owned"),
+        ({"owned": {"q": {str(number): 1 for number in range(10_001)}}}, "owned"),
         ({"given_back": [1]}, "given_back"),
         ({"given_back": {"q": {str(number): 1 for number in range(10_001)}}}, "given_back"),
     ):

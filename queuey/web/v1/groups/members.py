@@ -16,7 +16,7 @@ from queuey.access import allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
-from queuey.groups.state import MAX_PARTITIONS, Credential, JoinRequest
+from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import Queue
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
@@ -168,9 +168,6 @@ def _texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -
 def _partitions(value: object) -> api.Partitions:
     """Reads partitions of queues and the epochs of their ownership."""
     try:
-        partitions = msgspec.convert(value, api.Partitions, str_keys=True)
+        return msgspec.convert(value, api.Partitions, str_keys=True)
     except msgspec.ValidationError as error:
         raise validators.BadField(f'Is not {{"queue": {{"partition": epoch}}}}: {error}') from None
-    if (count := sum(map(len, partitions.values()))) > MAX_PARTITIONS:
-        raise validators.BadField(f"Names {count} partitions, and a group has at most {MAX_PARTITIONS}")
-    return partitions

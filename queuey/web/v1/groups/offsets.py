@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from queuey import ids
 from queuey.api import progress as api
-from queuey.api.groups import MAX_EPOCH, MAX_NOTE, MemberCommits
+from queuey.api.groups import MAX_EPOCH, MemberCommits
+from queuey.groups.ownership import MAX_NOTE
 from queuey.messages import OffsetChange
 from queuey.service import QueueAccess
 from queuey.web import validators

@@ -104,6 +104,12 @@ async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None
     assert await looking.owners() == {partition: name}
     assert (await looking.offsets())[partition].member == name
     assert await looking.target() == TargetAssignment({partition: name}, {name: 1.5}, frozenset({name}))
+    assert await looking.snapshot() == (
+        await looking.members(),
+        await looking.target(),
+        await looking.owners(),
+        await looking.offsets(),
+    )
     assert await looking.groups() == [name]
 
 

@@ -1,0 +1,35 @@
+"""SQLite stores whose statements are counted where SQLite carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from queuey import ids
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from tests.backends import APP, UNSYNCED
+from tests.replacing import replace
+
+
+@contextmanager
+def counted_store(
+    directory: Path, statements: list[str], clock: Callable[[], int] = ids.now_ticks
+) -> Iterator[SqliteStore]:
+    """A store that adds each statement to a list. Nothing is swept meanwhile."""
+    connect = connection.connect
+
+    def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
+        """Opens the file as ever."""
+        opened = connect(*arguments, **options)
+        opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
+        return opened
+
+    with replace(connection.connect, traced):
+        store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=None, pragmas=UNSYNCED))
+        store.create_application(APP)
+        yield store
+        store.close()
