@@ -34,6 +34,9 @@ RUNS = {
     "members/workers": "tests/faults/groups/test_groups.py::test_workers_of_one_service",
     "members/cassandra": "tests/faults/groups/test_groups.py::test_cassandra",
     "groups/service": "tests/qdo/faults/test_groups.py::test_service",
+    "groups/cassandra": "tests/qdo/faults/test_groups.py::test_cassandra",
+    "groups/fleet": "tests/qdo/faults/test_fleet.py::test_sqlite",
+    "groups/fleet-cassandra": "tests/qdo/faults/test_fleet.py::test_cassandra",
     "groups/zookeeper": "tests/qdo/faults/test_groups.py::test_zookeeper",
     "groups/coming-and-leaving-service": "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave",
     "groups/coming-and-leaving-zookeeper": (

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 from tests.harness.checking.claims import ClaimHistory
-from tests.harness.checking.groups import cause_of, duplicates
+from tests.harness.checking.groups import FAILURES, cause_of, duplicates
 from tests.harness.checking.history import History
 from tests.harness.checking.records import ONLY_SENT, UNAVAILABLE
 from tests.harness.checking.rules import LIMITS, Limits
@@ -75,7 +75,8 @@ def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
     * ``calls``: of sessions; ``acknowledged``: messages; ``unknown``: those that may be stored or not.
     * ``messages``: that are there in the end; ``handled``: how often one was; ``twice``: how often one was again.
     * ``workers``: processes, of which some ``ended`` by themselves or when told; ``lives``: their sessions; ``shaken``:
-      how often one was suspended or lost; ``events``: faults, with those that only come and leave.
+      how often one was suspended or lost; ``events``: faults, with those that only come and leave; ``failures``: those
+      that break something.
     * ``stays``: how often a partition came to a worker; ``lost``: how often it was lost, instead of handed back.
     * ``commits``, ``refused``, ``doubtful``: of a partition: recorded, refused, or of unknown end.
     * ``stalls``: times when a process was kept from running by something else.
@@ -102,6 +103,7 @@ def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
         "ended": len(history.ended),
         "shaken": sum(heard.event != "connected" for heard in history.heard),
         "events": len(history.faults) - stalls,
+        "failures": sum(fault.kind in FAILURES for fault in history.faults) - stalls,
         "stays": len(history.every_stay),
         "lost": sum(stay.how == "lost" for stay in history.every_stay),
         "commits": sum(version is not None for version in results),

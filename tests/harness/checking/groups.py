@@ -16,7 +16,7 @@ from tests.harness.checking.records import Handled
 from tests.harness.checking.rules import Limits, Rules, Texts
 from tests.harness.history import Fault
 
-SERVICE: frozenset[str] = frozenset({"cut", "leader", "hush", "restart"})
+SERVICE: frozenset[str] = frozenset({"cut", "leader", "hush", "restart", "node-kill", "node-pause"})
 STOPS: frozenset[str] = frozenset({"pause", "stall"})
 SILENT: frozenset[str] = STOPS | {"expire"}
 """After which a worker goes on for a moment although its session is over."""

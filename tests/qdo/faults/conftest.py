@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.qdo.faults.servers.services import Service, ServiceGroups
+
+if TYPE_CHECKING:
+    from deploy.local import CassandraCluster
+    from tests.faults.webs import MakeStore
+
+
+@pytest.fixture
+def three_nodes(cassandra_nodes: CassandraCluster) -> MakeStore:
+    """Makes the store of a run on three nodes."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.servers import keyspaces  # noqa: PLC0415 - likewise
+
+    return partial(store_on, cassandra_nodes, keyspaces.make(cassandra_nodes, 3))
 
 
 @pytest.fixture(params=["service", pytest.param("zookeeper", marks=pytest.mark.slow)])

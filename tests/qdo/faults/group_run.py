@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from tests.faults.webs import WebProcess
+from queuey.client import Client, RetryPolicy
+from queuey.client.credentials.profile import Profile
+from tests.faults.webs import Span, Store, WebProcess
 from tests.harness.checking.counts import count_groups
 from tests.harness.checking.groups import GROUPS
 from tests.harness.checking.history import History
@@ -39,6 +41,7 @@ PRODUCERS = ("p1", "p2", "p3")
 PAUSE = 0.05
 """Seconds between two posts of one of them, on average."""
 LOOK_SECONDS = 0.2
+SQLITE = Store(Span(deadline=0.0, delay=0.0))
 
 
 class Settings(Protocol):
@@ -55,6 +58,7 @@ class GroupRun:
         directory: For data, logs and records.
         service: Their coordination.
         queues: By name, with the number of partitions; all names begin with ``crew-``.
+        store: What the queues' service runs on.
         settings: How workers differ from the usual.
     """
 
@@ -64,12 +68,14 @@ class GroupRun:
         service: Service,
         *,
         queues: Mapping[str, int] = QUEUES,
+        store: Store = SQLITE,
         settings: Settings = lambda slot, worker: {},
     ) -> None:
         self._directory = directory
         self._service = service
         self._seed = 0
         self._counts = queues
+        self._store = store
         self._settings = settings
         (directory / "records").mkdir()
         self.journal = Journal(directory / "records" / "run.jsonl")
@@ -83,21 +89,31 @@ class GroupRun:
         with contextlib.ExitStack() as undo:
             data = self._directory / "service"
             data.mkdir()
-            web = WebProcess(lambda port: Served(data, port=port))
+            web = WebProcess(lambda port: Served(data, self._store.options, port=port))
             undo.callback(web.kill)
             web.wait_until_serving()
-            client = undo.enter_context(web.served.client())
+            self._profile = profile = self._profile_of(web.served)
+            client = Client(
+                profile.url, key=profile.key, application=profile.application, timeout=30.0, retry=RetryPolicy(rounds=5)
+            )
+            undo.callback(client.close)
             queues = Queues(client, self._counts)
             mute: Deed = lambda _slot, seconds: hit("pause", [web], seconds)  # noqa: E731 - as the others are
             restart: Deed = lambda _slot, seconds: hit("kill", [web], seconds)  # noqa: E731 - as the others are
             self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.deeds}
-            self._profile = profile = web.served.profile
             crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
             self._observer = observer = Observer(self._service.url(), GROUP, self.journal, profile)
             stalls = partial(record_stalls, add=self.journal.add, target="", longest=STALLED)
             undo.enter_context(running([observer.watch, stalls]))
             yield crew, queues
+
+    def _profile_of(self, served: Served) -> Profile:
+        """Returns how clients reach the service; one on nodes has the account that was made there beforehand."""
+        account = self._store.account
+        if account is None:
+            return served.profile
+        return Profile(url=f"http://127.0.0.1:{served.port}", application=account.application, key=account.key)
 
     def run(self, plan: Plan, slots: Sequence[str]) -> Result:
         """Performs faults while messages are posted, waits until all are handled, and judges.
@@ -201,7 +217,7 @@ class GroupRun:
 
     def settle(self, queues: Queues) -> None:
         """Waits until everything that is there was handled, or for long enough; records what is there."""
-        threading.Event().wait(1.0)
+        threading.Event().wait(1.0 + 2 * self._store.span.delay)  # Younger messages are not read yet.
         contents = list(queues.content())
         wanted = {(f"{read.queue}/{one.partition}", one.id) for read in contents for one in read.shown}
         self.until(lambda: wanted <= {(each.place, each.id) for each in self.seen(Handled)})

@@ -28,17 +28,19 @@ WEIGHTS: Mapping[str, float] = {
     "hush": 1,
     "grow": 0.3,
     "mute": 0.6,
+    "node-kill": 1,
+    "node-pause": 1.5,
 }
 """How often each kind of fault is drawn.
 
 Of one worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and goes on), ``expire`` (its session is
 ended), ``silence`` (nothing passes between it and its coordination). Of the coordination service: ``cut`` (nobody can
 reach it), ``restart`` (it is killed, and started again), ``leader`` (its leader is killed), ``hush`` (its leader is
-stopped and goes on). Of the queues: ``grow`` (one
-gets more partitions), ``mute`` (their service is stopped and goes on).
+stopped and goes on). Of the store: ``node-kill`` (a node is killed, and started again), ``node-pause`` (it is stopped
+and goes on). Of the queues: ``grow`` (one gets more partitions), ``mute`` (their service is stopped and goes on).
 """
 WORKERS = frozenset({"join", "leave", "kill", "pause", "expire"})
-OF_ALL = frozenset({"cut", "restart", "leader", "hush", "grow", "mute"})
+OF_ALL = frozenset({"cut", "restart", "leader", "hush", "grow", "mute", "node-kill", "node-pause"})
 EVERYBODY = "all"
 
 
@@ -112,7 +114,7 @@ class Schedule:
 
     def _of_all(self, at: float, kind: str) -> Step:
         seconds = 0.0
-        if kind == "leader":
+        if kind in {"leader", "node-kill"}:
             seconds = self.rng.uniform(1.0, 4.0)
         elif kind in {"mute", "restart"}:
             seconds = self.rng.uniform(0.5, 3.0)

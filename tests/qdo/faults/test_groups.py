@@ -6,15 +6,18 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.faults.webs import Span
 from tests.harness.plans import Plan, Record, long, plans, verify
 from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import ServiceGroups
 
 if TYPE_CHECKING:
+    from tests.faults.webs import MakeStore
     from tests.servers.plugin import ZooKeeperEnsemble
 
 SLOTS = ["w1", "w2", "w3", "w4", "w5"]
 SERVICE = "cut,grow,join,kill,leave,pause,restart"
+CASSANDRA = f"{SERVICE},node-kill,node-pause"
 ZOOKEEPER = "cut,expire,grow,hush,join,kill,leader,leave,mute,pause,silence"
 SEED = 14870
 """This seed has something of everything that is asked for below of ZooKeeper, 189 of the service."""
@@ -24,6 +27,8 @@ LONG_LEAST = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "cut": 3}
 LONG_LEAST |= {"events": 200, "messages": 10_000, "twice": 50, "lost": 20}
 LONG_SERVERS = {"expire": 10, "mute": 1, "leader": 3, "hush": 3, "silence": 3}
 
+SPAN, SESSION = Span(deadline=1.0, delay=2.5), 5.0
+"""Of runs on nodes: a write may take a second."""
 MINUTE = 70.0
 """Seconds in which some 55 faults begin."""
 
@@ -42,6 +47,14 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 def test_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
     """Workers of a group of the service, which is stopped, and killed and started again."""
     verify(plan, lambda: GroupRun(tmp_path, ServiceGroups(), settings=settings).run(plan, SLOTS), record_property)
+
+
+@plans("groups/cassandra", Plan(1, CASSANDRA, 60.0, LEAST | {"events": 30, "node-kill": 1, "node-pause": 1}, slow=True))
+def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
+    """The same on three nodes, which are killed and stopped too."""
+    store = three_nodes(SPAN, difference=0.5, row_age=1.0)
+    run = GroupRun(tmp_path, ServiceGroups(store, SESSION), store=store, settings=settings)
+    verify(plan, lambda: run.run(plan, SLOTS), record_property)
 
 
 @plans(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
+
+from tests.faults.webs import Store
+from tests.harness.nemesis import hit
 
 Deed = Callable[[str, float], None]
 """Does something to a slot, or to all, for so many seconds; returns when it is undone."""
@@ -41,12 +46,22 @@ class Service(Protocol):
 
 
 class ServiceGroups:
-    """Groups of the service whose messages the workers handle: what breaks them is done to its process."""
+    """Groups of the service whose messages the workers handle: what breaks them is done to its process.
 
-    session_timeout = 3.0
+    Args:
+        store: What the service runs on, if its nodes are broken, too: one at a time.
+        session_timeout: Seconds.
+    """
+
     recovery = 6.0
     apart = ()
-    deeds: Mapping[str, Deed] = {}
+
+    def __init__(self, store: Store | None = None, session_timeout: float = 3.0) -> None:
+        self.session_timeout = session_timeout
+        self._store = store
+        self._one = threading.Lock()
+        kinds = {} if store is None else {"node-kill": "kill", "node-pause": "pause"}
+        self.deeds: Mapping[str, Deed] = {name: self._breaking(kind) for name, kind in kinds.items()}
 
     def url(self, slot: str = "") -> str:
         """See the protocol: there is no other service."""
@@ -56,4 +71,14 @@ class ServiceGroups:
         """Is not asked for: the service ends no session before its time."""
 
     def restore(self) -> None:
-        """Nothing of its own is broken."""
+        """See the protocol."""
+        if self._store is not None:
+            self._store.settled()
+
+    def _breaking(self, kind: str) -> Deed:
+        def break_one(_slot: str, seconds: float) -> None:
+            assert self._store is not None
+            with self._one:
+                hit(kind, [random.choice(list(self._store.nodes.values()))], seconds)
+
+        return break_one
