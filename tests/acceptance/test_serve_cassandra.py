@@ -154,9 +154,10 @@ def test_the_doctor_on_a_cluster(url: str) -> None:
     assert ended.returncode == 0, ended.stdout
     assert found.keys() == {
         *("nodes", "access", "version", "clocks", "acknowledged", "paxos"),
-        *("replication", "levels", "schema", "gc_grace", "timing", "store"),
+        *("replication", "levels", "schema", "gc_grace", "read_repair", "timing", "store"),
     }
     assert (found["replication"]["state"], found["schema"]["state"], found["store"]["state"]) == ("warn", "ok", "ok")
+    assert found["read_repair"]["state"] == "ok"
     lines = command("doctor", "--store", url).stdout.splitlines()
     assert {line[:4].strip() for line in lines} == {"ok", "warn", ""}
 

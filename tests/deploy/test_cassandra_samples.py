@@ -255,7 +255,7 @@ def test_doctor_has_nothing_against_it(prepared: options.DataCentreTarget, conne
     """What the samples are to blame for is fine: access, what is acknowledged, Paxos, how long deletes live."""
     migrations.migrate(prepared, connect("queuey", "change-me-2"))
     findings = {one.check: one for one in examine(prepared, connect("queuey", "change-me-2"))}
-    for check in ("nodes", "access", "clocks", "acknowledged", "paxos", "schema", "gc_grace"):
+    for check in ("nodes", "access", "clocks", "acknowledged", "paxos", "schema", "gc_grace", "read_repair"):
         assert findings[check].state == "ok", findings[check]
 
 

@@ -26,6 +26,7 @@ CONNECT_WITHIN = 8.0
 
 _KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
 _GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
+_READ_REPAIR = Statement("SELECT table_name, read_repair FROM system_schema.tables WHERE keyspace_name = ?")
 _VERSION = Statement("SELECT release_version FROM system.local")
 
 Look = Callable[[], list[Finding]]
@@ -61,6 +62,7 @@ def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOption
     yield from doctor_rules.levels(options, copies)
     yield from _guarded(driver, "schema", lambda: [_schema(target, options, make)])
     yield from _guarded(driver, "gc_grace", lambda: [_grace(driver, target)])
+    yield from _guarded(driver, "read_repair", lambda: [_read_repair(driver, target)])
     yield from _guarded(driver, "timing", lambda: [_timing(target, options)])
 
 
@@ -124,6 +126,10 @@ def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> F
 def _grace(driver: Driver, target: DataCentreTarget) -> Finding:
     tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
     return doctor_rules.grace(tables, max(node.hints for node in node_settings.nodes_of(driver)))
+
+
+def _read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
+    return doctor_rules.read_repair(dict(driver.run(_READ_REPAIR, (target.keyspace,), consistency="ONE")))
 
 
 def _timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:

@@ -178,6 +178,20 @@ def grace(seconds: Mapping[str, int], hints: float) -> Finding:
     return Finding("gc_grace", "ok", f"up to {longest / 86400:g} d: repair the keyspace more often than that")
 
 
+REPAIRED = ("group_sessions",)
+"""Tables of which a value that one read has shown must be shown by later ones."""
+
+
+def read_repair(options: Mapping[str, str]) -> Finding:
+    """Judges the option ``read_repair`` of each table."""
+    wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
+    if wrong:
+        text = f"read_repair is not BLOCKING: {', '.join(wrong)}"
+        advice = "ALTER TABLE … WITH read_repair = 'BLOCKING': else a partition could have two owners for a moment."
+        return Finding("read_repair", "fail", text, advice)
+    return Finding("read_repair", "ok", f"BLOCKING for {', '.join(REPAIRED)}")
+
+
 def _level(name: str, level: Level, copies: Copies) -> Finding:
     auto = usual(copies)
     write, read = level.write or auto, level.read or auto

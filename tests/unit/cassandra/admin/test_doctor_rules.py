@@ -170,3 +170,10 @@ def test_network_file_systems_are_refused() -> None:
     assert judge_mount(Path("/home/me"), mounts).state == "ok"
     assert judge_mount(Path("/srv/my data/there"), mounts).state == "fail"
     assert judge_mount(Path("/srv/my data/here/x"), mounts).state == "ok"
+
+
+def test_read_repair() -> None:
+    """Sessions of members need what reads at a quorum repair; other tables, and the default, are fine."""
+    assert doctor_rules.read_repair({"group_sessions": "BLOCKING", "queues": "NONE"}).state == "ok"
+    found = doctor_rules.read_repair({"group_sessions": "NONE"})
+    assert (found.state, "group_sessions (NONE)" in found.text) == ("fail", True)
