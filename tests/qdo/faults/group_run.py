@@ -98,8 +98,7 @@ class GroupRun:
             )
             undo.callback(client.close)
             queues = Queues(client, self._counts)
-            mute: Deed = lambda _slot, seconds: hit("pause", [web], seconds)  # noqa: E731 - as the others are
-            restart: Deed = lambda _slot, seconds: hit("kill", [web], seconds)  # noqa: E731 - as the others are
+            mute, restart = _one_at_a_time(web, "pause", "kill")
             self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.deeds}
             crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
@@ -272,6 +271,20 @@ class GroupRun:
             "journal": str(self._directory / "records" / f"worker-{worker}.jsonl"),
         }
         return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # checked by nobody
+
+
+def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
+    """Returns what does faults to a service: on a busy machine it starts again later than the schedule has it."""
+    one = threading.Lock()
+
+    def deed(kind: str) -> Deed:
+        def break_it(_slot: str, seconds: float) -> None:
+            with one:
+                hit(kind, [web], seconds)
+
+        return break_it
+
+    return [deed(kind) for kind in kinds]
 
 
 def _left(history: History) -> Iterator[str]:
