@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from qdo.partitions import Partition, Queue
     from qdo.settings import ConsumerSettings, Retry, WorkerSettings
     from qdo.worker.claim_source import Claims
-    from qdo.worker.failure import Delivery, Failure, StopWorker
+    from qdo.worker.failure import Failure, StopWorker
     from qdo.worker.handlers import Middleware, delivery, set_state
+    from qdo.worker.runs import Delivery
     from qdo.worker.worker import Worker
 
 __all__ = [
@@ -102,6 +103,7 @@ _HOMES = (
     "coordination.opening",
     "settings",
     "worker.failure",
+    "worker.runs",
     "worker.handlers",
     "consumer.owned_partition",
     "consumer.consumer",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from datetime import UTC, datetime, timedelta
 
 Position = tuple[int, int]
 
@@ -137,3 +138,81 @@ def random_low() -> int:
     raw = (raw & 0x3FFFFFFFFFFFFFFF) | 0x8000000000000000 | (1 << 40)
     low = raw ^ FLIP
     return low - (1 << 64) if low > LOW_MAX else low
+
+
+# Ids as users of the client have them, as text: do not compare ids as text or as numbers.
+
+EARLIEST = to_hex(FIRST)
+"""The lowest id there can be."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def order_of(identifier: str) -> tuple[int, int]:
+    """Returns a key that sorts ids as queues do.
+
+    Example:
+        >>> from queuey.client import order_of
+        >>> first, second = "1d19e1fce14b11f0bfffe2e3d0c45a1f", "0a19e1fce14c11f0bfffe2e3d0c45a1f"
+        >>> sorted([second, first], key=order_of) == [first, second]
+        True
+
+    Raises:
+        ValueError: It is not an id.
+    """
+    return parse_position(identifier)
+
+
+def time_of(identifier: str) -> datetime:
+    """Returns an id's time in UTC, cut to microseconds.
+
+    Example:
+        >>> from queuey.client import id_before, time_of
+        >>> time_of(id_before(1_700_000_000)).isoformat()
+        '2023-11-14T22:13:19.999999+00:00'
+
+    Raises:
+        ValueError: It is not an id.
+    """
+    return _EPOCH + timedelta(microseconds=(parse_position(identifier)[0] - EPOCH_TICKS) // 10)
+
+
+def id_after(identifier: str) -> str:
+    """Returns the next higher id: the position (``since``) at which to continue after a message.
+
+    Example:
+        >>> from queuey.client import id_after, order_of
+        >>> last = "1d19e1fce14b11f0bfffe2e3d0c45a1f"
+        >>> order_of(id_after(last)) > order_of(last)
+        True
+
+    Raises:
+        ValueError: It is not an id.
+    """
+    return to_hex(following(parse_position(identifier)))
+
+
+def id_before(instant: float | datetime) -> str:
+    """Returns the highest id below a time: a reader that continues after it reads everything from that time on.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from queuey.client import id_before
+        >>> id_before(1_700_000_000) == id_before(datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC))
+        True
+
+    Args:
+        instant: Seconds since 1970, or an aware datetime.
+
+    Raises:
+        ValueError: A datetime without a time zone, or a time that no id can have.
+    """
+    if isinstance(instant, datetime):
+        if instant.tzinfo is None:
+            raise ValueError("the instant has no time zone")
+        past = instant - _EPOCH
+        ticks = EPOCH_TICKS + ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 10
+    else:
+        ticks = seconds_to_ticks(instant)
+    if not 0 < ticks <= TICKS_MAX:
+        raise ValueError("the instant lies outside of what ids can express")
+    return to_hex(preceding((ticks, LOW_MIN)))

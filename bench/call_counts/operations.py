@@ -18,12 +18,16 @@ def count_all(directory: Path) -> dict[str, Counter[str]]:
     key = over_http.prepare(directory)
     with over_http.serving(directory) as served:
         counted = over_http.count_requests(served)
-        worker = output("bench.call_counts.worker", served.port, over_http.POSTS, seconds=MAX_SECONDS)
+        workers = {
+            groups: output("bench.call_counts.worker", served.port, over_http.POSTS, groups, seconds=MAX_SECONDS)
+            for groups in ("service", "zookeeper")
+        }
     settings = over_http.with_sqs(directory)
     with over_http.serving(directory, "--config", str(settings)) as served:
         counted["SQS receive"] = over_http.count_receive(served, key)
     with over_http.serving(directory, "--console", "true") as served:
         counted["console page"] = over_http.count_page(served)
-    counted["fetch to commit"] = Counter(json.loads(worker))
+    counted["fetch to commit"] = Counter(json.loads(workers["service"]))
+    counted["fetch to commit, ZooKeeper"] = Counter(json.loads(workers["zookeeper"]))
     cassandra = json.loads(output("bench.call_counts.simulated_cassandra", seconds=MAX_SECONDS))
     return counted | {f"Cassandra {name}": Counter(calls) for name, calls in cassandra.items()}

@@ -1,7 +1,8 @@
 """A Qdo worker that fetches, handles and commits one message: the calls of its process.
 
-``python -m bench.call_counts.worker PORT QUEUE`` prints the calls by file. The service at the port is a real one.
-The group uses a simulated tree, so of the modules for ZooKeeper only the lease is crossed.
+``python -m bench.call_counts.worker PORT QUEUE GROUPS`` prints the calls by file. The service at the port is a real
+one. With ``service`` it divides the partitions, too. With ``zookeeper`` the group uses a simulated tree, so of the
+modules for ZooKeeper only the lease is crossed.
 """
 
 from __future__ import annotations
@@ -11,49 +12,68 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from bench.call_counts.callers import RUNS, SECONDS, WARM_RUNS, Caller, post
 from bench.call_counts.profiler import Profiler, fewest
 from bench.handlers import awaited
 from bench.harness import Void
-from bench.load.traffic import KEY
+from bench.load import traffic
 from bench.started import service
 from qdo import AsyncConsumer, Worker, WorkerSettings
-from qdo.coordination import Coordinator
+from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
 from qdo.coordination.paths import GroupPaths
 from queuey.client import AsyncClient
 from tests.sim.groups.tree import LoopHost, Tree, TreeLink, loop_tree
 
 GROUP = "group"
 OFFSETS = GroupPaths("", GROUP).offsets
-SESSION_TIMEOUT = 600.0
+SESSION_TIMEOUT = 300.0
 """Seconds; so long that no sign of life is due while calls are counted."""
 
+State = Callable[[], object]
+"""Returns something that changes with each commit, and calls nothing of the product."""
 
-async def count_commit(profiler: Profiler, port: int, queue: str) -> Counter[str]:
+
+async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -> Counter[str]:
     """Returns the calls from the fetch of a message to its commit, of the run with the fewest files."""
-    tree, caller = loop_tree(), Caller(port)
-    coordinator = Coordinator(GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT)
-    await coordinator.open()
-    async with AsyncClient(f"http://127.0.0.1:{port}", key=KEY, application=service.APPLICATION) as client:
+    caller = Caller(port)
+    async with AsyncClient(f"http://127.0.0.1:{port}", key=traffic.KEY, application=service.APPLICATION) as client:
+        coordinator: AnyCoordinator
+        if groups == "service":
+            coordinator = ServiceCoordinator(client, GROUP, session_timeout=SESSION_TIMEOUT)
+            offsets = traffic.request("GET", f"{service.BASE}/{queue}/offsets/{GROUP}")
+            state: State = lambda: caller.ask(offsets, 200)[0]  # noqa: E731 - as the other one
+        else:
+            tree = loop_tree()
+            coordinator = Coordinator(GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT)
+            state = lambda: _commits(tree)  # noqa: E731 - as above
+        await coordinator.open()
         consumer = AsyncConsumer(client, coordinator, queues=[queue])
         worker = Worker(awaited, consumer, settings=WorkerSettings(commit_messages=1))
         serving = asyncio.create_task(worker.serve())
-        runs = [await _run(profiler, tree, caller, queue) for _ in range(WARM_RUNS + RUNS)]
+        await _until_owned(consumer)
+        runs = [await _run(profiler, state, caller, queue) for _ in range(WARM_RUNS + RUNS)]
         worker.stop()
         await asyncio.wait_for(serving, SECONDS)
-    await coordinator.close()
+        await coordinator.close()
     caller.close()
     return fewest(runs[WARM_RUNS:])
 
 
-async def _run(profiler: Profiler, tree: Tree, caller: Caller, queue: str) -> Counter[str]:
+async def _until_owned(consumer: AsyncConsumer) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not consumer.assignment:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+async def _run(profiler: Profiler, state: State, caller: Caller, queue: str) -> Counter[str]:
     """Posts a message and waits until it is committed and nothing goes on; returns the calls."""
     await asyncio.to_thread(profiler.settle)
-    commits, deadline = _commits(tree), time.monotonic() + SECONDS
+    before, deadline = await asyncio.to_thread(state), time.monotonic() + SECONDS
     profiler.begin()
     await asyncio.to_thread(caller.ask, post(queue), 201)
-    while _commits(tree) == commits:
+    while await asyncio.to_thread(state) == before:
         if time.monotonic() > deadline:
             raise Void("the worker does not commit")
         await asyncio.sleep(0.005)
@@ -69,4 +89,4 @@ def _commits(tree: Tree) -> int:
 if __name__ == "__main__":
     counting = Profiler()
     counting.install()
-    print(json.dumps(asyncio.run(count_commit(counting, int(sys.argv[1]), sys.argv[2]))))
+    print(json.dumps(asyncio.run(count_commit(counting, int(sys.argv[1]), *sys.argv[2:]))))

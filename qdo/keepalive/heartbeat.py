@@ -42,19 +42,15 @@ class HeartbeatProcess:
     def __init__(self, limit: float, session: float, access: dict[str, Any]) -> None:
         self._session = session
         self._access = access | {"session": session}
-        self._vitals = Vitals.begin(limit)
-        try:
-            self._line = self._vitals.start("qdo.keepalive.heartbeat")
-            self._begin()
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self) -> None:
-        self._line.settimeout(BEGINNING)
-        self._send_access()
-        if self._line.recv(len(READY)) != READY:
-            raise ConnectionResetError("it ended at once")
+        with contextlib.ExitStack() as undo:
+            self._vitals = Vitals.begin(limit)
+            undo.callback(self._vitals.close)
+            self._line = undo.enter_context(self._vitals.start("qdo.keepalive.heartbeat"))
+            self._line.settimeout(BEGINNING)
+            self._send_access()
+            if self._line.recv(len(READY)) != READY:
+                raise ConnectionResetError("it ended at once")
+            self._undo = undo.pop_all()
 
     @property
     def session_end(self) -> float:
@@ -80,9 +76,7 @@ class HeartbeatProcess:
 
     def close(self) -> None:
         """Ends the process. Idempotent."""
-        if hasattr(self, "_line"):
-            self._line.close()
-        self._vitals.close()
+        self._undo.close()
 
 
 def main(program: str, vitals: str, line: str) -> None:

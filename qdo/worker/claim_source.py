@@ -31,7 +31,6 @@ from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel, happens, start
 from qdo.worker.failure import (
     DeadLetterIt,
-    Delivery,
     Failure,
     RetryLater,
     RunResult,
@@ -40,7 +39,7 @@ from qdo.worker.failure import (
     TaskRetry,
 )
 from qdo.worker.rights import PAUSES, until_answered
-from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, is_stopped, outcome, too_long
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, this_process

@@ -21,7 +21,6 @@ from qdo.tasks import happens
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
 from qdo.worker.failure import (
     DeadLetterIt,
-    Delivery,
     ExitCode,
     Failure,
     RetryLater,
@@ -32,7 +31,7 @@ from qdo.worker.failure import (
 )
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
-from qdo.worker.runs import BatchSize, MessageRun, age_of, is_stopped, outcome, too_long
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, is_stopped, outcome, too_long
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
 from queuey.client import ClientError, Message
 

@@ -1,20 +1,18 @@
-"""Failures of handlers: the decision about the message, and the log.
+"""Failures of handlers, and the decision about the message.
 
 A failure is a value that threads and processes can hand on. What becomes of the message is decided by a pure function.
 """
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.partitions import Partition
 from qdo.settings import WorkerSettings
 from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
@@ -47,45 +45,6 @@ class ExitCode:
     """Code when a message failed at last and the settings say to stop then; it is not marked as handled."""
     UNFINISHED = 4
     """Code after a stop when handlers or commits did not end in time; messages will be handled again."""
-
-
-class _Place(NamedTuple):
-    partition: Partition
-    attempt: int
-
-
-class Delivery(_Place):
-    """The partition of a message that is being handled, and the number of the attempt: a pair, with what is known.
-
-    Example:
-        >>> from qdo import Delivery, Partition
-        >>> partition = Partition.parse("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/orders/2")
-        >>> Delivery(partition, attempt=1).attempt
-        1
-
-    Attributes:
-        partition: The partition, with its queue.
-        attempt: From 1 on. Another worker that gets the message begins at 1 again, except after attempts that ended
-            with the loss of their worker.
-        state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
-            that of its first message. None if there is no such state.
-        cancelled: True once an operator has cancelled the job, which a long task can check between two steps; for
-            workers that claim. Whatever the task does, it is not tried again.
-    """
-
-    def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
-        """Makes one."""
-        place = super().__new__(cls, partition, attempt)
-        place.state = state
-        return place
-
-    state: Any = None
-    is_asked_to_stop: Callable[[], bool] | None = None
-    """Set where the message is handled."""
-
-    @property
-    def cancelled(self) -> bool:
-        return self.is_asked_to_stop is not None and self.is_asked_to_stop()
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -280,44 +239,3 @@ CallOf = Callable[[Message], ShownCall | None]
 
 def calls_nothing(_message: Message) -> None:
     """The calls of a handler without tasks."""
-
-
-logger = logging.getLogger("qdo.worker")
-
-
-def report(
-    level: int,
-    place: Delivery,
-    message: Message,
-    failure: Failure,
-    text: str,
-    *arguments: object,
-    call_of: CallOf = calls_nothing,
-) -> None:
-    """Logs a failure with ``queue``, ``partition``, ``message_id``, ``attempt`` and ``error`` as fields.
-
-    If the message calls a task, the text begins with the call, and ``task`` and ``arguments`` are fields, too.
-
-    The error may have been raised in another process, so that there is only the text of its traceback. That goes with
-    the first attempt and with errors, where logging's own formatters show it.
-
-    The failure itself is the last argument of the text.
-    """
-    if not logger.isEnabledFor(level):
-        return
-    fields = {
-        "queue": place.partition.queue.name,
-        "partition": place.partition.number,
-        "message_id": message.id,
-        "attempt": place.attempt,
-        "error": failure.kind,
-    }
-    if (call := call_of(message)) is not None:
-        fields, text, arguments = fields | call._asdict(), f"%s: {text}", (call, *arguments)
-    file, line, function, _ = logger.findCaller(stacklevel=3)
-    record = logger.makeRecord(
-        logger.name, level, file, line, text, (*arguments, failure), None, function, extra=fields
-    )
-    if place.attempt == 1 or level >= logging.ERROR:
-        record.exc_text = failure.trace.rstrip() or None
-    logger.handle(record)

@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qdo.errors import HandlerError, InvalidArgument
-from qdo.worker.failure import CallOf, Delivery, Failure, calls_nothing
+from qdo.worker.failure import CallOf, Failure, calls_nothing
+from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
 from queuey.client.calls.call import encode_value

@@ -40,8 +40,8 @@ from qdo.coordination import HandlingNote
 from qdo.settings import Key
 from qdo.tasks import happens
 from qdo.worker.crash_suspicion import CrashSuspicion
-from qdo.worker.failure import Delivery, Failure
-from qdo.worker.runs import MessageRun
+from qdo.worker.failure import Failure
+from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.sources import Handling
 from queuey.client import AsyncClient, Message, RetryPolicy, deadletters
 from queuey.client.deadletters import Cause

@@ -5,13 +5,52 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.failure import CallOf, Delivery, Failure, RunResult
+from qdo.worker.failure import CallOf, Failure, RunResult
 from queuey.client import InvalidArgument, Message
 from queuey.client.calls.job_calls import JobResult, encoded_result
+
+
+class _Place(NamedTuple):
+    partition: Partition
+    attempt: int
+
+
+class Delivery(_Place):
+    """The partition of a message that is being handled, and the number of the attempt: a pair, with what is known.
+
+    Example:
+        >>> from qdo import Delivery, Partition
+        >>> partition = Partition.parse("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/orders/2")
+        >>> Delivery(partition, attempt=1).attempt
+        1
+
+    Attributes:
+        partition: The partition, with its queue.
+        attempt: From 1 on. Another worker that gets the message begins at 1 again, except after attempts that ended
+            with the loss of their worker.
+        state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
+            that of its first message. None if there is no such state.
+        cancelled: True once an operator has cancelled the job, which a long task can check between two steps; for
+            workers that claim. Whatever the task does, it is not tried again.
+    """
+
+    def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
+        """Makes one."""
+        place = super().__new__(cls, partition, attempt)
+        place.state = state
+        return place
+
+    state: Any = None
+    is_asked_to_stop: Callable[[], bool] | None = None
+    """Set where the message is handled."""
+
+    @property
+    def cancelled(self) -> bool:
+        return self.is_asked_to_stop is not None and self.is_asked_to_stop()
 
 
 class MessageRun:

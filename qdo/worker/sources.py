@@ -12,7 +12,6 @@ from qdo.settings import WorkerSettings
 from qdo.worker.failure import (
     CallOf,
     Decision,
-    Delivery,
     ExitCode,
     Failure,
     RunResult,
@@ -21,11 +20,10 @@ from qdo.worker.failure import (
     TaskRetry,
     calls_nothing,
     decide,
-    report,
 )
 from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.runs import Executor, MessageRun
+from qdo.worker.runs import Delivery, Executor, MessageRun
 from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -83,7 +81,30 @@ class Handling(NamedTuple):
     def report(
         self, level: int, place: Delivery, message: Message, failure: Failure, text: str, *arguments: object
     ) -> None:
-        report(level, place, message, failure, text, *arguments, call_of=self.call_of)
+        """Logs a failure with ``queue``, ``partition``, ``message_id``, ``attempt`` and ``error`` as fields.
+
+        If the message calls a task, the text begins with the call, and ``task`` and ``arguments`` are fields, too. The
+        failure is the last argument of the text. The first attempt and errors are logged with its traceback; the error
+        may have been raised in another process, so there is only its text.
+        """
+        if not logger.isEnabledFor(level):
+            return
+        fields = {
+            "queue": place.partition.queue.name,
+            "partition": place.partition.number,
+            "message_id": message.id,
+            "attempt": place.attempt,
+            "error": failure.kind,
+        }
+        if (call := self.call_of(message)) is not None:
+            fields, text, arguments = fields | call._asdict(), f"%s: {text}", (call, *arguments)
+        file, line, function, _ = logger.findCaller(stacklevel=2)
+        record = logger.makeRecord(
+            logger.name, level, file, line, text, (*arguments, failure), None, function, extra=fields
+        )
+        if place.attempt == 1 or level >= logging.ERROR:
+            record.exc_text = failure.trace.rstrip() or None
+        logger.handle(record)
 
     def ran_tasks(self, queue: str, run: MessageRun, ran: RunResult) -> None:
         """Counts the messages of a run that were handled, by task."""

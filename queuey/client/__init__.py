@@ -78,7 +78,6 @@ from queuey.client.errors import (
 )
 from queuey.client.http.attempts import AsyncTiming, RetryPolicy, Timing
 from queuey.client.results import (
-    EARLIEST,
     Claimed,
     CreatedQueue,
     Message,
@@ -95,11 +94,8 @@ from queuey.client.results import (
     Schedule,
     StreamedMessage,
     Unread,
-    id_after,
-    id_before,
-    order_of,
-    time_of,
 )
+from queuey.ids import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.messages import Backoff
 from queuey.user_queues import queue_name, user_name
 

@@ -18,6 +18,7 @@ from qdo.errors import (
     InvalidArgument,
     MemberExists,
     OffsetMoved,
+    QdoError,
     StoreChanged,
 )
 from qdo.keepalive.heartbeat import HeartbeatProcess
@@ -145,16 +146,14 @@ class ServiceCoordinator:
             )
         except InstanceTaken as error:
             raise MemberExists(str(error)) from error
-        except (GroupElsewhere, NotAuthenticated, ApplicationNotFound) as error:
+        except (GroupElsewhere, NotAuthenticated) as error:
             raise CoordinationRefused(str(error)) from error
         except NotAllowed as error:
             raise CoordinationRefused(f"{error} {NO_RIGHT}") from error
-        except NotFound as error:
-            raise InvalidArgument(OLD_SERVICE) from error
         except InvalidRequest as error:
             raise InvalidArgument(str(error)) from error
         except ClientError as error:
-            raise as_coordination_error(error) from error
+            raise _translated(error) from error
         session = ServiceSession(joined, member, listen, sent, await self._keeper_of(joined), self._clock)
         self._sessions = {each for each in self._sessions if each.state != "lost"} | {session}
         return session
@@ -228,10 +227,8 @@ class ServiceCoordinator:
             return await self._groups.show(self.group)
         except GroupNotFound:
             return None
-        except NotFound as error:
-            raise InvalidArgument(OLD_SERVICE) from error
         except ClientError as error:
-            raise as_coordination_error(error) from error
+            raise _translated(error) from error
 
     def _queue(self, name: str) -> Queue:
         return Queue(self._service, self._client.application, name)
@@ -305,10 +302,8 @@ class ServiceCoordinator:
         """Returns the names of all groups that have, or had, members, sorted."""
         try:
             return sorted(await self._groups.names())
-        except NotFound as error:
-            raise InvalidArgument(OLD_SERVICE) from error
         except ClientError as error:
-            raise as_coordination_error(error) from error
+            raise _translated(error) from error
 
     async def services(self) -> set[str]:
         """Returns the id of the service's store, for which alone it records anything."""
@@ -351,6 +346,13 @@ def checked_name(group: str) -> str:
             "Use zookeeper://…, or qdo offsets import --as NAME"
         ) from error
     return group
+
+
+def _translated(error: ClientError) -> QdoError:
+    """Returns what an error of a call below ``_groups`` means: a service that does not have these pages is too old."""
+    if isinstance(error, ApplicationNotFound):
+        return CoordinationRefused(str(error))
+    return InvalidArgument(OLD_SERVICE) if isinstance(error, NotFound) else as_coordination_error(error)
 
 
 def _committed(

@@ -23,7 +23,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from qdo.coordination.changes import attempts
 from qdo.coordination.records import CommittedOffset, Event, HandlingNote, Listen, Member, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive.heartbeat import HeartbeatProcess
@@ -49,6 +48,8 @@ log = logging.getLogger(__name__)
 
 Wanted = tuple[OwnedOffset, str | None]
 """A partition, with the note to record, and the id."""
+MAX_CONFLICTS = 25
+"""Max attempts at a commit whose offsets are not what they were."""
 PATIENCE = 2.0
 """Max seconds for the answer to a heartbeat, beyond its wait."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
@@ -85,14 +86,14 @@ class ServiceSession:
         self._wait = joined.joined.wait
         self._suspended = self._over = self._leaving = self._comes_back = False
         self._epochs: dict[Partition, int] = {}
-        """Of what it owns."""
+        """The epoch of each partition that this member owns."""
         self._offsets: dict[Partition, OwnedOffset] = {}
-        """What is recorded of the partitions that it owns."""
+        """The recorded offset of each of them."""
         self._to_give_back: set[Partition] = set()
         self._giving_back: dict[Partition, int] = {}
-        """What it gives back, until the service has answered."""
+        """The epochs of partitions that are being given back, until the service has answered."""
         self._former: dict[Partition, int] = {}
-        """The highest epoch of an ownership that has ended."""
+        """The highest epoch of each partition that this member has owned before."""
         self._heartbeats = asyncio.create_task(self._send_heartbeats())
 
     @property
@@ -103,18 +104,21 @@ class ServiceSession:
         return "suspended" if self._suspended else "connected"
 
     def _is_lost(self) -> bool:
-        return self._over or self._clock() >= self._end()
+        return self._over or self._remaining() <= 0
 
-    def _end(self) -> float:
-        """Returns when the session ends."""
-        return self._ends if self._keeper is None else max(self._ends, self._keeper.session_end)
+    def _remaining(self) -> float:
+        """Returns the seconds until the session ends; asks the helper process if this program's heartbeats are late."""
+        now, ends = self._clock(), self._ends
+        if self._keeper is not None and ends - now < PATIENCE:
+            ends = max(ends, self._keeper.session_end)
+        return ends - now
 
     # Heartbeats
 
     async def _send_heartbeats(self) -> None:
         failures = 0
         try:
-            # The first one tells the service that the join was heard of, and brings the partitions.
+            # The first heartbeat shows the service that the member has its answer, and brings the partitions.
             wait = 0.0
             while True:
                 try:
@@ -127,12 +131,12 @@ class ServiceSession:
                     failures += 1
                     log.log(logging.DEBUG if failures > 1 else logging.WARNING, "no heartbeat: %s", error)
                     self._report(suspended=True)
-                    await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._end() - self._clock())))
+                    await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._remaining())))
         except SessionLost:
             self._finish()
 
     async def _heartbeat(self, wait: float) -> None:
-        """Says what it owns and gives back, and notes the answer; waits no longer than the session lasts.
+        """Sends what the member owns and gives back, and applies the answer; waits no longer than the session lasts.
 
         Raises:
             CoordinationLost, CoordinationRefused, SessionLost
@@ -142,7 +146,7 @@ class ServiceSession:
             raise SessionLost("the session is over")
         named, returned = dict(self._epochs), dict(self._giving_back)
         beat = Heartbeat(_by_queue(named), _by_queue(returned), self._leaving, wait)
-        within = min(wait + PATIENCE, self._end() - sent)
+        within = min(wait + PATIENCE, self._remaining())
         try:
             answer = await self._joined.heartbeat(beat, within=within)
         except (MemberGone, NotAuthenticated) as error:
@@ -160,9 +164,9 @@ class ServiceSession:
         for partition, epoch in returned.items():
             if self._giving_back.get(partition) == epoch:
                 del self._giving_back[partition]
-        self._note(answer, named)
+        self._apply(answer, named)
 
-    def _note(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
+    def _apply(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
         for partition, taken in self._partitions(answer.take):
             if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)
@@ -172,7 +176,7 @@ class ServiceSession:
             if request.epoch == self._epochs.get(partition):
                 self._to_give_back.add(partition)
             elif request.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
-                self._forget(partition)  # It was given to this member, which never heard of that.
+                self._forget(partition)  # The answer that gave it to this member was lost.
                 self._giving_back[partition] = self._former[partition] = request.epoch
         for queue, numbers in answer.lost.items():
             for number in numbers:
@@ -243,10 +247,10 @@ class ServiceSession:
             await self._heartbeat(0.0)
 
     async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
-        """Records the last processed id of partitions, and the note that ``offset`` of each carries.
+        """Records the id of the last processed message of each partition, with the note in its ``offset``.
 
         Returns:
-            For each what is held now, or None: it is no longer this session's, and nothing was recorded for it.
+            For each partition its new state, or None if this session no longer owns it and nothing was recorded.
 
         Raises:
             CoordinationLost: Each was recorded or not.
@@ -271,9 +275,8 @@ class ServiceSession:
         remaining = {held.partition.number: (held, identifier) for held, identifier in offsets}
         recorded = {number: held.offset.id for number, (held, _) in remaining.items()}
         done: dict[Partition, OwnedOffset] = {}
-        instant, tries = time.time(), attempts("the offsets")
-        while remaining:
-            next(tries)
+        instant = time.time()
+        for _ in range(MAX_CONFLICTS):
             commits = {number: _change(*each, recorded[number]) for number, each in remaining.items()}
             refused, again = await self._try(queue, commits, recorded)
             for number in remaining.keys() - again:
@@ -281,25 +284,27 @@ class ServiceSession:
                 if number not in refused:
                     offset = CommittedOffset(identifier, instant, self._member.id, held=True, note=held.offset.note)
                     done[held.partition] = self._offsets[held.partition] = replace(held, offset=offset)
-        return done
+            if not remaining:
+                return done
+        raise CoordinationLost(f"offsets of {queue.name} were changed by others again and again")
 
     async def _try(
         self, queue: Queue, commits: Mapping[int, PartitionCommit], recorded: dict[int, str | None]
     ) -> tuple[AbstractSet[int], AbstractSet[int]]:
-        """Sends commits once; returns the partitions that are not its own, and those to send again.
+        """Sends commits once; returns the partitions of other owners, and those to send again.
 
-        Of those ``recorded`` has what is recorded afterwards.
+        ``recorded`` is updated for those to send again.
         """
         if self._is_lost():
             raise SessionLost("the session is over")
         try:
-            await self._joined.commit(queue.name, commits, within=max(0.1, self._end() - self._clock()))
+            await self._joined.commit(queue.name, commits, within=max(0.1, self._remaining()))
         except NotOwner as error:
             return frozenset(error.partitions), frozenset()
         except QueueNotFound:
             return commits.keys(), frozenset()
         except OffsetConflict as error:
-            # Nobody but this session records here, so that was an earlier attempt whose end was not known.
+            # Only this session commits for these partitions, so an earlier attempt of its own was recorded.
             again = commits.keys() - error.applied
             recorded |= {number: error.current.get(number) for number in again}
             return frozenset(), again
@@ -313,15 +318,15 @@ class ServiceSession:
     # The end
 
     def begin_to_leave(self) -> None:
-        """What it gives back from now on does not come to it again.
+        """From now on the service gives this member no partitions.
 
-        A static member gives back everything at once, when it leaves: its partitions are kept for its return.
+        A static member keeps its partitions until it leaves, and then for its return.
         """
         self._comes_back = self._member.static
         self._leaving = not self._member.static
 
     async def retire(self) -> None:
-        """Announces that this member is leaving. It keeps its partitions until it gives them back."""
+        """Tells the service that this member is leaving; it keeps each partition until it gives it back."""
         if not self._comes_back:
             await self._heartbeat(0.0)
 
@@ -336,7 +341,7 @@ class ServiceSession:
             self._keeper.close()
         if not was_over:
             with suppress(ClientError):
-                await self._joined.leave(returns=self._member.static, within=max(0.1, self._end() - self._clock()))
+                await self._joined.leave(returns=self._member.static, within=max(0.1, self._remaining()))
 
 
 async def access_of(member: AsyncGroupMember) -> dict[str, Any] | None:
@@ -362,7 +367,7 @@ def _by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
 
 
 def _recorded(taken: Taken) -> CommittedOffset:
-    """Returns an offset as the owner before has left it."""
+    """Returns the offset that the former owner recorded."""
     note = None
     if taken.note is not None:
         try:

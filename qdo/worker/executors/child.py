@@ -30,9 +30,9 @@ from qdo.worker.executors.processes import (
     frame,
     read_frame,
 )
-from qdo.worker.failure import Delivery, RunResult
+from qdo.worker.failure import RunResult
 from qdo.worker.handlers import Handler, load_context, load_handler, traced
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from queuey.client.calls.job_calls import JobResult
 from queuey.client.claims.handlers import is_async
 from queuey.client.forks import DefaultSignals, begin_in_children

@@ -19,9 +19,9 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Context, Hooks, TaskOf, present_delivery, state_setter
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from queuey.client import Message
 from queuey.client.claims.handlers import NothingRan, check_ran
 

@@ -33,9 +33,9 @@ from typing import Any, NamedTuple, cast
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.tasks import cancel, start
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks, TaskOf
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from queuey.client import Message, RetryPolicy
 
 READY = b"r"

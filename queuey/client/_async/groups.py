@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from queuey.api.groups import GroupInfo, Heartbeat, HeartbeatAnswer, Joined, NewMember, PartitionCommit
-from queuey.client.calls import group_calls
+from queuey.client.calls import group_calls, progress_calls
 from queuey.client.calls.call import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class AsyncGroupMember:
             NotOwner: It does not own some of the partitions; all others were recorded.
             MemberGone: It has lost all partitions.
         """
-        call = group_calls.commit(queue, self.group, self.joined.member, commits)
+        call = progress_calls.commit_as_member(queue, self.group, self.joined.member, commits)
         return await self._sender.run(call, within)
 
     async def leave(self, *, returns: bool = False, within: float | None = None) -> None:

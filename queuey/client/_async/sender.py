@@ -16,7 +16,7 @@ from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Times
 from queuey.client.credentials.lookup import Credential
 from queuey.client.credentials.tokens import AsyncLock, KeptToken, TokenSource
 from queuey.client.errors import ClientError, NotAuthenticated, TokenError
-from queuey.client.http.attempts import AsyncTiming, Attempts, RetryPolicy
+from queuey.client.http.attempts import AsyncTiming, Attempts, RetryPolicy, ServerChoice
 from queuey.client.http.connections import (
     Connections,
     Content,
@@ -30,7 +30,7 @@ from queuey.client.http.connections import (
     time_left,
     translated,
 )
-from queuey.client.http.servers import Server, ServerChoice
+from queuey.client.http.servers import Server
 
 if TYPE_CHECKING:
     import httpx2

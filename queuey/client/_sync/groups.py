@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from queuey.api.groups import GroupInfo, Heartbeat, HeartbeatAnswer, Joined, NewMember, PartitionCommit
-from queuey.client.calls import group_calls
+from queuey.client.calls import group_calls, progress_calls
 from queuey.client.calls.call import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class GroupMember:
             NotOwner: It does not own some of the partitions; all others were recorded.
             MemberGone: It has lost all partitions.
         """
-        call = group_calls.commit(queue, self.group, self.joined.member, commits)
+        call = progress_calls.commit_as_member(queue, self.group, self.joined.member, commits)
         return self._sender.run(call, within)
 
     def leave(self, *, returns: bool = False, within: float | None = None) -> None:

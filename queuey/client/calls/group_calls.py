@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from urllib.parse import quote
 
 import msgspec
@@ -14,15 +12,10 @@ from queuey.api.groups import (
     Heartbeat,
     HeartbeatAnswer,
     Joined,
-    MemberCommits,
     NewMember,
-    PartitionCommit,
 )
-from queuey.client.calls.call import JSON, Call, encode, nothing, number_text, queue_segment, reads, string
-from queuey.client.calls.progress_calls import group_segment, offsets_path, recorded
-from queuey.client.errors import InvalidArgument
-
-_MEMBER = re.compile(r"[0-9]{1,19}-[0-9a-f]{32}")
+from queuey.client.calls.call import JSON, Call, encode, nothing, number_text, queue_segment, reads
+from queuey.client.calls.progress_calls import group_segment, member_id
 
 
 def join(group: str, wish: NewMember) -> Call[Joined]:
@@ -45,16 +38,6 @@ def leave(group: str, member: str, *, returns: bool) -> Call[None]:
     return Call("DELETE", _member_path(group, member), nothing, params=params, repeatable=True)
 
 
-def commit(queue: str, group: str, member: str, commits: Mapping[int, PartitionCommit]) -> Call[dict[int, str | None]]:
-    """Records offsets of partitions that a member owns. They only go forward, so this may be repeated."""
-    if not commits:
-        raise InvalidArgument("commits names at least one partition")
-    body = MemberCommits(_checked(member), {str(number): each for number, each in commits.items()})
-
-    path = offsets_path(queue, group)
-    return Call("PUT", path, recorded, headers=JSON, content=encode(msgspec.to_builtins(body)), repeatable=True)
-
-
 def show(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
     params = [("start", start)] if start else []
     params += [("lag", "1")] if lag else []
@@ -75,10 +58,4 @@ def _path(group: str) -> str:
 
 
 def _member_path(group: str, member: str) -> str:
-    return f"{_path(group)}/members/{quote(_checked(member), safe='')}"
-
-
-def _checked(member: str) -> str:
-    if _MEMBER.fullmatch(string("member", member)) is None:
-        raise InvalidArgument("this is not the id of a member: it has the form <number>-<32 hex digits>")
-    return member
+    return f"{_path(group)}/members/{quote(member_id(member), safe='')}"

@@ -30,7 +30,8 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.message_calls import Query, ReadOptions, plain_messages, read
 from queuey.client.errors import InvalidAnswer, InvalidArgument
-from queuey.client.results import Message, Page, StreamedMessage, order_of
+from queuey.client.results import Message, Page, StreamedMessage
+from queuey.ids import order_of
 
 MOST_EARLY = 10_000
 """Max messages of which it is remembered that they were given early; older ones may be given again."""

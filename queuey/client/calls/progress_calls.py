@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
+from queuey.api.groups import MemberCommits, PartitionCommit
 from queuey.api.messages import ReadMark, UnreadQueue, UnreadQueues
 from queuey.api.progress import GroupList, GroupOffset, LagRead, Offsets, RecordedOffsets
 from queuey.client.calls.call import (
@@ -25,13 +28,15 @@ from queuey.client.calls.call import (
     string,
 )
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import Message, Receipt, Unread, order_of
+from queuey.client.results import Message, Receipt, Unread
+from queuey.ids import order_of
 
 Progress = str | Message | Receipt
 """The last message that was processed, or its id."""
 Seen = str | Message | Receipt
 """A message that was read: as a call returned it, or as ``partition:id``; or an id alone, for all partitions."""
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
+_MEMBER = re.compile(r"[0-9]{1,19}-[0-9a-f]{32}")
 
 
 def commit(
@@ -49,6 +54,17 @@ def commit(
             partitions[str(number)]["expected"] = None if before is None else _id(before)
     content = encode({"partitions": partitions})
     return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content)
+
+
+def commit_as_member(
+    queue: str, group: str, member: str, commits: Mapping[int, PartitionCommit]
+) -> Call[dict[int, str | None]]:
+    """Records offsets of partitions that a member owns. They only go forward, so this may be repeated."""
+    if not commits:
+        raise InvalidArgument("commits names at least one partition")
+    body = MemberCommits(member_id(member), {str(number): each for number, each in commits.items()})
+    content = encode(msgspec.to_builtins(body))
+    return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content, repeatable=True)
 
 
 def offsets(queue: str, group: str) -> Call[Offsets]:
@@ -95,6 +111,13 @@ def group_segment(group: str) -> str:
         rule = 'a name has 1 to 100 of A-Z a-z 0-9 . _ : @ -, and is not "." or ".."'
         raise InvalidArgument(f"no consumer group can be named {group!r}: {rule}")
     return quote(group, safe="")
+
+
+def member_id(member: str) -> str:
+    """Returns the id of a member of a group. Raises InvalidArgument if no member can have it."""
+    if _MEMBER.fullmatch(string("member", member)) is None:
+        raise InvalidArgument("this is not the id of a member: it has the form <number>-<32 hex digits>")
+    return member
 
 
 def _id(progress: Progress) -> str:

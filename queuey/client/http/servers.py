@@ -1,9 +1,9 @@
-"""Addresses of servers, and the choice among several."""
+"""Addresses of servers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import quote, unquote, urlsplit
 
@@ -114,51 +114,3 @@ def _is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class ServerChoice:
-    """Chooses a server for each attempt, and remembers which ones failed.
-
-    One server is kept until it fails. A local one is preferred whenever it is not resting; among equals chance decides,
-    so that many clients spread. A server that failed rests for the cool-down; when all rest, the one that has rested
-    longest is asked. Threads may race on the memory; the worst outcome is one more attempt at a server that is down.
-    """
-
-    def __init__(
-        self, servers: tuple[Server, ...], *, cool_down: float, clock: Callable[[], float], draw: Callable[[], float]
-    ) -> None:
-        self.servers = servers
-        self._cool_down = cool_down
-        self._clock = clock
-        self._draw = draw
-        self._failed: dict[Server, float] = {}
-        self._kept: Server | None = None
-
-    def choose(self, tried: Iterable[Server] = ()) -> Server:
-        """Returns the server to ask, one that is not among ``tried`` if another does not rest."""
-        fresh = self._fresh(tried)
-        if not fresh:
-            return min(self.servers, key=lambda server: self._failed.get(server, float("-inf")))
-        near = [server for server in fresh if server.local] or fresh
-        if self._kept in near:
-            return self._kept
-        self._kept = near[min(int(self._draw() * len(near)), len(near) - 1)]
-        return self._kept
-
-    def has_fresh(self, tried: Iterable[Server]) -> bool:
-        return bool(self._fresh(tried))
-
-    def failed(self, server: Server) -> None:
-        self._failed[server] = self._clock()
-
-    def worked(self, server: Server) -> None:
-        self._failed.pop(server, None)
-
-    def _fresh(self, tried: Iterable[Server]) -> list[Server]:
-        now = self._clock()
-        passed = set(tried)
-        return [
-            server
-            for server in self.servers
-            if server not in passed and now >= self._failed.get(server, float("-inf")) + self._cool_down
-        ]

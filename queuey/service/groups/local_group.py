@@ -260,7 +260,7 @@ class LocalGroup:
         beat = self._beats.pop(number, None)
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
         if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
-            # Whoever hands its partitions over, they count as given back. If its credential has expired, they count as lost.
+            # Whoever hands its partitions over, they count as given back; once its credential has ended, as lost.
             self.owners.leavers.add(number)
         try:
             await self.changes.apply(partial(GroupDraft.leave, number=number, returns=returns))

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.client import InvalidArgument, RetryPolicy
-from queuey.client.http.servers import ServerChoice, parse_servers
+from queuey.client.http.attempts import ServerChoice
+from queuey.client.http.servers import parse_servers
 
 seconds = st.floats(0, 1000)
 draws = st.floats(0, 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from qdo.coordination import AnyCoordinator, ServiceCoordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
-from queuey.client import AsyncClient, Client, Outgoing, TransportError
+from queuey.client import AsyncClient, Client, Outgoing, ServiceUnavailable, TransportError
 from queuey.client.credentials.profile import Profile
 from tests.harness.checking.records import CREATED, OK, ONLY_SENT, Observed, Outcome, Post, Read, Sent, Shown, place_of
 from tests.harness.history import Journal, now
@@ -87,7 +87,7 @@ class Producer:
         self._count += count
         at = now()
         ids: list[str] = []
-        with contextlib.suppress(TransportError):
+        with contextlib.suppress(TransportError, ServiceUnavailable):
             receipts = self.queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
             ids = [receipt.id for receipt in receipts]
         sent = tuple(Sent(body, int(number)) for body in bodies)
@@ -121,7 +121,8 @@ class Observer:
         asyncio.run(self._watch(None))
 
     async def _watch(self, stop: threading.Event | None) -> None:
-        async with AsyncClient(self.profile.url, key=self.profile.key) as client:
+        profile = self.profile
+        async with AsyncClient(profile.url, key=profile.key, application=profile.application) as client:
             coordinator = open_coordinator(self.url, self.group) if self.url else ServiceCoordinator(client, self.group)
             await self._watch_offsets(coordinator, stop)
 

@@ -47,13 +47,19 @@ class Asked:
         return await self._answered
 
 
+def response(status: int, content: dict[str, object]) -> httpx2.Response:
+    """An answer of the service."""
+    form = "application/json" if status < 400 else "application/problem+json"
+    return httpx2.Response(status, content=json.dumps(content).encode(), headers={"content-type": form})
+
+
 class ScriptedService(httpx2.AsyncBaseTransport):
     """The transport of a client.
 
     Attributes:
         joined: Status and body of the answer to a join.
         store: The id that the service says.
-        group: The answer to each read of a group.
+        group: Status and body of the answer to each read of a group, or of the list of groups.
         group_reads: How many there were.
     """
 
@@ -63,7 +69,7 @@ class ScriptedService(httpx2.AsyncBaseTransport):
             {"status": "ok", "member": MEMBER, "number": 1, "session": SESSION, "wait": WAIT},
         )
         self.store = STORE
-        self.group: dict[str, object] = {}
+        self.group: tuple[int, dict[str, object]] = (200, {})
         self.group_reads = 0
         self._asked: dict[str, asyncio.Queue[Asked]] = {each: asyncio.Queue() for each in ("POST", "PUT", "DELETE")}
 
@@ -74,11 +80,9 @@ class ScriptedService(httpx2.AsyncBaseTransport):
             return httpx2.Response(200, json={"version": "0", "store": "sqlite", "id": self.store})
         if request.method == "GET":
             self.group_reads += 1
-            return httpx2.Response(200, json={"status": "ok", **self.group})
+            return response(*self.group)
         if request.url.path.endswith("/members"):
-            status, content = self.joined
-            form = "application/json" if status < 400 else "application/problem+json"
-            return httpx2.Response(status, content=json.dumps(content).encode(), headers={"content-type": form})
+            return response(*self.joined)
         asked = Asked(request, body)
         await self._asked[request.method].put(asked)
         return await asked.answered()

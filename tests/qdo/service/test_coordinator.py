@@ -52,6 +52,7 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
         (refusal(409, "GroupElsewhere"), CoordinationRefused, "GroupElsewhere"),
         (refusal(403, "NotAllowed"), CoordinationRefused, "read and claim.*--coordination zookeeper://"),
         (refusal(401, "NotAuthenticated"), CoordinationRefused, "NotAuthenticated"),
+        (refusal(404, "InvalidApplicationName"), CoordinationRefused, "InvalidApplicationName"),
         (refusal(400, "group"), InvalidArgument, "group was scripted"),
         (refusal(503, "StoreUnavailable"), CoordinationLost, "StoreUnavailable"),
     ],
@@ -68,6 +69,32 @@ async def test_a_join_that_is_refused(
     service.joined = answer
     with pytest.raises(error, match=text):
         await ServiceCoordinator(client, "readers").join(MEMBER, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (OLD, InvalidArgument, "^This service has no groups"),
+        (refusal(404, "InvalidApplicationName"), CoordinationRefused, "InvalidApplicationName"),
+        (refusal(403, "NotAllowed"), CoordinationRefused, "NotAllowed"),
+        (refusal(503, "StoreUnavailable"), CoordinationLost, "StoreUnavailable"),
+    ],
+    ids=["0.1.0", "InvalidApplicationName", "NotAllowed", "StoreUnavailable"],
+)
+async def test_a_look_that_is_refused(
+    service: ScriptedService,
+    client: AsyncClient,
+    answer: tuple[int, dict[str, object]],
+    error: type[Exception],
+    text: str,
+) -> None:
+    """Only a service that does not know the pages of groups is called too old."""
+    service.group = answer
+    coordinator = ServiceCoordinator(client, "readers")
+    with pytest.raises(error, match=text):
+        await coordinator.snapshot()
+    with pytest.raises(error, match=text):
+        await coordinator.groups()
 
 
 async def test_another_store_is_noticed(service: ScriptedService, client: AsyncClient) -> None:
@@ -103,8 +130,8 @@ async def test_a_snapshot_is_one_request(service: ScriptedService, client: Async
     others = [alive | {"number": 2, "instance": ""}, alive | {"number": 3, "instance": "cleo", "state": "absent"}]
     row = {"owner": 1, "since": 50.0, "target": 2, "from": "lost", "offset": "1" * 32, "updated": 60.0}
     rows = {"1": row, "2": row | {"updated": 40.0}, "3": row | {"owner": None, "target": 3, "offset": None}}
-    service.group = {"group": "readers", "centre": "", "epoch": 50, "hidden_queues": 0, "unassigned": 0}
-    service.group |= {"members": [alive, *others], "queues": {"orders": rows}}
+    group = {"status": "ok", "group": "readers", "centre": "", "epoch": 50, "hidden_queues": 0, "unassigned": 0}
+    service.group = 200, group | {"members": [alive, *others], "queues": {"orders": rows}}
     coordinator = ServiceCoordinator(client, "readers")
     await coordinator.open()
     found = await coordinator.snapshot()

@@ -10,8 +10,9 @@ import pytest
 
 from qdo.partitions import Queue
 from qdo.settings import Retry
-from qdo.worker.failure import Delivery, ExitCode, Failure
+from qdo.worker.failure import ExitCode, Failure
 from qdo.worker.handlers import Middleware
+from qdo.worker.runs import Delivery
 from qdo.worker.worker import Worker
 from queuey.client import Message, QueueNotFound
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters

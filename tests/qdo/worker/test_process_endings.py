@@ -9,9 +9,9 @@ import pytest
 
 from qdo.settings import WorkerSettings
 from qdo.worker.executors.processes import ProcessExecutor
-from qdo.worker.failure import Delivery, RunResult
+from qdo.worker.failure import RunResult
 from qdo.worker.handlers import Hooks, load_handler
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.worker import _runner
 from tests.qdo.unit.samples import ONE, message
 

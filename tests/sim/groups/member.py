@@ -11,7 +11,8 @@ from qdo import AsyncConsumer, Coordinator, Worker, delivery
 from qdo.consumer.owned_partition import Batch
 from qdo.errors import CoordinationLost, MemberExists, NotOwner, QdoError, SessionLost
 from qdo.partitions import Partition
-from qdo.worker.failure import Delivery, ExitCode
+from qdo.worker.failure import ExitCode
+from qdo.worker.runs import Delivery
 from queuey.client import AsyncClient, ClientError, Message
 from tests.sim.groups.history import Stay
 from tests.sim.groups.service import ServiceClient

@@ -16,10 +16,10 @@ from qdo.partitions import Partition
 from qdo.settings import Retry, WorkerSettings
 from qdo.worker.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatcher import Dispatcher
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.sources import Handling
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages, rows_of

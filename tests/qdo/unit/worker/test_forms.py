@@ -14,9 +14,9 @@ import pytest
 from qdo import HandlerError, InvalidArgument, Jobs
 from qdo.settings import WorkerSettings
 from qdo.worker.executors.in_process import InThisProcess, MixedExecutor
-from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks, check_handler, handler_of
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.worker import _runner
 from queuey.client import InvalidArgument as InvalidHandle
 from queuey.client import Message

@@ -11,8 +11,8 @@ import pytest
 
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker import handlers
-from qdo.worker.failure import Delivery
 from qdo.worker.handlers import Hooks, Middleware, load_context, load_handler
+from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.claims.handlers import is_async
 from tests.qdo.unit.worker.dead_letter_samples import FIRST, message

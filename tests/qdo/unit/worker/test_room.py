@@ -20,10 +20,10 @@ from qdo.settings import ConsumerSettings, WorkerSettings
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import Crashed
-from qdo.worker.failure import Delivery, ExitCode, Failure, RunResult
+from qdo.worker.failure import ExitCode, Failure, RunResult
 from qdo.worker.handlers import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.runs import MessageRun
+from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.sources import Handling, end_if_handlers_hang
 from queuey.client import Message
 
