@@ -101,6 +101,23 @@ class QueueBacklog(NamedTuple):
     age: float
 
 
+class GroupLag(NamedTuple):
+    """The messages of a queue that a consumer group has not committed.
+
+    Attributes:
+        messages: Number of messages after the offsets.
+        age: Seconds since the oldest of them was stored; 0: there is none.
+        owned: Number of partitions that have an owner; None: the group's members do not meet at the service.
+    """
+
+    application: str
+    queue: str
+    group: str
+    messages: int
+    age: float
+    owned: int | None = None
+
+
 Workers = Mapping[str, Snapshot | None]
 """Snapshots by name of the worker, None for one that gave no answer. A single one has no name."""
 
@@ -112,9 +129,10 @@ class _Scrape(Collector):
     again as new.
     """
 
-    def __init__(self, workers: Workers, backlogs: Iterable[QueueBacklog] = ()) -> None:
+    def __init__(self, workers: Workers, backlogs: Iterable[QueueBacklog], lags: Iterable[GroupLag]) -> None:
         self._workers = workers
         self._backlogs = backlogs
+        self._lags = lags
         self._found = [(((name,) if name else ()), found) for name, found in workers.items() if found is not None]
         self._labels = () if "" in workers else ("worker",)
 
@@ -128,6 +146,7 @@ class _Scrape(Collector):
             yield counter
         yield from self._statistics()
         yield from self._of_queues()
+        yield from self._of_groups()
         if self._labels:
             up = GaugeMetricFamily("queuey_worker_up", "Whether the worker is in this scrape.", labels=self._labels)
             for name, one in self._workers.items():
@@ -176,6 +195,24 @@ class _Scrape(Collector):
         yield count
         yield age
 
+    def _of_groups(self) -> Iterator[Metric]:
+        """Yields the lags, which are the same for every worker."""
+        names = ("application", "queue", "group")
+        about = "Messages after the offsets of a consumer group."
+        count = GaugeMetricFamily("queuey_group_lag_messages", about, labels=names)
+        about = "Time since the oldest of these messages was stored; 0: there is none."
+        age = GaugeMetricFamily("queuey_group_lag_seconds", about, labels=names)
+        about = "Partitions that a member owns; only of groups whose members meet at the service."
+        owned = GaugeMetricFamily("queuey_group_owned_partitions", about, labels=names)
+        for one in self._lags:
+            count.add_metric(one[:3], one.messages)
+            age.add_metric(one[:3], one.age)
+            if one.owned is not None:
+                owned.add_metric(one[:3], one.owned)
+        yield count
+        yield age
+        yield owned
 
-def exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = ()) -> bytes:
-    return generate_latest(_Scrape(workers, backlogs))
+
+def exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = (), lags: Iterable[GroupLag] = ()) -> bytes:
+    return generate_latest(_Scrape(workers, backlogs, lags))

@@ -13,6 +13,7 @@ from queuey.errors import GroupNotFound, InvalidRequest, StoreBusy
 from queuey.groups.ownership import PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import OffsetChange, Queue
+from queuey.metrics import GroupLag
 from queuey.service.core import Core
 from queuey.service.messages import partition_error
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
@@ -110,6 +111,20 @@ class OffsetUseCases:
             return Offsets(group=group, partitions=partitions, lag=sum(lag.count for lag in lags))
 
         return access.use(progress)
+
+    def standing(self, access: QueueAccess, group: str) -> GroupLag:
+        """Returns the lag of a group in a queue, and how many partitions its members own."""
+
+        def standing(queue: Queue) -> GroupLag:
+            rows = self._store.owned_offsets(queue, group).rows
+            positions = [(n, rows[n].position if n in rows else None) for n in range(1, queue.partitions + 1)]
+            lags = self._store.lag(queue, positions)
+            is_ours = any(row.epoch for row in rows.values())
+            owned = sum(row.owner > 0 for row in rows.values()) if is_ours else None
+            age = max((lag.seconds or 0.0 for lag in lags), default=0.0)
+            return GroupLag(queue.application, queue.name, group, sum(lag.count for lag in lags), age, owned)
+
+        return access.use(standing)
 
     def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
         """Returns the lag behind cursors, by partition; None: all messages count. Nothing is recorded."""

@@ -161,18 +161,26 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
             extra={"default": "none"},
         ),
     ] = ""
-
-    @property
-    def patterns(self) -> list[tuple[str, str]]:
-        """Returns each application with the patterns of its queues."""
-        pairs = (text.partition("/") for text in self.backlog.split())
-        return [(application, pattern) for application, _, pattern in pairs]
+    lag: Annotated[
+        str,
+        Meta(
+            description="Queues whose consumer groups' lag is published: patterns as in `backlog`. Max 100 queues, and "
+            "1,000 partitions of their groups. Everybody who reaches `/metrics` sees their names.",
+            extra={"default": "none"},
+        ),
+    ] = ""
 
     def mistakes(self) -> Iterator[str]:
-        for text in self.backlog.split():
-            application, _, pattern = text.partition("/")
-            if not application or not pattern or "*" in application:
-                yield f"backlog={text}: a pattern is application/queue, in which * stands for any text of the queue"
+        for name, texts in (("backlog", self.backlog), ("lag", self.lag)):
+            for (application, pattern), text in zip(patterns_of(texts), texts.split(), strict=True):
+                if not application or not pattern or "*" in application:
+                    yield f"{name}={text}: a pattern is application/queue, in which * stands for any text of the queue"
+
+
+def patterns_of(texts: str) -> list[tuple[str, str]]:
+    """Returns each application with a pattern of its queues."""
+    pairs = (text.partition("/") for text in texts.split())
+    return [(application, pattern) for application, _, pattern in pairs]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

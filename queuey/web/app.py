@@ -73,6 +73,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     stopping: threading.Event | None = None,
     publish_metrics: bool = True,
     shown_backlogs: Sequence[tuple[str, str]] = (),
+    shown_lags: Sequence[tuple[str, str]] = (),
     readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
     own_api: bool = True,
@@ -90,6 +91,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         stopping: Setting it answers all waiting requests and makes the load balancer's heartbeat fail.
         publish_metrics: Serve what was counted at ``/metrics``.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown there.
+        shown_lags: The same of queues whose consumer groups' lag is shown there.
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
         own_api: Serve version 1 of the API. False: an include has all paths but those for operators.
@@ -109,6 +111,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         authenticate=authenticate,
         authorization=Authorization(service, authenticate, private),
         shown_backlogs=shown_backlogs,
+        shown_lags=shown_lags,
         own_api=own_api,
         on_loopback=on_loopback,
         publish_metrics=publish_metrics,

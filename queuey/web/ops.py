@@ -1,7 +1,7 @@
 """Resources for operators: health, version and metrics. They need no credential.
 
-Metrics are those of all workers of the service. They have the backlogs of queues that operators want to see, of which
-there may be many: what one look may cost is bounded.
+Metrics are those of all workers of the service. They have the backlogs of queues, and the lags of consumer groups, that
+operators want to see, of which there may be many: what one look may cost is bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from queuey import __version__, metrics
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
-from queuey.metrics import BACKLOG_STATES, QueueBacklog, Snapshot
+from queuey.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
 from queuey.service import Service
 from queuey.service.workers import Answer, Topic, Workers
 from queuey.time_parsing import clock_warning
@@ -35,7 +35,8 @@ HEARTBEAT_INTERVAL = 1.0
 ANSWER_SECONDS = 2.0
 """Timeout of a scrape for all other workers together, in seconds."""
 MAX_QUEUES, MAX_PARTITIONS = 100, 1000
-"""Queues that are shown, and partitions that they have together: each has a claim log to be read."""
+"""Queues that are shown, and partitions that they have together: each has a claim log to be read, or of each group an
+offset and what lies behind it."""
 MAX_COUNTED = 1000
 """Max messages of a queue that are counted; further ones are estimated."""
 INTERVAL = 10.0
@@ -51,10 +52,13 @@ class OpsViews:
         service: Service,
         clock: Callable[[], float] = time.monotonic,
         backlogs: Callable[[], Iterable[QueueBacklog]] = tuple,
+        lags: Callable[[], Iterable[GroupLag]] = tuple,
     ) -> None:
         self._service = service
         counts = WorkerCounts(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
-        self._counts = Collection(lambda: metrics.exposition(counts.all(), backlogs()), HEARTBEAT_INTERVAL, clock)
+        self._counts = Collection(
+            lambda: metrics.exposition(counts.all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
+        )
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
@@ -184,6 +188,46 @@ class WorkerCounts:
         self._collection.ask().add_done_callback(lambda found: answer(None if found.exception() else found.result()))
 
 
+class ShownQueues:
+    """Queues that operators want to see at ``/metrics``.
+
+    Args:
+        service: Has the queues.
+        patterns: Applications, and patterns of their queues' names.
+        what: What of them is shown, for the log.
+    """
+
+    def __init__(self, service: Service, patterns: Sequence[tuple[str, str]], what: str) -> None:
+        self._service = service
+        self._patterns = patterns
+        self._what = what
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def queues(self) -> Iterator[Queue]:
+        """Gives the queues that match, each once, as many as may be shown."""
+        seen: set[tuple[str, str]] = set()
+        for application, pattern in self._patterns:
+            try:
+                found, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
+            except QueueyError as error:
+                log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
+                continue
+            for queue in found:
+                if len(seen) >= MAX_QUEUES:
+                    log.warning("Metrics leave out %s: more than %d queues match", self._what, MAX_QUEUES)
+                    return
+                if (application, queue.name) not in seen:
+                    seen.add((application, queue.name))
+                    yield queue
+            if more is not None:
+                log.warning("Metrics leave out %s: more than %d queues match %s", self._what, MAX_QUEUES, pattern)
+
+    def leave_out_from(self, queue: Queue, why: str) -> None:
+        log.warning("Metrics leave out %s from %s/%s on: %s", self._what, queue.application, queue.name, why)
+
+
 class Backlogs:
     """Looks at the backlogs of some queues.
 
@@ -197,19 +241,19 @@ class Backlogs:
         self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._service = service
-        self._patterns = patterns
+        self._shown = ShownQueues(service, patterns, "backlogs")
         self._collection = Collection(lambda: list(self._look()), INTERVAL, clock)
 
     def look(self) -> list[QueueBacklog]:
         """Returns the backlogs as they were a moment ago; blocks. Queues that cannot be asked now are left out."""
-        return self._collection.ask().result() if self._patterns else []
+        return self._collection.ask().result() if self._shown else []
 
     def _look(self) -> Iterator[QueueBacklog]:
         left = MAX_PARTITIONS
-        for queue in self._queues():
+        for queue in self._shown.queues():
             left -= queue.partitions
             if left < 0:
-                log.warning("Metrics leave out backlogs from %s/%s on: too many queues", queue.application, queue.name)
+                self._shown.leave_out_from(queue, "too many queues")
                 return
             try:
                 access = self._service.enter(queue, lambda _queue: None)
@@ -221,30 +265,41 @@ class Backlogs:
             counts = {name: getattr(backlog, name) for name in BACKLOG_STATES}
             yield QueueBacklog(queue.application, queue.name, counts, age)
 
-    def _queues(self) -> Iterator[Queue]:
-        """Gives the queues that match, each once, as many as may be shown."""
-        seen: set[tuple[str, str]] = set()
-        for application, pattern in self._patterns:
+
+class GroupLags:
+    """Looks at the lag of all consumer groups in some queues; arguments are those of :class:`Backlogs`."""
+
+    def __init__(
+        self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._service = service
+        self._shown = ShownQueues(service, patterns, "lags")
+        self._collection = Collection(lambda: list(self._look()), INTERVAL, clock)
+
+    def look(self) -> list[GroupLag]:
+        """Returns the lags as they were a moment ago; blocks. Queues that cannot be asked now are left out."""
+        return self._collection.ask().result() if self._shown else []
+
+    def _look(self) -> Iterator[GroupLag]:
+        left = MAX_PARTITIONS
+        for queue in self._shown.queues():
             try:
-                found, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
-            except QueueyError as error:
-                log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
-                continue
-            for queue in found:
-                if len(seen) >= MAX_QUEUES:
-                    log.warning("Metrics leave out backlogs: more than %d queues match", MAX_QUEUES)
-                    return
-                if (application, queue.name) not in seen:
-                    seen.add((application, queue.name))
-                    yield queue
-            if more is not None:
-                log.warning("Metrics leave out backlogs: more than %d queues match %s", MAX_QUEUES, pattern)
+                access = self._service.enter(queue, lambda _queue: None)
+                for group in self._service.offsets.groups(access):
+                    left -= queue.partitions
+                    if left < 0:
+                        self._shown.leave_out_from(queue, "too many groups")
+                        return
+                    yield self._service.offsets.standing(access, group)
+            except QueueyError as error:  # The queue is gone, or the store is away.
+                log.debug("The lag of groups in %s/%s cannot be shown: %s", queue.application, queue.name, error)
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds the operations resources."""
     app: App = config.registry.app
-    views = OpsViews(app.service, backlogs=Backlogs(app.service, app.shown_backlogs).look)
+    backlogs, lags = Backlogs(app.service, app.shown_backlogs), GroupLags(app.service, app.shown_lags)
+    views = OpsViews(app.service, backlogs=backlogs.look, lags=lags.look)
     resources: list[tuple[str, str, Handler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),

@@ -20,6 +20,7 @@ class App:
         authenticate: Returns the callers of credentials.
         authorization: Checks what callers may do.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
+        shown_lags: The same of queues whose consumer groups' lag is shown there.
         own_api: Version 1 of the API is served. False: an include has all paths but those for operators.
         on_loopback: Only this machine can connect.
         publish_metrics: Serve what was counted at ``/metrics``.
@@ -32,6 +33,7 @@ class App:
     authenticate: Authenticator
     authorization: Authorization
     shown_backlogs: Sequence[tuple[str, str]]
+    shown_lags: Sequence[tuple[str, str]]
     own_api: bool
     on_loopback: bool
     publish_metrics: bool

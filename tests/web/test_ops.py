@@ -20,7 +20,7 @@ from queuey.service.workers import Workers
 from queuey.storage import Store
 from queuey.web import ops
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.ops import HEARTBEAT_INTERVAL, INTERVAL, Backlogs, OpsViews
+from queuey.web.ops import HEARTBEAT_INTERVAL, INTERVAL, Backlogs, GroupLags, OpsViews
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -279,3 +279,41 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
     with replace_in(ops, ops.MAX_PARTITIONS, 7):
         assert [one.queue for one in Backlogs(service, wanted).look()] == ["a"]
     assert "too many queues" in caplog.text
+
+
+def test_lags(owner: Caller, store: Store) -> None:
+    """All groups of queues that the setting names are shown; only of groups of the service it is known who owns."""
+    for name in ("mail", "other"):
+        owner.create(name, partitions=2)
+    ids = [owner.post("mail", str(number), X_Partition="1")["key"] for number in range(3)]
+    mirrored = {"partitions": {"1": {"offset": ids[0]}}}
+    assert owner.send_json("PUT", "mail/offsets/mirrored", mirrored).status == 200
+    member = owner.send_json("POST", "_groups/readers/members", {"queues": ["mail"]}).json
+    beat = owner.send_json("POST", f"_groups/readers/members/{member['member']}", {"wait": 3}).json
+    epoch = beat["take"]["mail"]["1"]["epoch"]
+    commits = {"member": member["member"], "commits": {"1": {"offset": ids[1], "epoch": epoch}}}
+    assert owner.send_json("PUT", "mail/offsets/readers", commits).status == 200
+    lags = GroupLags(Service(store), [("queuey", "mail*"), ("nobody", "*")])
+    shown = {one.group: one for one in lags.look()}
+    assert {name: (one.queue, one.messages, one.owned) for name, one in shown.items()} == {
+        "mirrored": ("mail", 2, None),
+        "readers": ("mail", 1, len(beat["take"]["mail"])),
+    }
+    assert all(0 <= one.age < 600 for one in shown.values())
+    text = exposition({}, (), lags.look()).decode()
+    labels = 'application="queuey",group="mirrored",queue="mail"'
+    assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
+    assert f"queuey_group_owned_partitions{{{labels}}}" not in text
+
+
+def test_no_more_lags_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """However many groups there are, what a scrape costs is bounded, and the log says what is left out."""
+    owner.create("mail", partitions=3)
+    first = owner.post("mail", "x", X_Partition="1")["key"]
+    for number in range(5):
+        body = {"partitions": {"1": {"offset": first}}}
+        assert owner.send_json("PUT", f"mail/offsets/group-{number}", body).status == 200
+    with replace_in(ops, ops.MAX_PARTITIONS, 8):
+        lags = GroupLags(Service(store), [("queuey", "*")]).look()
+    assert [one.group for one in lags] == ["group-0", "group-1"]
+    assert "leave out lags from queuey/mail on: too many groups" in caplog.text

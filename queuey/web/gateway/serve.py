@@ -39,6 +39,7 @@ from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, part
+from queuey.settings.definitions import patterns_of
 from queuey.storage.opening import no_password, open_store
 from queuey.terminal.logs import LineFormatter
 from queuey.web.credentials.users import readers_of
@@ -88,7 +89,8 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         open_store(settings),
         limits=limits,
         publish_metrics=settings.metrics.publish,
-        shown_backlogs=settings.metrics.patterns,
+        shown_backlogs=patterns_of(settings.metrics.backlog),
+        shown_lags=patterns_of(settings.metrics.lag),
         readers=readers,
         private=frozenset(settings.users),
         own_api=settings.alone is None,

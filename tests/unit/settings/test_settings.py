@@ -13,7 +13,7 @@ from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
-from queuey.settings.definitions import GROUPS, Consistency
+from queuey.settings.definitions import GROUPS, Consistency, patterns_of
 from queuey.settings.rooms import installed
 from queuey.storage import opening
 from queuey.storage.sqlite.connection import SqliteOptions
@@ -234,6 +234,16 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
 def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A switch can be written on/off, yes/no, true/false or 1/0."""
     assert settings.load({"metrics": f"publish={text}"}, {}).settings.metrics.publish is value
+
+
+@pytest.mark.parametrize("name", ["backlog", "lag"])
+def test_queues_in_metrics(name: str) -> None:
+    """Operators name queues by application and pattern; a text that is none is refused with its form."""
+    found = settings.load({"metrics": f"{name}=acme/mail* acme/jobs"}, {}).settings.metrics
+    assert patterns_of(getattr(found, name)) == [("acme", "mail*"), ("acme", "jobs")]
+    for wrong in ("acme", "/jobs", "acme/", "a*/jobs"):
+        with pytest.raises(SettingsError, match=f"{name}={re.escape(wrong)}: a pattern is application/queue"):
+            settings.load({"metrics": f"{name}={wrong}"}, {})
 
 
 def test_every_limit_is_a_setting_or_a_constant() -> None:
