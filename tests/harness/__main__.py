@@ -14,6 +14,10 @@ from tests.harness import reports
 from tests.harness.plans import RUNS, VARIABLE, Plan
 
 
+STALL_SECONDS = "7200"
+"""Seconds without progress after which a run is ended: as for `make slow`, since a single run may last for minutes."""
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns what reads the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness", description="Repeats a fault run.")
@@ -34,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(given.seed, given.faults, given.seconds, slow=True, run=given.run)
     os.environ[VARIABLE] = msgspec.json.encode(plan).decode()
     os.chdir(reports.ROOT)
-    return pytest.main(["-n", "0", RUNS[plan.run]])
+    return pytest.main(["-n", "0", "--stall-limit", STALL_SECONDS, RUNS[plan.run]])
 
 
 if __name__ == "__main__":
