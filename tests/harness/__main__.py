@@ -13,7 +13,6 @@ import pytest
 from tests.harness import reports
 from tests.harness.plans import RUNS, VARIABLE, Plan
 
-
 STALL_SECONDS = "7200"
 """Seconds without progress after which a run is ended: as for `make slow`, since a single run may last for minutes."""
 
