@@ -17,7 +17,7 @@ QUEUES = {f"crew-{number:02}": 8 for number in range(1, 21)}
 SLOTS = [f"w{number}" for number in range(1, 9)]
 FAULTS = "cut,join,kill,leave,pause,restart"
 NODE_FAULTS = f"{FAULTS},node-kill,node-pause"
-SECONDS = 120.0
+SECONDS = 150.0
 LEAST = {"failures": 60, "messages": 10_000, "kill": 10, "pause": 10, "restart": 2}
 
 
