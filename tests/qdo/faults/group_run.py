@@ -236,7 +236,10 @@ class GroupRun:
     def judge(self) -> Result:
         """Judges what was recorded."""
         limits = Limits(
-            recovery=self._service.recovery, unaware=self._service.session_timeout, epochs=not self._service.url()
+            recovery=self._service.recovery,
+            unaware=self._service.session_timeout,
+            settling=2.0 + 2 * self._store.span.delay,
+            epochs=not self._service.url(),
         )
         history = History(self._records.all())
         counts = count_groups(history, limits)

@@ -53,11 +53,12 @@ class ServiceGroups:
         session_timeout: Seconds.
     """
 
-    recovery = 6.0
     apart = ()
 
     def __init__(self, store: Store | None = None, session_timeout: float = 3.0) -> None:
         self.session_timeout = session_timeout
+        # A node that has started again is slow for a while: it gets what it has missed.
+        self.recovery = 6.0 if store is None else 16.0
         self._store = store
         self._one = threading.Lock()
         kinds = {} if store is None else {"node-kill": "kill", "node-pause": "pause"}
