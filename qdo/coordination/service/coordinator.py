@@ -241,14 +241,6 @@ class ServiceCoordinator:
         """Returns all members by name."""
         return (await self.snapshot()).members
 
-    async def target(self) -> TargetAssignment | None:
-        """Returns the plan, None while there is none."""
-        return (await self.snapshot()).target
-
-    async def owners(self) -> Mapping[Partition, str]:
-        """Returns the present owner of every owned partition."""
-        return (await self.snapshot()).owners
-
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> Mapping[Partition, CommittedOffset]:
         """Returns the recorded offsets, of all queues of the plan or of some partitions; see :meth:`snapshot`.
 

@@ -20,7 +20,7 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
     """Passes requests on.
 
     Attributes:
-        methods: The methods of all requests, in order.
+        methods, paths: Those of all requests, in order.
         answer: Answers a request in the service's place, unless it gives None; may raise.
         hold: Requests of this method get no answer.
         reads: What the reads asked, in order.
@@ -31,6 +31,7 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self) -> None:
         self.methods: list[str] = []
+        self.paths: list[str] = []
         self.answer: Answer | None = None
         self.hold: str | None = None
         self.reads: list[dict[str, Any]] = []
@@ -47,6 +48,7 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
         """Passes a request on, and a read's answer unless answers are held back."""
         content = await request.aread()
         self.methods.append(request.method)
+        self.paths.append(request.url.path)
         if self.hold == request.method:
             await asyncio.Event().wait()
         if self.answer is not None and (answer := self.answer(request)) is not None:

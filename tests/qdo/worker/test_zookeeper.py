@@ -9,7 +9,7 @@ from tests.servers.plugin import ZooKeeper
 
 
 async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) -> None:
-    """Workers join, partitions move, and each message is handled once."""
+    """Workers join, partitions move, and each message is handled once; the service hears nothing of a group."""
     workers.system.use(ZooKeeperService(zookeeper.connect_string))
     queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
@@ -25,3 +25,6 @@ async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) 
     for number in (1, 2):
         await workers.recorded(last[number], number)
     assert sorted(workers.seen) == sorted(f"{number}:{at}" for number in (1, 2) for at in range(1, 7))
+    paths = workers.system.transport.paths
+    assert paths
+    assert not [path for path in paths if "_groups" in path or "/offsets/" in path]
