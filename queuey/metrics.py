@@ -106,7 +106,7 @@ class GroupLag(NamedTuple):
 
     Attributes:
         messages: Number of messages after the offsets.
-        age: Seconds since the oldest of them was stored; 0: there is none.
+        age: Seconds since the oldest of them was stored; 0 without messages.
         owned: Number of partitions that have an owner; None: the group's members do not meet at the service.
     """
 
@@ -200,15 +200,15 @@ class _Scrape(Collector):
         names = ("application", "queue", "group")
         about = "Messages after the offsets of a consumer group."
         count = GaugeMetricFamily("queuey_group_lag_messages", about, labels=names)
-        about = "Time since the oldest of these messages was stored; 0: there is none."
+        about = "Time since the oldest of these messages was stored; 0 without messages."
         age = GaugeMetricFamily("queuey_group_lag_seconds", about, labels=names)
         about = "Partitions that a member owns; only of groups whose members meet at the service."
         owned = GaugeMetricFamily("queuey_group_owned_partitions", about, labels=names)
-        for one in self._lags:
-            count.add_metric(one[:3], one.messages)
-            age.add_metric(one[:3], one.age)
-            if one.owned is not None:
-                owned.add_metric(one[:3], one.owned)
+        for lag in self._lags:
+            count.add_metric(lag[:3], lag.messages)
+            age.add_metric(lag[:3], lag.age)
+            if lag.owned is not None:
+                owned.add_metric(lag[:3], lag.owned)
         yield count
         yield age
         yield owned

@@ -276,5 +276,5 @@ async def groups(settings: WorkSettings) -> None:
 
 async def _counts(settings: WorkSettings, name: str) -> GroupCounts:
     async with open_group(settings, name) as coordinator:
-        found = await coordinator.snapshot()
-    return GroupCounts(name, len(found.members), len(found.offsets))
+        group = await coordinator.snapshot()
+    return GroupCounts(name, len(group.members), len(group.offsets))

@@ -143,13 +143,13 @@ class OwnedOffset(msgspec.Struct, frozen=True):
 
 
 class GroupSnapshot(NamedTuple):
-    """A group at about one moment; those of ZooKeeper are read part by part.
+    """A group at about one moment; ZooKeeper is asked part by part.
 
     Attributes:
         members: The live members by id.
         target: None while there is none.
         owners: The present owner of every owned partition.
-        offsets: Those that are recorded.
+        offsets: The recorded offset of each partition that has one.
     """
 
     members: Mapping[str, Member]

@@ -91,7 +91,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         stopping: Setting it answers all waiting requests and makes the load balancer's heartbeat fail.
         publish_metrics: Serve what was counted at ``/metrics``.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown there.
-        shown_lags: The same of queues whose consumer groups' lag is shown there.
+        shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
         own_api: Serve version 1 of the API. False: an include has all paths but those for operators.

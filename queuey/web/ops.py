@@ -210,11 +210,11 @@ class ShownQueues:
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
-                found, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
+                queues, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
             except QueueyError as error:
                 log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
                 continue
-            for queue in found:
+            for queue in queues:
                 if len(seen) >= MAX_QUEUES:
                     log.warning("Metrics leave out %s: more than %d queues match", self._what, MAX_QUEUES)
                     return
@@ -274,20 +274,20 @@ class GroupLags:
     ) -> None:
         self._service = service
         self._shown = ShownQueues(service, patterns, "lags")
-        self._collection = Collection(lambda: list(self._look()), INTERVAL, clock)
+        self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
 
-    def look(self) -> list[GroupLag]:
+    def measure(self) -> list[GroupLag]:
         """Returns the lags as they were a moment ago; blocks. Queues that cannot be asked now are left out."""
         return self._collection.ask().result() if self._shown else []
 
-    def _look(self) -> Iterator[GroupLag]:
-        left = MAX_PARTITIONS
+    def _measure(self) -> Iterator[GroupLag]:
+        remaining = MAX_PARTITIONS
         for queue in self._shown.queues():
             try:
                 access = self._service.enter(queue, lambda _queue: None)
                 for group in self._service.offsets.groups(access):
-                    left -= queue.partitions
-                    if left < 0:
+                    remaining -= queue.partitions
+                    if remaining < 0:
                         self._shown.leave_out_from(queue, "too many groups")
                         return
                     yield self._service.offsets.standing(access, group)
@@ -299,7 +299,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     """Adds the operations resources."""
     app: App = config.registry.app
     backlogs, lags = Backlogs(app.service, app.shown_backlogs), GroupLags(app.service, app.shown_lags)
-    views = OpsViews(app.service, backlogs=backlogs.look, lags=lags.look)
+    views = OpsViews(app.service, backlogs=backlogs.look, lags=lags.measure)
     resources: list[tuple[str, str, Handler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),

@@ -20,7 +20,7 @@ class App:
         authenticate: Returns the callers of credentials.
         authorization: Checks what callers may do.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
-        shown_lags: The same of queues whose consumer groups' lag is shown there.
+        shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
         own_api: Version 1 of the API is served. False: an include has all paths but those for operators.
         on_loopback: Only this machine can connect.
         publish_metrics: Serve what was counted at ``/metrics``.

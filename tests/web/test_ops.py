@@ -294,13 +294,13 @@ def test_lags(owner: Caller, store: Store) -> None:
     commits = {"member": member["member"], "commits": {"1": {"offset": ids[1], "epoch": epoch}}}
     assert owner.send_json("PUT", "mail/offsets/readers", commits).status == 200
     lags = GroupLags(Service(store), [("queuey", "mail*"), ("nobody", "*")])
-    shown = {one.group: one for one in lags.look()}
+    shown = {one.group: one for one in lags.measure()}
     assert {name: (one.queue, one.messages, one.owned) for name, one in shown.items()} == {
         "mirrored": ("mail", 2, None),
         "readers": ("mail", 1, len(beat["take"]["mail"])),
     }
     assert all(0 <= one.age < 600 for one in shown.values())
-    text = exposition({}, (), lags.look()).decode()
+    text = exposition({}, (), lags.measure()).decode()
     labels = 'application="queuey",group="mirrored",queue="mail"'
     assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
     assert f"queuey_group_owned_partitions{{{labels}}}" not in text
@@ -314,6 +314,6 @@ def test_no_more_lags_than_may_be_shown(owner: Caller, store: Store, caplog: pyt
         body = {"partitions": {"1": {"offset": first}}}
         assert owner.send_json("PUT", f"mail/offsets/group-{number}", body).status == 200
     with replace_in(ops, ops.MAX_PARTITIONS, 8):
-        lags = GroupLags(Service(store), [("queuey", "*")]).look()
+        lags = GroupLags(Service(store), [("queuey", "*")]).measure()
     assert [one.group for one in lags] == ["group-0", "group-1"]
     assert "leave out lags from queuey/mail on: too many groups" in caplog.text

@@ -212,9 +212,11 @@ class ServiceCoordinator:
         for name, rows in info.queues.items():
             queue = self._queue(name)
             for number, row in rows.items():
-                for found, member in ((owners, row.owner), (targets, row.target)):
-                    if member in names:
-                        found[Partition(queue, number)] = names[member]
+                partition = Partition(queue, number)
+                if row.owner in names:
+                    owners[partition] = names[row.owner]
+                if row.target in names:
+                    targets[partition] = names[row.target]
             recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_of_owner(row)}
             offsets |= _committed(queue, rows, recorders)
         absent = {name_of(each): each.since for each in info.members if each.state == "absent"}
@@ -233,9 +235,9 @@ class ServiceCoordinator:
     def _queue(self, name: str) -> Queue:
         return Queue(self._service, self._client.application, name)
 
-    def _member(self, each: MemberInfo) -> Member:
+    def _member(self, info: MemberInfo) -> Member:
         wants = Subscription(service=self._service, application=self._client.application)
-        return Member(name_of(each), wants, bool(each.instance), each.since, leaving=each.state == "leaving")
+        return Member(name_of(info), wants, bool(info.instance), info.since, leaving=info.state == "leaving")
 
     async def members(self) -> Mapping[str, Member]:
         """Returns all members by name."""
@@ -244,7 +246,7 @@ class ServiceCoordinator:
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> Mapping[Partition, CommittedOffset]:
         """Returns the recorded offsets, of all queues of the plan or of some partitions; see :meth:`snapshot`.
 
-        Those without one are left out. Of some partitions it is not known who has recorded them.
+        Partitions without an offset are left out. Of some partitions it is not known who has recorded the offset.
         """
         if partitions is None:
             return (await self.snapshot()).offsets
