@@ -18,7 +18,7 @@ SLOTS = [f"w{number}" for number in range(1, 9)]
 FAULTS = "cut,join,kill,leave,pause,restart"
 NODE_FAULTS = f"{FAULTS},node-kill,node-pause"
 SECONDS = 150.0
-LEAST = {"failures": 60, "messages": 10_000, "kill": 10, "pause": 10, "restart": 2}
+LEAST = {"failures": 60, "messages": 2_000, "kill": 10, "pause": 10, "restart": 2}
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
