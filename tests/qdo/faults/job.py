@@ -29,6 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         slice: Seconds that a handler should have messages in hand for.
         revoke_timeout: Of the consumer, in seconds.
         grace: Seconds for which static members keep their partitions.
+        attempts: Max attempts at a message, those included that ended with their worker; 0: no limit.
         fenced: Its commits are fenced. A run must notice when they are not.
         stop_at: It stops itself before this commit; 0: never.
     """
@@ -48,6 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     slice: float = 0.2
     revoke_timeout: float = 10.0
     grace: float = 0.0
+    attempts: int = 5
     fenced: bool = True
     stop_at: int = 0
 

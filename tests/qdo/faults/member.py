@@ -79,7 +79,7 @@ def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Jo
         commit_messages=200,
         commit_seconds=0.2,
         drain=10.0,
-        retry=Retry(base=0.05, cap=0.1),
+        retry=Retry(attempts=job.attempts, base=0.05, cap=0.1),
     )
     handler = "waiting" if job.runs == "tasks" else "plain"
     place = "tests.qdo.faults.handlers"

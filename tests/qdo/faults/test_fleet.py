@@ -22,11 +22,15 @@ LEAST = {"failures": 60, "messages": 2_000, "kill": 10, "pause": 10, "restart": 
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """Some of the fleet have names that they keep, and all kinds of executors are there."""
+    """Some of the fleet have names that they keep, and all kinds of executors are there.
+
+    Workers are killed by the test, not by their messages, so no message is given up for that.
+    """
     return {
         "runs": {"w2": "tasks", "w5": "processes"}.get(slot, "threads"),
         "member": slot if slot in {"w1", "w4"} else None,
         "grace": 1.0,
+        "attempts": 0,
     }
 
 
