@@ -156,7 +156,7 @@ def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert PLAN.line == "python -m tests.harness messages/cassandra --seed 7 --faults kill,pause --seconds 60"
     monkeypatch.chdir(reports.ROOT)
     assert command.main(PLAN.line.split()[3:]) == 0
-    assert called == [["-n", "0", RUNS[PLAN.run]]]
+    assert called == [["-n", "0", "--stall-limit", "7200", RUNS[PLAN.run]]]
     (parameter,) = plans.plans(PLAN.run, Plan(1, "usual"), Plan(2, "usual")).args[1]
     assert parameter.values == (PLAN,)
     assert plans.plans("claims/sqlite", Plan(1, "usual")).args[1] == []
