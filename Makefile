@@ -6,6 +6,7 @@
 
 PYTHON ?=
 SPARK ?=
+PEERS ?=
 LANES ?=
 MINUTES ?= 10
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
@@ -55,8 +56,8 @@ slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and m
 soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kill, watch every process, count every message
 	exec $(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
-	$(BIN)/python -m bench
+bench: $(DEV) ## Measure the speed, each figure beside a baseline (PEERS=1: and beside other products, an hour more)
+	$(BIN)/python -m bench $(if $(PEERS),--peers)
 
 measure: $(DEV) ## Count the files and calls that one post, read, claim and so on cross, and the lines of code of each package
 	$(BIN)/python -m bench.call_counts

@@ -34,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     reports: list[Report] = []
     broken: dict[str, str] = {}
-    for name in options.names or REGISTRY:
+    usual = [name for name, entry in REGISTRY.items() if options.peers or not entry.peers]
+    for name in options.names or usual:
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
             report = take(REGISTRY[name], quick=options.quick, seed=seed, parent=options.dir)
@@ -55,7 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Queuey's speed.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(REGISTRY)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(REGISTRY)}; default: all but those with other products"
+    )
+    parser.add_argument("--peers", action="store_true", help="without names: compare with other products as well")
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     parser.add_argument("--dir", type=Path, help="where temporary data goes; default: the temporary directory")

@@ -87,7 +87,11 @@ class Taken:
     slowest: float
 
 
-@measure("jobs", "Job queues with equal durability: sends, jobs through one worker, and the time from send to start")
+@measure(
+    "jobs",
+    "Job queues with equal durability: sends, jobs through one worker, and the time from send to start",
+    peers=True,
+)
 def jobs(bench: Bench) -> Report:
     """Everything runs on this machine; a system that is not installed is left out, and a note says so."""
     fast, slow = backlog(bench, fast=True), backlog(bench, fast=False)
@@ -191,7 +195,7 @@ def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
     """Starts a Redis for RQ, which empties it before use."""
     python = other_python.found()
     versions = other_python.versions(python, ["rq", "redis"])
-    address = stack.enter_context(redis.serve(bench.fresh("redis")))
+    address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
     command = [str(python), "-m", "rq.cli", "worker", "--worker-class", "rq.SimpleWorker", "--url", address]
     return {
         RQ: Contender("rq_side", python, [*command, "--logging_level", "WARNING", QUEUE], {REDIS: address})
@@ -202,7 +206,7 @@ def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
     """Starts a Redis for Celery, which empties it before use."""
     python = other_python.found()
     versions = other_python.versions(python, ["celery", "redis"])
-    address = stack.enter_context(redis.serve(bench.fresh("redis")))
+    address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
     command = [str(python), "-m", "celery", "--app", f"{SIDES}celery_side", "worker", "--loglevel", "WARNING"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return {
