@@ -147,7 +147,7 @@ def reads(callers: int) -> Work:
     """Returns reads of a hundred messages."""
 
     def by_theirs(bench: Bench, peer: Peer) -> Sample:
-        peer.load("post", callers=4, batch=BATCH, seconds=60, warm=0, count=bench.size(FILLED, 2_000))
+        peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.size(FILLED, 2_000))
         return peer.load("read", callers=callers, seconds=bench.pick(SECONDS, 1))
 
     return Work(lambda bench, ours: ours.read(callers, bench.pick(SECONDS, 1)), by_theirs, {}, {RABBITMQ})
@@ -158,8 +158,8 @@ def jobs(callers: int) -> Work:
 
     def by_theirs(bench: Bench, peer: Peer) -> Sample:
         count = bench.size(JOBS, 500)
-        peer.load("post", callers=4, batch=BATCH, seconds=60, warm=0, count=count + BATCH * callers)
-        return peer.load("job", callers=callers, seconds=60, warm=0, count=count)
+        peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
+        return peer.load("job", callers=callers, seconds=60, count=count)
 
     return Work(lambda bench, ours: ours.jobs(callers, bench.size(JOBS, 500)), by_theirs, {POSTGRES: 3.0}, {KAFKA})
 
@@ -233,7 +233,7 @@ NOTES = [
     "Postgres: a batch is one statement; a job is SELECT … FOR UPDATE SKIP LOCKED and DELETE in one transaction.",
     "Redis: streams, appendfsync always; a batch is a pipeline; a job is XREADGROUP and XACK.",
     "NATS: JetStream, sync_interval always; a job is a pull of one message and an acknowledgement that is confirmed.",
-    "RabbitMQ: quorum queue, publisher confirms; a job is a delivery with prefetch 1 and an unconfirmed acknowledgement.",
+    "RabbitMQ: quorum queue, publisher confirms; a job is a delivery, prefetch 1, and an unconfirmed acknowledgement.",
     f"Kafka {brokers.KAFKA_VERSION}: flush.messages=1, 4 partitions, no linger; its client reads ahead.",
 ]
 

@@ -25,7 +25,6 @@ type Plan struct {
 	Callers int
 	Batch   int
 	Bodies  []string
-	Warm    float64
 	Seconds float64
 	Count   int // If not zero, the run ends with so many messages.
 }
@@ -54,7 +53,6 @@ var openers = map[string]Opener{
 // Result is what a run gave.
 type Result struct {
 	Messages int     `json:"messages"`
-	Total    int     `json:"total"`
 	Seconds  float64 `json:"seconds"`
 	P50      float64 `json:"p50"`
 	P99      float64 `json:"p99"`
@@ -106,14 +104,11 @@ func call(ctx context.Context, operation string, caller Caller, bodies []string)
 	return 0, fmt.Errorf("unknown operation %q", operation)
 }
 
-// run lets all callers call until the time is over or there are enough messages. Calls that began in the warm-up do not
-// count.
+// run lets all callers call until the time is over or there are enough messages.
 func run(ctx context.Context, plan Plan, operation string, callers []Caller) (Result, error) {
 	began := time.Now()
-	counts := began.Add(time.Duration(plan.Warm * float64(time.Second)))
-	ends := counts.Add(time.Duration(plan.Seconds * float64(time.Second)))
-	var total, measured atomic.Int64
-	var last atomic.Int64
+	ends := began.Add(time.Duration(plan.Seconds * float64(time.Second)))
+	var total, last atomic.Int64
 	var failure atomic.Pointer[error]
 	times := make([][]time.Duration, len(callers))
 	var group sync.WaitGroup
@@ -137,8 +132,7 @@ func run(ctx context.Context, plan Plan, operation string, callers []Caller) (Re
 				}
 				end := time.Now()
 				total.Add(int64(messages))
-				if start.After(counts) && messages > 0 {
-					measured.Add(int64(messages))
+				if messages > 0 {
 					last.Store(max(last.Load(), end.UnixNano()))
 					times[number] = append(times[number], end.Sub(start))
 				}
@@ -151,13 +145,13 @@ func run(ctx context.Context, plan Plan, operation string, callers []Caller) (Re
 	}
 	all := slices.Concat(times...)
 	if len(all) == 0 {
-		return Result{}, fmt.Errorf("no call ended in the measured time")
+		return Result{}, fmt.Errorf("no call gave messages")
 	}
 	slices.Sort(all)
 	at := func(part float64) float64 {
 		return float64(all[min(int(float64(len(all))*part), len(all)-1)].Microseconds()) / 1000
 	}
 	// To the end of the last call: those that were under way count whole.
-	seconds := float64(last.Load()-counts.UnixNano()) / 1e9
-	return Result{int(measured.Load()), int(total.Load()), seconds, at(0.5), at(0.99), at(1)}, nil
+	seconds := float64(last.Load()-began.UnixNano()) / 1e9
+	return Result{int(total.Load()), seconds, at(0.5), at(0.99), at(1)}, nil
 }

@@ -49,7 +49,6 @@ class Peer:
         callers: int,
         seconds: float,
         batch: int = 1,
-        warm: float = 0.3,
         count: int = 0,
     ) -> Sample:
         """Lets callers call, each one call after the other.
@@ -59,7 +58,6 @@ class Peer:
             callers: How many.
             seconds: How long at most.
             batch: Messages of a post.
-            warm: Seconds before the measured phase.
             count: If not zero, the run ends with that many messages.
 
         Raises:
@@ -70,7 +68,6 @@ class Peer:
             "Callers": callers,
             "Batch": batch,
             "Bodies": traffic.bodies(1000),
-            "Warm": warm,
             "Seconds": seconds,
             "Count": count,
         }
@@ -92,7 +89,7 @@ class Peer:
             p50=found["p50"],
             p99=found["p99"],
             longest=found["longest"],
-            cpu=spent * 1e6 / max(1, found["total"]),
+            cpu=spent * 1e6 / max(1, found["messages"]),
             answers=found["messages"],
         )
 
