@@ -68,7 +68,7 @@ async def run(task: str, job: Job) -> None:
 async def work() -> None:
     """Runs jobs until the process is ended."""
     async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as connection:
-        manager = QueueManager(PsycopgDriver(connection))
+        manager = QueueManager(Queries(PsycopgDriver(connection)))
         for task in probe.TASKS:
             manager.entrypoint(task)(partial(run, task))
         await manager.run()
