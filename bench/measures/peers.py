@@ -37,7 +37,9 @@ class Asked(NamedTuple):
 
 
 @measure(
-    "elasticmq", f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL"
+    "elasticmq",
+    f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL",
+    peers=True,
 )
 def peer(bench: Bench) -> Report:
     """One message a call, and batches as large as each side is used with: 10 (its limit) against 100."""
