@@ -136,7 +136,8 @@ def for_users(text: str, taken: Mapping[str, Taken]) -> str:
 
 def measured(facts: Mapping[str, str]) -> str:
     """Returns the line that says what the figures of the page are of."""
-    return f"Measured at commit `{facts['commit']}` ({facts['date']}, {facts['processor']}); contents `{facts['contents']}`."
+    where = f"{facts['date']}, {facts['processor']}"
+    return f"Measured at commit `{facts['commit']}` ({where}); contents `{facts['contents']}`."
 
 
 def complaint(text: str, version: str, found: str) -> str | None:
