@@ -6,6 +6,7 @@
 
 PYTHON ?=
 SPARK ?=
+PEERS ?=
 LANES ?=
 MINUTES ?= 10
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
@@ -55,8 +56,10 @@ slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and m
 soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kill, watch every process, count every message
 	exec $(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
-	$(BIN)/python -m bench
+bench: $(DEV) ## Measure the speed and write its pages (PEERS=1: and beside other products, an hour more)
+	mkdir -p build
+	$(BIN)/python -m bench $(if $(PEERS),--peers) --json build/bench.json
+	$(BIN)/python -m bench.pages build/bench.json
 
 measure: $(DEV) ## Count the files and calls that one post, read, claim and so on cross, and the lines of code of each package
 	$(BIN)/python -m bench.call_counts
@@ -73,6 +76,7 @@ docs: $(DEV) ## Build the documentation as a site, with a reference of the Pytho
 	@echo "Open build/site/index.html"
 
 dist: $(DEV) ## Build the wheel, the source distribution and the client's npm package into dist, the same bytes each time
+	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m hatchling build --clean -d dist
 	$(BIN)/python deploy/npm.py dist
 

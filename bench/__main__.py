@@ -18,8 +18,9 @@ import apsw
 
 from bench import measures
 from bench.harness import REGISTRY, Void, take
+from bench.pages import SUMMARY
 from bench.results import Report, table, verdict_cells
-from bench.started.processes import commit
+from bench.started.processes import commit, contents
 
 __all__ = ["main", "measures"]
 
@@ -34,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     reports: list[Report] = []
     broken: dict[str, str] = {}
-    for name in options.names or REGISTRY:
+    usual = [name for name, entry in REGISTRY.items() if name in SUMMARY or (entry.peers and options.peers)]
+    for name in options.names or (REGISTRY if options.all else usual):
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
             report = take(REGISTRY[name], quick=options.quick, seed=seed, parent=options.dir)
@@ -55,7 +57,11 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Queuey's speed.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(REGISTRY)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(REGISTRY)}; default: those of docs/performance.md"
+    )
+    parser.add_argument("--peers", action="store_true", help="and comparisons with other products: an hour more")
+    parser.add_argument("--all", action="store_true", help="everything: many hours")
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     parser.add_argument("--dir", type=Path, help="where temporary data goes; default: the temporary directory")
@@ -75,6 +81,7 @@ def machine() -> dict[str, Any]:
     packages = ("httptools", "uvloop", "granian", "pyramid", "apsw", "msgspec")
     return {
         "commit": commit(),
+        "contents": contents(),
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": f"{model}, {os.cpu_count()} cores",
         "load before": " ".join(f"{value:.2f}" for value in os.getloadavg()),

@@ -87,21 +87,29 @@ class Bench:
 
 @dataclass(frozen=True)
 class Measure:
-    """One entry of the registry. ``run`` returns a report or raises :class:`Void` or :class:`Skip`."""
+    """One entry of the registry.
+
+    Attributes:
+        run: Returns a report, or raises :class:`Void` or :class:`Skip`.
+        peers: It compares with other products, which takes their programs and an hour; taken only if asked for.
+    """
 
     name: str
     title: str
     run: Callable[[Bench], Report]
+    peers: bool = False
 
 
 REGISTRY: dict[str, Measure] = {}
 
 
-def measure(name: str, title: str) -> Callable[[Callable[[Bench], Report]], Callable[[Bench], Report]]:
-    """Registers a measure under ``name``, in the order of definition."""
+def measure(
+    name: str, title: str, *, peers: bool = False
+) -> Callable[[Callable[[Bench], Report]], Callable[[Bench], Report]]:
+    """Registers a measure under ``name``, in the order of definition; for ``peers`` see :class:`Measure`."""
 
     def register(run: Callable[[Bench], Report]) -> Callable[[Bench], Report]:
-        REGISTRY[name] = Measure(name, title, run)
+        REGISTRY[name] = Measure(name, title, run, peers)
         return run
 
     return register

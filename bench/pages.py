@@ -1,8 +1,9 @@
-"""``python -m bench.pages FILE…``: puts results, as ``--json`` wrote them, into the pages.
+"""``python -m bench.pages FILE…``: puts results, as ``--json`` wrote them, into the pages; ``--check`` compares them.
 
 A section of ``docs/measurements`` begins with ``### `measure```. Its tables and notes are replaced, and the line that
 names the commit; other sentences stay. A measure that a page lists without a section gets one. The table of
-``docs/performance.md`` is filled from the same results, and its charts are drawn from it.
+``docs/performance.md`` is filled from the same results, and its charts are drawn from it. A line of that page says what
+was measured: a release whose contents are others is refused (``--check``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import NamedTuple
 
 from bench import charts
 from bench.results import FOR_THE_PAGE, Report, number
-from bench.started.processes import ROOT
+from bench.started.processes import ROOT, contents
+from queuey import __version__
 
 FOR_USERS = "performance.md"
 SUMMARY: dict[str, Sequence[str]] = {
@@ -48,6 +50,7 @@ CPU = {
 }
 """How the table for users shows the CPU of a message."""
 
+MEASURED = re.compile(r"(?m)^Measured at commit .*$")
 BLOCK = re.compile(r"(?ms)^\*\*[^*\n]+\*\* \(`python -m bench ([\w -]+)`\).*?(?=^(?:\*\*|#))")
 """Figures of several measures that people wrote in one block: the sections of these measures replace it."""
 
@@ -113,6 +116,10 @@ def for_users(text: str, taken: Mapping[str, Taken]) -> str:
     """Returns the page of figures for users with those that were taken."""
     sides = {name: iter(rows) for name, rows in SUMMARY.items()}
 
+    whole = [one.facts for name, one in taken.items() if name in SUMMARY]
+    if whole and len({facts["commit"] for facts in whole}) == 1 and SUMMARY.keys() <= taken.keys():
+        text = MEASURED.sub(lambda _: measured(whole[0]), text)
+
     def line(match: re.Match[str]) -> str:
         name = match["name"]
         side = next(sides.get(name, iter(())), None)
@@ -127,8 +134,32 @@ def for_users(text: str, taken: Mapping[str, Taken]) -> str:
     return re.sub(r"(?m)^(?P<begin>\|[^|\n]*\|[^|\n]*\| )(?:[^|\n]*\|){4} `(?P<name>[\w-]+)`[^|\n]*\|$", line, text)
 
 
+def measured(facts: Mapping[str, str]) -> str:
+    """Returns the line that says what the figures of the page are of."""
+    where = f"{facts['date']}, {facts['processor']}"
+    return f"Measured at commit `{facts['commit']}` ({where}); contents `{facts['contents']}`."
+
+
+def complaint(text: str, version: str, found: str) -> str | None:
+    """Returns why a version may not be released with the page of figures; None: it may.
+
+    Args:
+        text: The page.
+        version: The version.
+        found: The contents that are released (:func:`~bench.started.processes.contents`).
+    """
+    said = MEASURED.search(text)
+    if ".dev" in version or (said is not None and f"contents `{found}`" in said[0]):
+        return None
+    return (
+        f"The figures of {FOR_USERS} are not of these contents ({found}). Run make bench, then build {version} again."
+    )
+
+
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
     """Writes the pages, and says which measures no page lists."""
+    if list(arguments) == ["--check"]:
+        sys.exit(complaint((docs / FOR_USERS).read_text("utf-8"), __version__, contents()))
     taken = read([Path(name) for name in arguments])
     written = ""
     for path in [*sorted(docs.glob("measurements/*.md")), docs / FOR_USERS]:

@@ -16,18 +16,19 @@ from typing import NotRequired, TypedDict
 
 from bench.load.traffic import request
 
-_TIMES = re.compile(rb'"timestamp":"([0-9.]+)"')
+_TIMES = r'"timestamp":"([0-9.]+)"'
 _IDS = re.compile(rb'"message_id":"([0-9a-f]+)"')
 TOGETHER = 200
 """Connections that are opened at a time."""
 
 
 class ListenPlan(TypedDict):
-    """What to do: a stream for each of these paths."""
+    """What to do: a stream for each of these paths; ``times``: the pattern of a message's time, by default ours."""
 
     port: int
     paths: list[str]
     each: NotRequired[bool]
+    times: NotRequired[str]
 
 
 class Heard(TypedDict):
@@ -43,8 +44,11 @@ class Heard(TypedDict):
 class Listener(asyncio.Protocol):
     """One stream."""
 
-    def __init__(self, ask: bytes, heard: list[float], begun: asyncio.Event, *, each: bool) -> None:
+    def __init__(
+        self, ask: bytes, heard: list[float], begun: asyncio.Event, times: re.Pattern[bytes], *, each: bool
+    ) -> None:
         self._ask = ask
+        self._times = times
         self._heard = heard
         self._each = each
         self.first: dict[str, float] = {}
@@ -61,7 +65,7 @@ class Listener(asyncio.Protocol):
         """Notes when messages came."""
         self.begun.set()
         now = time.time()
-        self._heard += [now - float(found[1]) for found in _TIMES.finditer(data)]
+        self._heard += [now - float(found[1]) for found in self._times.finditer(data)]
         for found in _IDS.finditer(data) if self._each else ():
             self.first.setdefault(found[1].decode(), now)
 
@@ -75,11 +79,14 @@ async def listen(plan: ListenPlan) -> Heard:
     loop = asyncio.get_running_loop()
     heard: list[float] = []
     listeners: list[Listener] = []
+    pattern, each = re.compile(plan.get("times", _TIMES).encode()), plan.get("each", False)
 
     async def open_one(path: str) -> None:
         ask = request("GET", path, headers={"Accept": "text/event-stream"}).encode()
         _, listener = await loop.create_connection(
-            lambda: Listener(ask, heard, asyncio.Event(), each=plan.get("each", False)), "127.0.0.1", plan["port"]
+            lambda: Listener(ask, heard, asyncio.Event(), pattern, each=each),
+            "127.0.0.1",
+            plan["port"],
         )
         await listener.begun.wait()
         listeners.append(listener)

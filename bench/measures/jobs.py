@@ -25,6 +25,7 @@ SIDES = "bench.job_queues."
 OURS, OURS_ASYNC, OURS_TWO = "queuey", "queuey, async task", "queuey, 2 processes"
 EMBEDDED = "queuey, embedded"
 PROCRASTINATE, BARE, RQ, CELERY = "procrastinate", "skip locked", "rq", "celery"
+PGQUEUER = "PgQueuer"
 HUEY, RIVER_SQLITE = "huey, SQLite", "River, SQLite"
 POOLS = {"solo": 1, "prefork": 1, "threads": 8}
 """Of Celery's worker, and what they run at a time; threads: as many as ours has."""
@@ -40,6 +41,7 @@ NOTES = [
     "So it is with huey and River: their SQLite files have synchronous=FULL.",
     "queuey: qdo work with its defaults. It acknowledges jobs together: after a crash up to 1,000 and more run again.",
     f"procrastinate: an async task, concurrency {CONCURRENCY}.",
+    f"{PGQUEUER}: its queue manager with its defaults, an async function.",
     "skip locked: SELECT … FOR UPDATE SKIP LOCKED and DELETE in one transaction; it sleeps 10 ms when there is no job.",
     f"{EMBEDDED}: two processes have the same file open; each looks 4 times a second for what the other has stored.",
     f"{HUEY}: fsync=True, one thread; with 8 it does less. It has no call for many jobs.",
@@ -87,7 +89,11 @@ class Taken:
     slowest: float
 
 
-@measure("jobs", "Job queues with equal durability: sends, jobs through one worker, and the time from send to start")
+@measure(
+    "jobs",
+    "Job queues with equal durability: sends, jobs through one worker, and the time from send to start",
+    peers=True,
+)
 def jobs(bench: Bench) -> Report:
     """Everything runs on this machine; a system that is not installed is left out, and a note says so."""
     fast, slow = backlog(bench, fast=True), backlog(bench, fast=False)
@@ -170,6 +176,16 @@ def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
     return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
 
+def pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Starts a Postgres of PgQueuer's own."""
+    python = other_python.found()
+    versions = other_python.versions(python, ["pgqueuer", "psycopg"])
+    server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
+    module = "pgqueuer_side"
+    command = [str(python), "-m", SIDES + module]
+    return {PGQUEUER: Contender(module, python, command, {POSTGRES: server.address})}, versions
+
+
 def huey(bench: Bench, stack: contextlib.ExitStack) -> Found:
     """Has huey make a file."""
     python = other_python.found()
@@ -191,7 +207,7 @@ def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
     """Starts a Redis for RQ, which empties it before use."""
     python = other_python.found()
     versions = other_python.versions(python, ["rq", "redis"])
-    address = stack.enter_context(redis.serve(bench.fresh("redis")))
+    address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
     command = [str(python), "-m", "rq.cli", "worker", "--worker-class", "rq.SimpleWorker", "--url", address]
     return {
         RQ: Contender("rq_side", python, [*command, "--logging_level", "WARNING", QUEUE], {REDIS: address})
@@ -202,7 +218,7 @@ def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
     """Starts a Redis for Celery, which empties it before use."""
     python = other_python.found()
     versions = other_python.versions(python, ["celery", "redis"])
-    address = stack.enter_context(redis.serve(bench.fresh("redis")))
+    address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
     command = [str(python), "-m", "celery", "--app", f"{SIDES}celery_side", "worker", "--loglevel", "WARNING"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return {
@@ -216,6 +232,7 @@ def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
 OTHERS = {
     BARE: bare_loops,
     PROCRASTINATE: procrastinate,
+    PGQUEUER: pgqueuer,
     HUEY: huey,
     RIVER_SQLITE: river_on_sqlite,
     RQ: rq,

@@ -1,22 +1,32 @@
-"""The service beside another HTTP queue, and beside a database."""
+"""The service beside other queues, logs and databases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from bench.baselines import elasticmq
-from bench.harness import Bench, measure
+from bench.harness import Bench, Skip, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Sample
-from bench.measures.over_http import QUEUE, fastest
+from bench.measures import claims
+from bench.measures.over_http import BATCH, QUEUE, fastest
 from bench.results import Report, Verdict, paired
-from bench.started import postgres, service
+from bench.started import brokers, load_in_go, postgres, redis, service
+from bench.started.load_in_go import Peer
 from bench.started.processes import Process
+from queuey.storage.sqlite import SqliteStore
 
 PROTOCOLS = ("query", "json")
 WARM_SECONDS = 8.0
+READ = "read"
+FILLED, JOBS = 50_000, 4_000
+"""Messages that are there to be read, and jobs of one run."""
+SECONDS = 3.0
 
 
 class Asked(NamedTuple):
@@ -27,7 +37,9 @@ class Asked(NamedTuple):
 
 
 @measure(
-    "elasticmq", f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL"
+    "elasticmq",
+    f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL",
+    peers=True,
 )
 def peer(bench: Bench) -> Report:
     """One message a call, and batches as large as each side is used with: 10 (its limit) against 100."""
@@ -37,23 +49,195 @@ def peer(bench: Bench) -> Report:
         return beside(bench, other, ours, Asked((0.8, 1.5), (6, 10)))
 
 
-@measure("postgres", "POST of one message, synchronous=FULL, against inserts by pgbench, one a transaction")
-def inserts(bench: Bench) -> Report:
-    """Both over TCP and 64 connections; Postgres parses neither HTTP nor keys, and its statement is prepared."""
-    directory = bench.fresh("queuey")
-    service.prepare(directory).close()
-    post = traffic.posts_of_one(QUEUE, traffic.bodies(64))
-    seconds = bench.pick(5, 1)
-    with postgres.serve(bench.fresh("postgres")) as other, service.serve(directory) as ours:
-        calls: dict[str, Callable[[], Sample]] = {
-            "queuey": partial(wrk.ASK, ours, post, seconds=seconds, connections=postgres.CONNECTIONS),
-            "postgres": partial(other.inserts, seconds),
+@measure(
+    "peers", "Messages and jobs beside other logs and queues, each with its messages on the disk first", peers=True
+)
+def others(bench: Bench) -> Report:
+    """All serve at the same time and are asked in turns; one that is not here is left out, and a note says so."""
+    notes, peers = list(NOTES), {}
+    with contextlib.ExitStack() as stack:
+        ours = stack.enter_context(Ours.serving(bench))
+        for name, start in OTHERS.items():
+            try:
+                peers[name] = start(bench, stack)
+            except Skip as reason:
+                notes.append(f"SKIPPED {name}: {reason}")
+        samples = {
+            what: bench.interleave(
+                {OURS: partial(work.ours, bench, ours)}
+                | {name: partial(work.theirs, bench, peer) for name, peer in peers.items() if name not in work.without},
+                bench.size(5, 1),
+            )
+            for what, work in WORK.items()
         }
-        bench.interleave(calls, 1)
-        samples = bench.interleave(calls, bench.size(9, 1))
-    ratios = paired(*(traffic.rates(samples[name]) for name in calls))
-    rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    return Report("", "", rows, [Verdict("queuey / postgres", ratios, goal=1.1, aim=1.3)])
+    rows = [traffic.row(f"{what}: {name}", runs) for what, sides in samples.items() for name, runs in sides.items()]
+    return Report("", "", rows, verdicts(samples), notes)
+
+
+class Ours:
+    """The service, and what it is asked."""
+
+    def __init__(self, server: Process, store: SqliteStore, texts: list[str]) -> None:
+        self._server = server
+        self._store = store
+        self._texts = texts
+        self._queue = store.queue(service.APPLICATION, claims.QUEUE)
+        full = store.queue(service.APPLICATION, READ)
+        service.fill(store, full, texts, FILLED)
+        places = service.places(store, full, BATCH)
+        self._reads = traffic.gets(
+            [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in places[:-1]],
+            BATCH,
+        )
+
+    @classmethod
+    @contextlib.contextmanager
+    def serving(cls, bench: Bench) -> Iterator[Ours]:
+        """Runs the service with synchronous=FULL."""
+        directory = bench.fresh("queuey")
+        with (
+            contextlib.closing(service.prepare(directory, (claims.QUEUE, READ))) as store,
+            service.serve(directory) as server,
+        ):
+            yield cls(server, store, traffic.bodies(1600))
+
+    def post(self, callers: int, batch: int, seconds: float) -> Sample:
+        """Posts over so many connections."""
+        texts = self._texts
+        job = traffic.posts_of_one(QUEUE, texts[:64]) if batch == 1 else traffic.posts_of_many(QUEUE, texts, batch)
+        return wrk.ASK(self._server, job, seconds=seconds, connections=callers)
+
+    def read(self, callers: int, seconds: float) -> Sample:
+        """Reads a hundred messages a request."""
+        return wrk.ASK(self._server, self._reads, seconds=seconds, connections=callers)
+
+    def jobs(self, callers: int, count: int) -> Sample:
+        """Claims single messages and acknowledges them, with the next claim, as workers do."""
+        service.fill(self._store, self._queue, self._texts, count + callers)
+        time.sleep(claims.REST)
+        return claims.run(self._server, count=count, limit=1, connections=callers, joined=True)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of work, for the service and for others.
+
+    Attributes:
+        goals: The ratio to each that is to be reached.
+        without: Who has no such call.
+    """
+
+    ours: Callable[[Bench, Ours], Sample]
+    theirs: Callable[[Bench, Peer], Sample]
+    goals: Mapping[str, float]
+    without: Collection[str] = ()
+
+
+def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
+    """Returns posts of so many messages, by callers that wait for each."""
+
+    def by_ours(bench: Bench, ours: Ours) -> Sample:
+        return ours.post(callers, batch, bench.pick(SECONDS, 1))
+
+    def by_theirs(bench: Bench, peer: Peer) -> Sample:
+        return peer.load("post", callers=callers, batch=batch, seconds=bench.pick(SECONDS, 1))
+
+    return Work(by_ours, by_theirs, goals)
+
+
+def reads(callers: int) -> Work:
+    """Returns reads of a hundred messages."""
+
+    def by_theirs(bench: Bench, peer: Peer) -> Sample:
+        peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.size(FILLED, 2_000))
+        return peer.load("read", callers=callers, seconds=bench.pick(SECONDS, 1))
+
+    return Work(lambda bench, ours: ours.read(callers, bench.pick(SECONDS, 1)), by_theirs, {}, {RABBITMQ})
+
+
+def jobs(callers: int) -> Work:
+    """Returns jobs of one message, claimed and acknowledged."""
+
+    def by_theirs(bench: Bench, peer: Peer) -> Sample:
+        count = bench.size(JOBS, 500)
+        peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
+        return peer.load("job", callers=callers, seconds=60, count=count)
+
+    return Work(lambda bench, ours: ours.jobs(callers, bench.size(JOBS, 500)), by_theirs, {POSTGRES: 3.0}, {KAFKA})
+
+
+def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verdict]:
+    """Compares with each that was there."""
+    return [
+        Verdict(
+            f"{what}: queuey / {name}", paired(traffic.rates(sides[OURS]), traffic.rates(runs)), goal=goals.get(name)
+        )
+        for what, sides in samples.items()
+        for goals in [WORK[what].goals]
+        for name, runs in sides.items()
+        if name != OURS
+    ]
+
+
+# The others
+
+
+def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
+    """Starts Postgres with its defaults."""
+    program = load_in_go.program()
+    return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.fresh("postgres"))).address)
+
+
+def start_redis(bench: Bench, stack: contextlib.ExitStack) -> Peer:
+    """Starts Redis, whose log is on the disk first."""
+    program = load_in_go.program()
+    return Peer(program, "redis", *stack.enter_context(redis.serve(bench.fresh("redis"))))
+
+
+def start_nats(bench: Bench, stack: contextlib.ExitStack) -> Peer:
+    """Starts NATS with JetStream."""
+    program = load_in_go.program()
+    return Peer(program, "nats", *stack.enter_context(brokers.nats(bench.fresh("nats"))))
+
+
+def start_rabbitmq(bench: Bench, stack: contextlib.ExitStack) -> Peer:
+    """Starts RabbitMQ."""
+    program = load_in_go.program()
+    return Peer(program, "rabbitmq", *stack.enter_context(brokers.rabbitmq(bench.fresh("rabbitmq"))))
+
+
+def start_kafka(bench: Bench, stack: contextlib.ExitStack) -> Peer:
+    """Starts Kafka."""
+    program = load_in_go.program()
+    return Peer(program, "kafka", *stack.enter_context(brokers.kafka(bench.fresh("kafka"))))
+
+
+OURS, POSTGRES, REDIS, NATS, RABBITMQ, KAFKA = "queuey", "Postgres", "Redis", "NATS", "RabbitMQ", "Kafka"
+OTHERS: Mapping[str, Callable[[Bench, contextlib.ExitStack], Peer]] = {
+    POSTGRES: start_postgres,
+    REDIS: start_redis,
+    NATS: start_nats,
+    RABBITMQ: start_rabbitmq,
+    KAFKA: start_kafka,
+}
+ONE = {POSTGRES: 1.4, REDIS: 0.4, NATS: 1.0, RABBITMQ: 1.0, KAFKA: 1.0}
+WORK: Mapping[str, Work] = {
+    "post of 1, 1 caller": posts(1, 1, {}),
+    "post of 1, 64 callers": posts(64, 1, ONE),
+    "post of 100, 16 callers": posts(16, BATCH, {POSTGRES: 1.2}),
+    "read of 100, 4 callers": reads(4),
+    "job, 32 callers": jobs(claims.CLIENTS),
+}
+NOTES = [
+    f"{traffic.BODY_BYTES} B bodies; messages a second. Every message is on the disk (fsync) before its call ends.",
+    "queuey: synchronous=FULL, over HTTP, asked by wrk where it is installed; jobs by a program in Python.",
+    "The others are asked by their usual clients in Go, one connection a caller; Kafka by one client for all callers.",
+    "Postgres: a batch is one statement; a job is SELECT … FOR UPDATE SKIP LOCKED and DELETE in one transaction.",
+    "Redis: streams, appendfsync always; a batch is a pipeline; a job is XREADGROUP and XACK.",
+    "NATS: JetStream, sync_interval always; a job is a pull of one message and an acknowledgement that is confirmed.",
+    "RabbitMQ: quorum queue, publisher confirms; a job is a delivery, prefetch 1, and an unconfirmed acknowledgement.",
+    f"Kafka {brokers.KAFKA_VERSION}: flush.messages=1, 4 partitions, no linger; its client reads ahead.",
+]
 
 
 def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:

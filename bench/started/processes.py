@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -120,6 +121,17 @@ def commit(tree: Path = ROOT) -> str:
     asked = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "no commit"
+
+
+def contents(tree: Path = ROOT) -> str:
+    """Returns a hash of what the product is made of, whatever its commit and version: 12 hex digits."""
+    files = [path for top in ("queuey", "qdo", "cql") for path in (tree / top).rglob("*") if path.is_file()]
+    found = sha256()
+    for path in sorted([*files, tree / "constraints.txt"]):
+        if "__pycache__" not in path.parts:
+            lines = [line for line in path.read_bytes().splitlines() if not line.startswith(b"__version__")]
+            found.update(b"\n".join([path.relative_to(tree).as_posix().encode(), *lines, b""]))
+    return found.hexdigest()[:12]
 
 
 def package(tree: Path) -> str:

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.harness import Skip
-from bench.started.processes import launched
+from bench.started.processes import Process, launched
 from tests.servers.served import free_port
 
 START_SECONDS = 20.0
 
 
 @contextlib.contextmanager
-def serve(directory: Path) -> Iterator[str]:
-    """Runs a server of its own whose data lies in the directory; gives its URL.
+def serve(directory: Path) -> Iterator[tuple[str, Process]]:
+    """Runs a server of its own whose data lies in the directory; gives its URL and its process.
 
     Raises:
         Skip: Redis is not installed.
@@ -38,7 +38,7 @@ def serve(directory: Path) -> Iterator[str]:
     command = [program, *(text for pair in options.items() for text in pair)]
     with launched("redis", command, port, directory) as process:
         process.wait_until(lambda: answers(port), START_SECONDS)
-        yield f"redis://127.0.0.1:{port}/0"
+        yield f"redis://127.0.0.1:{port}/0", process
 
 
 def answers(port: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from bench import charts, pages
 from bench.results import Report, Row
+from bench.started.processes import contents
 
 PAGE = (charts.DOCS / charts.PAGE).read_text()
 
@@ -57,3 +58,36 @@ def test_results_fill_the_pages(tmp_path: Path) -> None:
     assert "| post 1 message | 64 | 12,345 | 1.5 ms | 2.5 ms |  | `post1`, `0123abcd` |" in page
     assert "Commit `0123abcd`" in (tmp_path / "docs" / "measurements" / "sqlite.md").read_text()
     assert ">12,345</text>" in (tmp_path / "docs" / "performance-sqlite.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("version", "page", "refused"),
+    [
+        ("0.2.0", "Measured at commit `x`; contents `0123`.", False),
+        ("0.2.0", "Measured at commit `x`; contents `4567`.", True),
+        ("0.2.0", "No such line: contents `0123`.", True),
+        ("0.2.0.dev0", "Measured at commit `x`; contents `4567`.", False),
+    ],
+)
+def test_a_release_has_figures_of_its_own(version: str, page: str, refused: bool) -> None:  # noqa: FBT001 - a column
+    """A version without ``.dev`` is refused if the page's figures are of other contents."""
+    assert (pages.complaint(f"# Figures\n\n{page}\n", version, "0123") is not None) == refused
+
+
+def test_contents_are_those_of_the_product(tmp_path: Path) -> None:
+    """Another file, name or line changes the hash of the contents; the version and compiled files do not."""
+    for name in ("queuey/a.py", "qdo/b.py", "cql/c.cql", "constraints.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('__version__ = "1"\ntext\n')
+    before = contents(tmp_path)
+    (tmp_path / "queuey" / "a.py").write_text('__version__ = "2"\ntext\n')
+    (tmp_path / "queuey" / "__pycache__").mkdir()
+    (tmp_path / "queuey" / "__pycache__" / "a.pyc").write_text("compiled")
+    (tmp_path / "README.md").write_text("another")
+    assert contents(tmp_path) == before
+    for name in ("queuey/a.py", "qdo/b.py", "cql/c.cql", "constraints.txt"):
+        (tmp_path / name).write_text("other\n")
+        assert contents(tmp_path) != before
+        (tmp_path / name).write_text("text\n")
+    (tmp_path / "qdo" / "b.py").rename(tmp_path / "qdo" / "d.py")
+    assert contents(tmp_path) != before

@@ -82,6 +82,7 @@ class Side:
 @measure(
     "sqs",
     f"SQS on SQLite with synchronous=FULL, against ElasticMQ {elasticmq.VERSION} in memory and on disk, both warm",
+    peers=True,
 )
 def sqs(bench: Bench) -> Report:
     """All serve at the same time and are asked in turns, the native calls of the first one too."""

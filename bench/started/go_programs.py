@@ -1,0 +1,81 @@
+"""Programs of the bench in Go, built once where there is Go: load on systems whose usual clients are written in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import platformdirs
+
+from bench.harness import Skip
+
+BUILD_SECONDS = 900.0
+
+
+def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
+    """Returns a program that is built from the Go files of a directory.
+
+    Args:
+        name: The name of the program.
+        source: The directory with its files.
+        modules: The modules that it imports, and their versions.
+
+    Raises:
+        Skip: It could not be built.
+    """
+    texts = {path.name: path.read_bytes() for path in sorted(source.glob("*.go"))}
+    digest = sha256(repr((texts, dict(modules))).encode()).hexdigest()[:16]
+    program = _cache(name, digest) / name
+    if program.exists():
+        return program
+    shutil.rmtree(program.parent, ignore_errors=True)
+    program.parent.mkdir(parents=True)
+    for file, text in texts.items():
+        (program.parent / file).write_bytes(text)
+    needed = [f"{module}@v{version}" for module, version in modules.items()]
+    steps = (["mod", "init", name], ["get", *needed], ["mod", "tidy"], ["build", "-o", name, "."])
+    _run(name, program.parent, steps)
+    return program
+
+
+def installed(name: str, module: str, version: str) -> Path:
+    """Returns a program that is a module of its own, such as a server.
+
+    Raises:
+        Skip: It could not be built.
+    """
+    directory = _cache(name, version)
+    if not (directory / name).exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        _run(name, directory, [["install", f"{module}@v{version}"]])
+    return directory / name
+
+
+def _cache(name: str, version: str) -> Path:
+    return platformdirs.user_cache_path("queuey-bench") / f"{name}-{version}"
+
+
+def _run(name: str, directory: Path, steps: Iterable[Sequence[str]]) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise Skip("needs Go, which is not installed")
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(directory)}
+    for step in steps:
+        try:
+            done = subprocess.run(
+                [go, *step],
+                cwd=directory,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Skip(f"{name} cannot be built: {error}") from error
+        if done.returncode:
+            raise Skip(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
