@@ -53,7 +53,7 @@ def resources(
     providers: Sequence[Provider] = (),
 ) -> list[Resource]:
     """Returns name, pattern and views of every page."""
-    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization))
+    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     groups = GroupPages(asks)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
