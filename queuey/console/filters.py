@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from queuey.time_parsing import length
 MAX_COLOURED = 4000
 """Max pieces of JSON that get a colour: each is an element of the page."""
 MAX_RELATIVE = 60 * 86_400
-"""Seconds from now beyond which a time is shown by its date."""
+"""Max seconds from now within which a time is shown by its distance."""
 SPARK_WIDTH, SPARK_HEIGHT = 100, 20
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*+(?:"|\\?\Z))(?P<colon>\s*+:)?|(?P<number>-?\d[\d.eE+-]*+)|(?P<literal>true|false|null)',
@@ -100,30 +100,27 @@ def compact(number: float) -> str:
 def coloured_json(text: str) -> str:
     """Returns JSON, which may have been cut, with a colour for each kind of value; a very long one has few."""
     pieces: list[str] = []
-    at = 0
-    for number, found in enumerate(_TOKEN.finditer(text)):
+    end = 0
+    for number, match in enumerate(_TOKEN.finditer(text)):
         if number == MAX_COLOURED:
             break
-        kind = "k" if found["colon"] else {"string": "s", "number": "n", "literal": "l"}[found.lastgroup or ""]
-        token = found["string"] or found[0]
-        pieces += (escape(text[at : found.start()]), f'<span class="j{kind}">{escape(token)}</span>')
-        at = found.start() + len(token)
-    return Html("".join((*pieces, escape(text[at:]))))
+        kind = "k" if match["colon"] else {"string": "s", "number": "n", "literal": "l"}[match.lastgroup or ""]
+        token = match["string"] or match[0]
+        pieces += (escape(text[end : match.start()]), f'<span class="j{kind}">{escape(token)}</span>')
+        end = match.start() + len(token)
+    return Html("".join((*pieces, escape(text[end:]))))
 
 
 def spark_paths(values: Sequence[float | None]) -> tuple[str, str]:
-    """Returns the paths of a small chart: its area and its line. A value that is not known is as the one before."""
-    known: list[float] = []
+    """Returns the paths of a small chart: its area and its line. A value that is missing is as the one before."""
+    levels: list[float] = []
     for value in values:
-        known.append(max(0.0, value) if value is not None else known[-1] if known else 0.0)
-    if len(known) < 2:  # noqa: PLR2004 - no line has fewer points
-        known = [*known, *known] or [0.0, 0.0]
-    highest, step = max(*known, 1e-9), SPARK_WIDTH / (len(known) - 1)
-    points = [
-        f"{step * at:.4g},{SPARK_HEIGHT - 1 - (SPARK_HEIGHT - 2) * value / highest:.4g}"
-        for at, value in enumerate(known)
-    ]
-    line = "M" + " L".join(points)
+        levels.append(max(0.0, value) if value is not None else levels[-1] if levels else 0.0)
+    if len(levels) < 2:  # noqa: PLR2004 - no line has fewer points
+        levels = [*levels, *levels] or [0.0, 0.0]
+    highest, step = max(*levels, 1e-9), SPARK_WIDTH / (len(levels) - 1)
+    heights = [SPARK_HEIGHT - 1 - (SPARK_HEIGHT - 2) * level / highest for level in levels]
+    line = "M" + " L".join(f"{step * number:.4g},{height:.4g}" for number, height in enumerate(heights))
     return f"{line} L{SPARK_WIDTH},{SPARK_HEIGHT} L0,{SPARK_HEIGHT} Z", line
 
 
@@ -135,9 +132,9 @@ class Head(NamedTuple):
     key: str = ""
 
 
-def heads(given: Iterable[str | tuple[str, ...]]) -> list[Head]:
-    """Returns heads of a table, given by their texts, or with the class ``number`` and a key to sort by."""
-    return [Head(one) if isinstance(one, str) else Head(*one) for one in given]
+def heads(columns: Iterable[str | tuple[str, ...]]) -> list[Head]:
+    """Returns heads of a table: a column is its text, or a tuple of text, class (``number``) and key to sort by."""
+    return [Head(column) if isinstance(column, str) else Head(*column) for column in columns]
 
 
 class Sorting(NamedTuple):
@@ -158,19 +155,19 @@ class Sorting(NamedTuple):
         return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
 
 
-def labelled(rows: str, given: Iterable[str | tuple[str, ...]]) -> str:
+def labelled(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
     """Gives each cell of some rows the text and the class of its head: narrow windows show rows as cards."""
-    columns, at = heads(given), -1
+    of_cells: Iterator[Head] = iter(())
 
-    def name(found: re.Match[str]) -> str:
-        nonlocal at
-        if found[0] == "<tr":
-            at = -1
+    def name(match: re.Match[str]) -> str:
+        nonlocal of_cells
+        if match[0] == "<tr":
+            of_cells = iter(heads(columns))
             return "<tr"
-        at += 1
-        if at >= len(columns) or not columns[at].text:
-            return found[0]
-        kind = f' class="{columns[at].kind}"' if found["bare"] and columns[at].kind else ""
-        return f'<td data-label="{escape(columns[at].text)}"{kind}{found["bare"] or ""}'
+        head = next(of_cells, Head(""))
+        if not head.text:
+            return match[0]
+        kind = f' class="{head.kind}"' if match["bare"] and head.kind else ""
+        return f'<td data-label="{escape(head.text)}"{kind}{match["bare"] or ""}'
 
     return Html(_CELL.sub(name, rows))

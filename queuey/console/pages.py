@@ -80,7 +80,7 @@ TABS: tuple[tuple[str, str, Action | None], ...] = (
 )
 """Pages of an application: text, name in the address, and the right with some queue that they need."""
 MACROS = ("table", "sort_head", "next_page", "codes", "badge", "tile", "spark")
-"""Those of macros.html, which every template has."""
+"""Macros that every template has."""
 _HEX_LINE = 16
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")
