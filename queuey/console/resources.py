@@ -80,7 +80,8 @@ def resources(
         ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.queues", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
+        ("console.overview", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
+        ("console.queues", APP + "/_queues", {"GET": view(applications.show_queues, applications.FIELDS)}),
         (
             "console.failures",
             APP + "/_failures",
