@@ -132,6 +132,8 @@ def convert(
     value = given.value
     if isinstance(value, str) and kind is bool:
         value = _SWITCHES.get(value.lower(), value.lower())
+    elif {"on", "off"}.issubset(choices_of(kind)):
+        value = _switch(value)
     try:
         if kind is Path:
             text = msgspec.convert(value, Annotated[str, msgspec.Meta(min_length=1)])
@@ -145,3 +147,12 @@ def convert(
         reason = f"Expected: {wanted.replace('`', '')}" if told else str(error).removesuffix(".")
         said = shown(name, given.value)
         raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {reason}.") from error
+
+
+def _switch(value: Any) -> Any:  # noqa: ANN401 - of a text or TOML
+    """Returns ``on`` or ``off`` for each spelling of a boolean, and other values as they are."""
+    text = _SWITCHES.get(value.lower(), value.lower()) if isinstance(value, str) else value
+    try:
+        return "on" if msgspec.convert(text, bool, strict=False) else "off"
+    except msgspec.ValidationError:
+        return value
