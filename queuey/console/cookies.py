@@ -21,7 +21,7 @@ VISIT_SECONDS = 3600
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OF_PROXIES = frozenset({"forwarded", "via"})
-"""Headers that proxies add, beside those that begin with ``x-forwarded-``."""
+"""Headers that proxies add, beside ``x-forwarded-`` and a name."""
 
 
 def is_on_this_machine(request: Request) -> bool:

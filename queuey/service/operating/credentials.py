@@ -151,7 +151,7 @@ class Sessions:
         return token
 
     def redeem(self, token: str) -> bytes:
-        """Spends the token of a link; returns the digest of its key. Of several callers one gets it.
+        """Spends the token of a link; returns the digest of its key. Only one of several callers gets it.
 
         Raises:
             NotAuthenticated: There is no such link, it was used, or it has expired.
