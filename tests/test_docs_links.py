@@ -266,8 +266,17 @@ def typed(program: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in PROGRAM_FILES])
 def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
     """A blank line ends each loop, function and class that a statement follows, and no other blank line is in them."""
-    for block in blocks(page, "python"):
-        typed(block)
+    for block in pages.blocks(page):
+        if block.language == "python" and not block.title:
+            typed(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_are_blocks_of_their_own(page: str) -> None:
+    """A program stands in a block of its language, which names its file, and not within a command of a shell."""
+    assert [block for block in blocks(page, "sh") if re.search(r"<<\s*\W?\w+", block)] == []
+    titles = [block.title for block in pages.blocks(page) if block.title]
+    assert [title for title in titles if text_of(page).count(f"`{title}`") == 0] == []
 
 
 def test_who_runs_blocks() -> None:

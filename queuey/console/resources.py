@@ -56,7 +56,7 @@ def resources(
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns name, pattern and views of every page; ``is_local``: those of links that log in once, too."""
-    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization))
+    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     groups = GroupPages(asks)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
@@ -89,7 +89,8 @@ def resources(
         ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.queues", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
+        ("console.overview", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
+        ("console.queues", APP + "/_queues", {"GET": view(applications.show_queues, applications.FIELDS)}),
         (
             "console.failures",
             APP + "/_failures",

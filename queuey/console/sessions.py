@@ -15,6 +15,7 @@ from queuey.console import cookies, pages
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
 from queuey.service import QueueAccess, Service
+from queuey.service.browsing.history import History
 from queuey.service.operating.credentials import Session, Sessions, UserLogin
 from queuey.settings import Users
 from queuey.storage import Applications
@@ -110,6 +111,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     authorization: Authorization
     callers: SessionCallers
     schedules: ScheduleSaver
+    history: History
     request: Request
     match: Match
     caller: Caller
@@ -186,6 +188,7 @@ class Asks(NamedTuple):
     authorization: Authorization
     callers: SessionCallers
     schedules: ScheduleSaver
+    history: History
 
     def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
         """Returns the caller with the request.

@@ -53,10 +53,10 @@ class Terminal:
             text += os.read(self._master, 4096)
         return text.decode().splitlines()
 
-    def status(self, path: str, data: dict[str, str] | None = None, headers: dict[str, str] = {}) -> int:
+    def status(self, path: str, data: dict[str, str] | None = None, headers: dict[str, str] | None = None) -> int:
         """Asks for a page, or sends a form; returns the status."""
         body = None if data is None else urlencode(data).encode()
-        request = urllib.request.Request(self.url + path, body, headers)
+        request = urllib.request.Request(self.url + path, body, headers or {})
         try:
             with urllib.request.build_opener(Stay).open(request, timeout=60) as answer:
                 return int(answer.status)
