@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from queuey import ids
 from queuey.api.claims import JobStatus
+from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
 from queuey.console.acts import DANGEROUS, OF_QUEUES, OFFERED
@@ -115,10 +116,10 @@ def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict
 
 
 def _letters(ask: Ask, queue: Queue) -> list[str]:
-    """Returns the queues of its dead letters that there are."""
+    """Returns the queues of its dead letters that the caller may know of."""
     found = []
     for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
-        with suppress(NotFound):
+        with suppress(NotFound, NotAllowed):
             found.append(ask.queue(name).name)
     return sorted(found)
 
@@ -187,7 +188,7 @@ def _jobs(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     return {
         "refusal": "",
         "state": state,
-        "states": states,
+        "states": ("", *states),
         "jobs": [(job, bytes(job.state or b"").decode()) for job in jobs[:MAX_JOBS]],
         "is_cut": len(jobs) > MAX_JOBS,
         "workers": workers[:MAX_WORKERS],
@@ -200,14 +201,19 @@ def _jobs(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 def _groups(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.groups(access) if name >= start]
-    shown, served = {}, {}
+    shown: dict[str, Offsets] = {}
+    owners: dict[str, dict[int, str]] = {}
+    members: dict[str, int] = {}
     for name in names[:MAX_GROUPS]:
-        with suppress(NotFound):  # Somebody has forgotten it meanwhile.
+        with suppress(NotFound, InvalidRequest):  # Somebody has forgotten it, or the service does not divide it.
             shown[name] = ask.service.offsets.progress(access, name)
             group = ask.service.groups.show(ask.application, name, lambda queue: queue.name == ask.name)
-            served[name] = ask.service.core.run(group)
+            served = ask.service.core.run(group)
+            texts = {each.number: each.instance or f"#{each.number}" for each in served.members}
+            members[name] = len(texts)
+            owners[name] = {n: texts[each.owner] for n, each in served.queues[ask.name].items() if each.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
-    return {"groups": shown, "served": served, "following": following}
+    return {"groups": shown, "members": members, "owners": owners, "following": following}
 
 
 def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:

@@ -186,7 +186,7 @@ ADDRESSES = [
     "",
     f"a/{APPLICATION}",
     f"a/{APPLICATION}/orders",
-    f"a/{APPLICATION}/orders/parts/backlog",
+    f"a/{APPLICATION}/orders/jobs",
     f"a/{APPLICATION}/claimed",
     f"a/{APPLICATION}/orders/messages",
     f"a/{APPLICATION}/orders/messages?text=number",
