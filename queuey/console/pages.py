@@ -161,7 +161,9 @@ def render(
     }
     html = _environment().get_template(template if part else "base.html").render(values)
     content = html.encode("utf-8", "replace")
-    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *HEADERS, *headers)
+    own = {name for name, _ in headers}
+    usual = (header for header in HEADERS if header[0] not in own)
+    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *usual, *headers)
 
 
 def tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
