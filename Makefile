@@ -91,9 +91,13 @@ clean: ## Remove .venv and everything else that can be made again
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A command by the right name may still be too old, a shim without an interpreter behind it, or lack
-# ensurepip: so each candidate has to make a working environment, and the first that does is taken.
+# ensurepip: so each candidate has to make a working environment, and the first that does is taken. An environment that
+# works already stays as it is: a service may run from it.
 $(MADE):
-	@for python in $(PYTHONS); do \
+	@if $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    touch $@; exit 0; \
+	fi; \
+	for python in $(PYTHONS); do \
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
 	    "$$python" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
 	        "$$python" -m venv --clear --without-pip $(VENV) && \
