@@ -67,7 +67,7 @@ RUN_BY = {
     "docs/embedded.md": {"": "tests/embedded/test_page.py"},
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
     "docs/groups.md": {"": "tests/acceptance/test_docs.py"},
-    "docs/index.md": {"Start": "tests/test_docs_links.py"},
+    "docs/index.md": {"": "tests/qdo/test_docs.py"},
     "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
     "docs/install.md": {"As a tool": "tests/dist/test_tools.py"},
     "docs/moves.md": {"": TYPED},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from typing import Any
@@ -97,15 +98,20 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for pl
 
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     """Adds the pages outside of ``docs``, and what is made from the OpenAPI document."""
-    made: dict[str, str | bytes] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
-    # The README's first sections are those of the landing page.
-    made["readme.md"] = "# First steps\n\n" + "".join((ROOT / "README.md").read_text().partition("## Run\n")[1:])
+    made: dict[str, str] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
+    made["readme.md"] = "# First steps\n\n" + "".join(_sections(made["readme.md"], "Start", "Run", "Features"))
     made[API] = "# HTTP API, operation by operation\n"
-    made["reference/openapi.json"] = encode(document())
+    made["reference/openapi.json"] = encode(document()).decode()
     made["assets/api_page.css"] = api_page.STYLE
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
+
+
+def _sections(text: str, *names: str) -> Iterator[str]:
+    """Yields sections of a page, with their headings."""
+    for name in names:
+        yield from re.findall(rf"^## {name}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
 
 
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
@@ -158,6 +164,8 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     here = page.file.src_uri
     if here.startswith(BACKGROUND):
         page.meta["search"] = {"boost": 0.01}
+    if here == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]
     page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
