@@ -312,16 +312,16 @@ class State:
         for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
             self._note_keys(positions, keys)
 
-    def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, at: int) -> None:
+    def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
         outstanding, number = self.outstanding, self.number
         self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
             before = outstanding.get(position)
             if before is None:
-                outstanding[position] = LastDelivery(number, 1, expires, secret, worker, 0, at)
+                outstanding[position] = LastDelivery(number, 1, expires, secret, worker, 0, now)
             else:
                 deliveries = before.deliveries + 1
-                outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key, at)
+                outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
                 if self.cancelled:
                     self.cancelled.discard(position)  # Version 0.1.0 delivers it all the same.
             self._ended.pop(position, None)
@@ -400,15 +400,15 @@ class State:
                     self.resting.add(position)
                     self.vacated += 1
 
-    def _renew(self, position: Position, expires: int, at: int) -> None:
+    def _renew(self, position: Position, expires: int, now: int) -> None:
         claim = self.outstanding.get(position)
         self.resting.discard(position)
         if claim is None:
             if self.is_done(position):
                 return
-            self.outstanding[position] = LastDelivery(0, 0, expires, renewed=at)
+            self.outstanding[position] = LastDelivery(0, 0, expires, renewed=now)
         elif claim.expires < expires or claim.expires > expires + LATEST_END:
-            claim.expires, claim.renewed = expires, at
+            claim.expires, claim.renewed = expires, now
             self._ended.pop(position, None)
         else:
             return

@@ -33,8 +33,8 @@ MAX_COUNTED = 1000
 FIELDS = frozenset({"tiles"})
 RATE_CELLS = 6
 """Number of finished cells that a rate is the mean of: a minute."""
-RATE_DIGITS = 10
-"""Messages a second from which on a rate has no digits behind the point."""
+MIN_WHOLE = 10
+"""Min messages a second that are shown without digits behind the point."""
 MAX_LIVE = 20
 """Max streams of charts of one key in this process: each takes a long poll of the key's application."""
 HEADERS = (
@@ -97,7 +97,7 @@ def rate_text(rate: float) -> str:
     """
     if rate and rate < 1:
         return f"{rate * 60:.0f}/min"
-    return f"{rate:,.0f}/s" if rate >= RATE_DIGITS or not rate else f"{rate:.1f}/s"
+    return f"{rate:,.0f}/s" if rate >= MIN_WHOLE or not rate else f"{rate:.1f}/s"
 
 
 def span(name: str, cells: Cells) -> str:

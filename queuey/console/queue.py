@@ -105,7 +105,7 @@ def takes_claims(ask: Ask, queue: Queue) -> bool:
 
 
 def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
-    """Returns the everyday acts of a queue, and those that destroy something, that the rights allow."""
+    """Returns the everyday acts and the dangerous ones that the rights allow."""
     change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
     allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
     return {
@@ -117,11 +117,11 @@ def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict
 
 def _letters(ask: Ask, queue: Queue) -> list[str]:
     """Returns the queues of its dead letters that the caller may know of."""
-    found = []
+    names = []
     for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
-            found.append(ask.queue(name).name)
-    return sorted(found)
+            names.append(ask.queue(name).name)
+    return sorted(names)
 
 
 def _overview(ask: Ask, access: QueueAccess) -> dict[str, Any]:

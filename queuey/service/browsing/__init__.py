@@ -129,7 +129,7 @@ class Browsing:
     def tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
         """Counts the newest messages by the task that they call; returns the number of all of them, too."""
         messages = self._newest(access)
-        calls = (shown_call(each.body) for each in messages if each.meta is not None and each.meta.json)
+        calls = (shown_call(message.body) for message in messages if message.meta is not None and message.meta.json)
         return Counter(call.task for call in calls if call is not None), len(messages)
 
     def failures(self, access: QueueAccess) -> Failures:

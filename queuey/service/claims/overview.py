@@ -114,15 +114,15 @@ class ClaimOverview(ABC):
         return access.use(backlog)
 
     def workers(self, access: QueueAccess) -> list[WorkerClaims]:
-        """Returns the workers that have messages, those with the most first. Those without a name count as one."""
+        """Returns the workers that have messages, the busiest first. Workers without a name count as one."""
 
-        def look(state: State, expired: int) -> list[WorkerClaims]:
-            live = (one for at, one in state.outstanding.items() if state.is_live(at, expired))
-            return _by_worker(WorkerClaims(one.worker, 1, one.renewed / 1000, one.expires / 1000) for one in live)
+        def live(state: State, expired: int) -> list[WorkerClaims]:
+            claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
+            return _by_worker(WorkerClaims(one.worker, 1, one.renewed / 1000, one.expires / 1000) for one in claims)
 
-        partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, look)))
-        found = _by_worker(each for some in partitions.values() for each in some)
-        return sorted(found, key=lambda each: (-each.jobs, each.worker))
+        partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, live)))
+        workers = _by_worker(worker for some in partitions.values() for worker in some)
+        return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
     def outstanding(
         self, access: QueueAccess, limit: int, *, states: bool = False, only: JobStatus | None = None
@@ -133,7 +133,7 @@ class ClaimOverview(ABC):
             access: The queue.
             limit: Max messages.
             states: Each has the state that its worker has set, its call and its last failed attempt.
-            only: The status of the messages; None: any.
+            only: The status of the messages, or None for all.
         """
 
         def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
@@ -259,12 +259,12 @@ class ClaimOverview(ABC):
 
 def _by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
     """Adds up claims by worker."""
-    found: dict[str, WorkerClaims] = {}
+    workers: dict[str, WorkerClaims] = {}
     for worker, jobs, renewed, expires in claims:
-        before = found.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))
+        before = workers.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))
         ends = max(before.expires, expires)
-        found[worker] = WorkerClaims(worker, before.jobs + jobs, max(before.renewed, renewed), ends)
-    return list(found.values())
+        workers[worker] = WorkerClaims(worker, before.jobs + jobs, max(before.renewed, renewed), ends)
+    return list(workers.values())
 
 
 def _said(record: Known, number: int) -> dict[str, Any]:
