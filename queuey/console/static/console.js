@@ -51,7 +51,7 @@ if (charts !== null) {
   const rate = (value) => (value > 0 && value < 1 ? `${Math.round(value * 60)}/min` : `${few.format(value)}/s`);
   const kinds = [
     { lines: [["sent", "sent", "--green"], ["taken", "taken", "--claimed"]], text: rate, least: 1 },
-    { lines: [["depth", "messages", "--retrying"]], text: (value) => few.format(value), least: 4 },
+    { lines: [["depth", "", "--retrying"]], text: (value) => few.format(value), least: 4 },
   ];
 
   const seconds = () => Number(spans.find((one) => one.ariaPressed === "true").dataset.span);
@@ -78,7 +78,7 @@ if (charts !== null) {
       mark.top = Math.max(Math.min(mark.top, bbox.top + bbox.height - (LINE / 2) * ratio * marks.length), lowest + LINE * ratio);
       lowest = mark.top;
       ctx.fillStyle = colour(mark.variable);
-      ctx.fillText(`${mark.value === null ? "–" : kind.text(mark.value)} ${mark.title}`, bbox.left + bbox.width + 6 * ratio, mark.top);
+      ctx.fillText(`${mark.value === null ? "–" : kind.text(mark.value)} ${mark.title}`.trim(), bbox.left + bbox.width + 6 * ratio, mark.top);
     }
     if (at !== null) {
       ctx.fillStyle = colour("--quiet");
@@ -91,7 +91,7 @@ if (charts !== null) {
   const describe = (kind, place) => {
     const told = kind.lines.map(([name, title]) => {
       const values = figures[name].slice(-seconds() / STEP).filter((value) => value !== null);
-      return values.length ? `${title}: ${kind.text(values.at(-1))} now, ${kind.text(Math.max(...values))} at most` : `${title}: not counted yet`;
+      return values.length ? `${title || "messages"}: ${kind.text(values.at(-1))} now, ${kind.text(Math.max(...values))} at most` : `${title || "messages"}: not counted yet`;
     });
     place.ariaLabel = `The last ${seconds() / 60} minutes. ${told.join("; ")}.`;
   };
@@ -107,10 +107,10 @@ if (charts !== null) {
       });
       const options = {
         tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), width: Math.max(240, place.clientWidth), height: 200,
-        cursor: { drag: { setScale: false }, y: false }, legend: { show: false }, padding: [18, 96, 0, 0],
+        cursor: { drag: { setScale: false }, y: false }, legend: { show: false }, padding: [18, kind.lines.length > 1 ? 92 : 52, 0, 0],
         hooks: { draw: [label(kind)], setCursor: [(plot) => plot.redraw(false, false)] },
         axes: [
-          { ...axis, space: 56, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)) , incrs: [60, 300, 600, 900, 1800] },
+          { ...axis, size: 28, space: 56, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)), incrs: [60, 300, 600, 900, 1800] },
           { ...axis, size: 56, values: (_, splits) => splits.map(kind.text) },
         ],
         series: [{}, ...series],
