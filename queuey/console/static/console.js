@@ -110,7 +110,7 @@ if (charts !== null) {
         cursor: { drag: { setScale: false }, y: false }, legend: { show: false }, padding: [18, kind.lines.length > 1 ? 92 : 52, 0, 0],
         hooks: { draw: [label(kind)], setCursor: [(plot) => plot.redraw(false, false)] },
         axes: [
-          { ...axis, size: 28, space: 56, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)), incrs: [60, 300, 600, 900, 1800] },
+          { ...axis, size: 28, space: 56, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)), incrs: [60, 120, 300, 600, 900, 1800] },
           { ...axis, size: 56, values: (_, splits) => splits.map(kind.text) },
         ],
         series: [{}, ...series],
