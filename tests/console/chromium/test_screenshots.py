@@ -74,7 +74,7 @@ def shown(chromium: Browser, session: StorageState, url: str) -> Iterator[Watche
         def answer(route: Route) -> None:
             route.fulfill(body=hour(), content_type="text/event-stream")
 
-        page.route("**/live", answer)
+        page.route("**/live*", answer)
         yield Watched(page, url)
 
 
