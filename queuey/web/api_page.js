@@ -17,8 +17,8 @@ const make = (name, properties = {}, ...children) => {
 const input = (properties) => make("input", { autocomplete: "off", spellcheck: false, ...properties });
 const labelled = (text, control) => make("label", {}, make("span", {}, text), control);
 
-const application = input({ value: "queuey", size: 12 });
-const key = input({ type: "password", size: 24 });
+const application = input({ value: "queuey", size: 10 });
+const key = input({ type: "password", size: 20 });
 addEventListener("pagehide", () => (key.value = ""));
 
 let operations;

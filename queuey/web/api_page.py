@@ -42,10 +42,12 @@ KEY = (
 )
 START = {
     "curl": f'url={ADDRESS}\napi="$url/v1/queuey"\nauth="Authorization: Application $KEY"\n\n',
-    "Python": f'import os\n\nfrom queuey.client import Client\n\nclient = Client("{ADDRESS}", key=os.environ["KEY"])\n\n',
+    "Python": (
+        f'import os\n\nfrom queuey.client import Client\n\nclient = Client("{ADDRESS}", key=os.environ["KEY"])\n\n'
+    ),
     "JavaScript": (
         f'import {{ Queuey }} from "queuey-client";\n\nconst url = "{ADDRESS}", key = process.env.KEY;\n'
-        "const queuey = new Queuey(url, \"queuey\", { key });\n"
+        'const queuey = new Queuey(url, "queuey", { key });\n'
         "const api = `${url}/v1/queuey`, auth = `Application ${key}`;\n\n"
     ),
 }
@@ -116,12 +118,14 @@ def contents(document: Part, link: str, address: str = ADDRESS) -> str:
     intro, *rules = document["info"]["description"].split("\n\n")
     abouts = "".join(f"<p>{_text(rule)}</p>\n" for rule in rules)
     schemas = "".join(_schema(name, schema) for name, schema in parts["schemas"].items())
+    operations = "".join(_group(tag, groups[tag["name"]], parts["schemas"]) for tag in document["tags"])
     return (
         f'<div class="api">\n{_index(groups)}<main>\n{_languages()}<p class="api-intro">{_text(intro)}</p>\n'
-        f"{_start(document, link, address)}{''.join(_group(tag, groups[tag['name']], parts) for tag in document['tags'])}"
+        f"{_start(document, link, address)}{operations}"
         f'<h2 id="rules">Rules for all requests</h2>\n{abouts}'
         f'<h2 id="errors">Errors</h2>\n{_answers(parts["responses"], "error-")}'
-        f'<details class="api-types"><summary><h2 id="types">Types</h2></summary>\n{schemas}</details>\n</main>\n</div>\n'
+        f'<details class="api-types"><summary><h2 id="types">Types</h2></summary>\n{schemas}</details>\n'
+        "</main>\n</div>\n"
     )
 
 
@@ -146,18 +150,13 @@ def _index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
     items = ['<li><a href="#start">Start</a></li>\n']
     for tag, operations in groups.items():
         links = "".join(
-            f'<li><a href="#{escape(each["operationId"])}">{_label(method)}<span>{_text(_short(each))}</span></a></li>\n'
-            for method, _, each in operations
+            f'<li><a href="#{escape(operation["operationId"])}">{_label(method)}'
+            f"<span>{_text(operation['summary'].partition(',')[0])}</span></a></li>\n"
+            for method, _, operation in operations
         )
         items.append(f'<li><a href="#{_anchor(tag)}">{escape(tag)}</a>\n<ul>\n{links}</ul></li>\n')
     items += [f'<li><a href="#{name}">{name.capitalize()}</a></li>\n' for name in ("rules", "errors", "types")]
     return f'<nav aria-label="Contents">\n<ul>\n{"".join(items)}</ul>\n</nav>\n'
-
-
-def _short(operation: Part) -> str:
-    """Returns the summary without what stands behind a comma, which only explains."""
-    summary: str = operation["summary"]
-    return summary.partition(",")[0]
 
 
 def _languages() -> str:
@@ -179,15 +178,15 @@ def _start(document: Part, link: str, address: str) -> str:
     return (
         f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
         f"{_code(scheme['name'])}: {_text(scheme['description'])} {_text(KEY)}</p>\n"
-        f'{_pair(begun, "200", operation["responses"]["200"])}<p class="api-quiet">This page is made from the '
-        f'<a class="api-document" href="{escape(link)}">OpenAPI document</a>. All examples go on from these lines.</p>\n'
-        "</section>\n"
+        f'{_pair(begun, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
+        f'these lines. This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.'
+        "</p>\n</section>\n"
     )
 
 
-def _group(tag: Part, operations: Sequence[tuple[str, str, Part]], parts: Part) -> str:
+def _group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
     shown = "".join(
-        _operation(*each, parts["schemas"], is_open=number == 0 and tag["name"] in OPEN)
+        _operation(*each, schemas, is_open=number == 0 and tag["name"] in OPEN)
         for number, each in enumerate(operations)
     )
     return f'<h2 id="{_anchor(tag["name"])}">{escape(tag["name"])}</h2>\n<p>{_text(tag["description"])}</p>\n{shown}'
@@ -238,7 +237,7 @@ def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
     media = next((media for media, each in answer.get("content", {}).items() if "example" in each), "")
     return (
         f'<div class="api-pair">\n<div class="api-request"><p class="api-tabs">{tabs}</p>{sources}</div>\n'
-        f'<div class="api-answer"><p><b>{status}</b> {escape(answer["description"])} <span class="api-quiet">'
+        f'<div class="api-answer"><p><strong>{status}</strong> {escape(answer["description"])} <span class="api-quiet">'
         f"{escape(media)}</span></p>{_pre(body) if body else ''}</div>\n</div>\n"
     )
 
@@ -263,8 +262,7 @@ def coloured(code: str) -> str:
 def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str:
     """Returns a list of names, types and meanings in HTML, and nothing if it is empty."""
     items = "".join(
-        f'<li><span>{name} <span class="api-quiet">{kind}</span></span>'
-        f"<span>{'<br>'.join(abouts)}</span></li>\n"
+        f'<li><span>{name} <span class="api-quiet">{kind}</span></span><span>{"<br>".join(abouts)}</span></li>\n'
         for name, kind, abouts in fields
     )
     head = f"<h3>{title}</h3>\n" if title else ""
@@ -277,7 +275,8 @@ def _body(body: Part | None, schemas: Part) -> str:
         return ""
     types = dict.fromkeys(name for media in body["content"].values() for name in _names(media["schema"]))
     folded = "".join(
-        f"<details><summary>Fields of {escape(name)}</summary>\n{_properties(schemas[name], 'required')}</details>\n" for name in types
+        f"<details><summary>Fields of {escape(name)}</summary>\n{_properties(schemas[name], 'required')}</details>\n"
+        for name in types
     )
     optional = "" if body["required"] else ", or nothing"
     return f"<h3>Body</h3>\n<p>{_content(body['content'])}{optional}</p>\n{folded}"
@@ -298,7 +297,10 @@ def _answers(answers: Part, anchor: str = "") -> str:
             (
                 f'<span id="{anchor}{status}">{status}</span>' if anchor else status,
                 f"{escape(answer['description'])} {_content(answer.get('content', {}))}",
-                [f"{_code(name)}: {_text(header['description'])}" for name, header in answer.get("headers", {}).items()],
+                [
+                    f"{_code(name)}: {_text(header['description'])}"
+                    for name, header in answer.get("headers", {}).items()
+                ],
             )
             for status, answer in answers.items()
         ],

@@ -193,15 +193,20 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
     if (example := next((each for each in api.examples if each.operation == operation.id), None)) is not None:
         _show(entry, example)
         entry["x-codeSamples"] = [
-            {"lang": lang, "label": label, "source": source}
-            for lang, label, source in (
-                ("Shell", "curl", _curl(operation, example)),
-                ("Python", "Python", example.python),
-                ("JavaScript", "JavaScript", example.javascript or _fetch(operation, example)),
-            )
-            if source
+            {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
+            for label, source in samples(operation, example).items()
         ]
     return entry
+
+
+def samples(operation: Operation, example: Example) -> dict[str, str]:
+    """Returns the request of an example in each language that has one."""
+    sources = {
+        "curl": _curl(operation, example),
+        "Python": example.python,
+        "JavaScript": example.javascript or _fetch(operation, example),
+    }
+    return {label: source for label, source in sources.items() if source}
 
 
 def _show(entry: Schema, example: Example) -> None:
@@ -247,7 +252,7 @@ def _curl(operation: Operation, example: Example) -> str:
     words += [] if operation.anonymous else ['-H "$auth"']
     words += [f"-H '{name}: {value}'" for name, value in example.headers.items()]
     if isinstance(example.body, str):
-        words += [f"-H 'Content-Type: text/plain' -d '{example.body}'"]
+        words += [f"-d '{example.body}'"]
     elif sends:
         words += [f"--json '{indented(example.body)}'"]
     command = words[0]
@@ -262,8 +267,8 @@ def _fetch(operation: Operation, example: Example) -> str:
     headers = example.headers if operation.anonymous else {"Authorization": "auth", **example.headers}
     named = [f"{name}: {value}" if value == "auth" else f'"{name}": "{value}"' for name, value in headers.items()]
     fields = [] if operation.method == "GET" else [f'method: "{operation.method}"']
-    if example.body is not None:
-        named.append(f'"Content-Type": "{"text/plain" if isinstance(example.body, str) else JSON}"')
+    if example.body is not None and not isinstance(example.body, str):
+        named.append(f'"Content-Type": "{JSON}"')
     fields += [f"headers: {{ {', '.join(named)} }}"] if named else []
     if isinstance(example.body, str):
         fields.append(f'body: "{example.body}"')
