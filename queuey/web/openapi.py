@@ -276,7 +276,9 @@ def _fetch(operation: Operation, example: Example) -> str:
         fields.append("body: JSON.stringify({})".replace("{}", indented(example.body, 1)))
     given = ",\n  ".join(fields)
     options = f", {{\n  {given},\n}}" if len(fields) > 1 else ", { " + given + " }" if fields else ""
-    return f"const answer = await fetch(`{_address(operation, example, '${api}', '${url}')}`{options});"
+    address = _address(operation, example, "${api}", "${url}")
+    read = "json" if JSON in operation.success[example.status].content else "text"
+    return f"const answer = await fetch(`{address}`{options});\nconsole.log(await answer.{read}());"
 
 
 def _query(kind: type[msgspec.Struct]) -> Iterator[Parameter]:

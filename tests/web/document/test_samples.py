@@ -30,8 +30,10 @@ from tests.web.document.alike import Known, is_like, values_in
 from tests.web.document.test_examples import OPERATIONS_BY_ID
 from tests.web.gateway_calls import KEY
 
+STREAMS = {"followQueues", "followManyQueues", "readMessages"}
+"""Operations that follow queues; clients choose among them."""
 FOLLOWING = {"followQueues", "followManyQueues", "joinGroup"}
-"""Operations whose examples may go on for ever, and are stopped at the first message."""
+"""Operations whose examples go on for ever."""
 WITHOUT_PYTHON = {
     "describeCaller",
     "getApiPage",
@@ -63,7 +65,7 @@ def source_of(example: Example, language: str) -> str:
 
 def answer_to(example: Example, exchanges: list[Exchange]) -> Any:  # noqa: ANN401 - JSON
     """What a client got from the operation of an example; batches that it sent one by one are put together."""
-    names = FOLLOWING - {"joinGroup"} if example.operation in FOLLOWING - {"joinGroup"} else {example.operation}
+    names = STREAMS if example.operation in STREAMS else {example.operation}
     operations = [OPERATIONS_BY_ID[name] for name in names]
     forms = {(each.method, re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each.path))) for each in operations}
     found = [
@@ -208,7 +210,7 @@ def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -
         if "claimed[" in source:
             source = f"const claimed = {claimed};\n{source}"
         if example.operation in FOLLOWING:
-            source = f"console.log = () => process.exit();\n{source}"
+            source = f"setTimeout(() => process.exit(), 2000);\n{source}"
         exchanges = run_module(f"{{\n{source}\n}}", keys.get(example.operation, str(served.profile.key)))
         answer = answer_to(example, exchanges)
         if example.operation == "claimMessages":
@@ -216,17 +218,12 @@ def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -
         known.learn(example.answer, answer)
 
 
-@needs_node
-def test_first_requests(
-    served: Served,
-    run_module: Callable[..., list[Exchange]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The first programs of the page, with the address of the service, work with its key."""
+def test_first_program(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first program in Python, with the address of the service, works with its key."""
     monkeypatch.setenv("KEY", str(served.profile.key))
-    Client(served.profile.url, key=served.profile.key).create_queue("orders")
-    exec(compile(START["Python"].replace(ADDRESS, served.profile.url) + FIRST, "/docs", "exec"), {})
+    with served.client() as client:
+        client.create_queue("orders")
+    names: dict[str, Any] = {}
+    exec(compile(START["Python"].replace(ADDRESS, served.profile.url) + FIRST, "/docs", "exec"), names)
+    names["client"].close()
     assert "'send'" in capsys.readouterr().out
-    [exchange] = run_module("await queuey.me();", str(served.profile.key))
-    assert (exchange.path, exchange.status) == ("/v1/queuey/_me", 200)
