@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from queuey.console import cookies, pages
 from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.service import QueueAccess, Service
-from queuey.service.browsing.history import STEP, UNKNOWN, History
+from queuey.service.browsing.history import STEP, UNKNOWN, Cells, History
 from queuey.service.operating.credentials import UserLogin
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
@@ -19,6 +19,8 @@ from queuey.web.responses import Body, Response, event
 
 SAMPLE_INTERVAL = 60.0
 """Interval between two counts of all queues, in seconds."""
+RATE_CELLS = 6
+"""Number of finished cells that a rate is the mean of: a minute."""
 MAX_LIVE = 20
 """Max streams of charts of one key in this process: each takes a long poll of the key's application."""
 HEADERS = (
@@ -110,6 +112,12 @@ class ChartEvents:
 
     def explain(self, error: Exception) -> Body:
         return error_response(error, self._request).body
+
+
+def rates(cells: Cells) -> tuple[float, float]:
+    """Returns the messages a second that were sent and taken in the last minute, without the unfinished cell."""
+    sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * STEP) for ring in (cells.sent, cells.taken))
+    return sent, taken
 
 
 def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:

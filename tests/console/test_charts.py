@@ -11,7 +11,7 @@ from queuey.console import charts, cookies
 from queuey.console.charts import sample
 from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
-from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, History
+from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -46,6 +46,13 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     assert sum(each or 0 for each in found["taken"]) == 10 / STEP
     assert found["depth"][-1] == 20
     assert [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)] == [STEP] * (CELLS - 1)  # type: ignore[operator]
+
+
+def test_rates_are_means_of_the_last_minute() -> None:
+    """The unfinished cell and those before the last minute do not count."""
+    sent = [600, 1, 2, 3, 4, 5, 9, 1000]
+    assert charts.rates(Cells(8, sent, [0] * 8, [UNKNOWN] * 8)) == (24 / 60, 0)
+    assert charts.rates(Cells(0, [], [], [])) == (0, 0)
 
 
 def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
