@@ -22,7 +22,7 @@ KINDS = {"string": "text", "boolean": "true or false"}
 """Types of JSON that have another name on the page."""
 
 LANGUAGES = ("curl", "Python", "JavaScript")
-"""Of the examples; the first is shown."""
+"""Languages of the examples; the first is shown."""
 OPEN = {"Queues", "Messages", "Jobs", "Groups", "Schedules"}
 """The groups whose first operation is unfolded."""
 MAX_ROWS, NARROW = 24, 34
@@ -33,7 +33,7 @@ TOKEN = re.compile(
     r"|(?P<jn>(?<![\w.$/:-])-?\d[\d_.e+-]*(?![\w-]))"
     r"|(?P<jl>\b(?:true|false|null|None|True|False|await|const|else|for|from|if|import|in|new|of)\b)"
 )
-"""Of JSON and of programs, what has a colour."""
+"""Parts of JSON and of programs that have a colour."""
 ADDRESS = "http://127.0.0.1:5000"
 """The address of a service in examples."""
 KEY = (
@@ -93,7 +93,7 @@ def page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = Fal
     Args:
         document: The OpenAPI document.
         link: Its address.
-        address: Of the service, for the first examples.
+        address: The service's address, for the first examples.
         sends: With forms that send requests.
     """
     title = escape(f"{document['info']['title']} HTTP API")
@@ -216,7 +216,7 @@ def _operation(method: str, path: str, operation: Part, schemas: Part, *, is_ope
 
 
 def _parameter_type(parameter: Part) -> list[str]:
-    """Returns the type of a parameter. Those of the path are names and ids, whose patterns tell a reader nothing."""
+    """Returns the type of a parameter, except in the path: a pattern of names or ids tells a reader nothing."""
     return [] if parameter["in"] == "path" else [_type(parameter["schema"])]
 
 

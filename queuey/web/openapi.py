@@ -56,7 +56,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         path: Values of the names in braces.
         query, headers: Parameters.
         body: Text, or a JSON value.
-        python, javascript: The same by ``client`` and ``queuey``, the clients of these languages.
+        python, javascript: The request by ``client`` or ``queuey``, the clients of these languages.
         answer: Text, or a JSON value.
     """
 
@@ -274,8 +274,8 @@ def _fetch(operation: Operation, example: Example) -> str:
         fields.append(f'body: "{example.body}"')
     elif example.body is not None:
         fields.append("body: JSON.stringify({})".replace("{}", indented(example.body, 1)))
-    given = ",\n  ".join(fields)
-    options = f", {{\n  {given},\n}}" if len(fields) > 1 else ", { " + given + " }" if fields else ""
+    joined = ",\n  ".join(fields)
+    options = f", {{\n  {joined},\n}}" if len(fields) > 1 else ", { " + joined + " }" if fields else ""
     address = _address(operation, example, "${api}", "${url}")
     read = "json" if JSON in operation.success[example.status].content else "text"
     return f"const answer = await fetch(`{address}`{options});\nconsole.log(await answer.{read}());"

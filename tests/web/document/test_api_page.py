@@ -76,6 +76,42 @@ def test_page(anonymous: Caller, path: str) -> None:
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(answer.body)))
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("queues.example.com", "https://queues.example.com"),
+        ("[::1]:5000", "https://[::1]:5000"),
+        ("$(rm -rf)", api_page.ADDRESS),
+        ('"><b>', api_page.ADDRESS),
+    ],
+)
+def test_the_first_example_has_the_address(anonymous: Caller, host: str, shown: str) -> None:
+    """The first examples have the address that the caller has used, unless it is more than an address."""
+    answer = anonymous("GET", "/docs", headers={"Host": host, "X-Forwarded-Proto": "https"})
+    assert f"\nurl={shown}\n" in Page(answer.text.replace('">url=', '">\nurl=')).words
+    assert answer.headers["Vary"] == "X-Forwarded-Proto"
+
+
+def test_groups(anonymous: Caller) -> None:
+    """The page has the groups of the document in their order, the operations of operators at the end."""
+    found = document()
+    names = [tag["name"] for tag in found["tags"]]
+    used = [operation["tags"] for path in found["paths"].values() for operation in path.values()]
+    assert {name for [name] in used} == set(names)
+    assert (names[:2], names[-1]) == (["Queues", "Messages"], "Operators")
+    anchors = [each for each in Page(anonymous.get("/docs").text).all("id") if each.startswith("group-")]
+    assert anchors == [f"group-{name.lower().replace(' ', '-')}" for name in names]
+
+
+def test_colours() -> None:
+    """Code is shown as it is; its keys, texts, numbers, literals and comments can be told apart."""
+    code = '{"a<b": "c\\"d", "e": [-1.5, true]}  # f'
+    html = api_page.coloured(code)
+    page = Page(html)
+    assert page.words == code
+    assert page.all("class") == ["jk", "js", "jk", "jn", "jl", "jc"]
+
+
 def policy_of(answer: Reply) -> dict[str, str]:
     """The parts of an answer's Content-Security-Policy."""
     parts = (part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))

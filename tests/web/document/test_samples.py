@@ -92,7 +92,7 @@ def operator_key(served: Served) -> str:
     """A key of an operator."""
     with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
         [key] = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])
-    return key
+    return str(key)
 
 
 def test_curl(served: Served, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
 
 @needs_node
 def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -> None:
-    """Each program calls the operation that it stands at; those of claims go on with what was claimed before."""
+    """Each program calls the operation that it stands at; programs of claims use what was claimed before."""
     keys = {"listApplications": operator_key(served)}
     known, claimed = Known(), "[]"
     for example in EXAMPLES:
