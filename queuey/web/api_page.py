@@ -312,7 +312,7 @@ def _content(content: Part) -> str:
 
 
 def _properties(schema: Part, word: str = "always there") -> str:
-    """Returns the fields of a type; ``word`` marks those that are required."""
+    """Returns the fields of a type; ``word`` marks the required ones."""
     required = schema.get("required", ())
     fields = [
         (_code(name), f"{_type(value)}{f', {word}' if name in required else ''}", _abouts(value))
