@@ -131,6 +131,7 @@ def test_make_help_names_the_fixed_targets(target: str) -> None:
     assert re.search(rf"^\s+make {target} +\w", result.stdout, re.MULTILINE)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("target", ["demo", "inbox"])
 def test_demos_leave_the_environment_alone(target: str) -> None:
     """A service that runs from ``.venv`` goes on: demos have an environment of their own."""
