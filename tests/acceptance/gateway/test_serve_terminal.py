@@ -35,6 +35,9 @@ def test_the_link_of_a_terminal(tmp_path: Path) -> None:
         served.process.terminate()
         assert served.process.wait(60) == 0
     assert token not in served.log.read_text()
+    with terminal(tmp_path) as again:
+        other = again.lines(3)[1].rpartition("/")[2]
+        assert (again.spend(token), again.spend(other)) == (403, 303)
 
 
 @pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--console", "off"), ("--facade", "mq")], ids=" ".join)
