@@ -2,16 +2,67 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from queuey.api.groups import GroupListQuery, GroupQuery
+from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.sessions import Asks
+from queuey.errors import GroupNotFound
+from queuey.service.groups.views import LAG_PAGE
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 from queuey.web.v1.groups.members import GroupViews
 
 FIELDS = frozenset({"start"})
+LIST_FIELDS = frozenset({"start", "lag"})
+PAGE_SIZE = 20
+"""Max groups on a page."""
+READING_SECONDS = 1.0
+"""Timeout in seconds for reading the groups of a page."""
+LAGGING_SECONDS = 60.0
+"""Age of the oldest message ahead from which on a group counts as lagging, in seconds."""
+
+
+class Standing(NamedTuple):
+    """How a group does, in queues that the caller may see.
+
+    Attributes:
+        state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``; blank: the caller sees none of its queues.
+        members: Those that are not absent.
+        lag: Messages ahead.
+        seconds: Age of the oldest of them.
+        exact: They were counted; otherwise there may be more.
+    """
+
+    state: str
+    members: int
+    lag: int
+    seconds: float
+    exact: bool
+
+    @property
+    def lags(self) -> bool:
+        return self.seconds >= LAGGING_SECONDS
+
+
+def standing(group: GroupInfo) -> Standing:
+    partitions = [each for some in group.queues.values() for each in some.values()]
+    members = sum(member.state != "absent" for member in group.members)
+    seconds = max((each.lag_seconds or 0.0 for each in partitions if each.lag), default=0.0)
+    if not members:
+        state = "empty"
+    elif any(each.target != each.owner for each in partitions):
+        state = "rebalancing"
+    elif seconds >= LAGGING_SECONDS:
+        state = "lagging"
+    else:
+        state = "ok" if partitions else ""
+    exact = all(each.lag_exact for each in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE
+    return Standing(state, members, sum(each.lag or 0 for each in partitions), seconds, exact)
 
 
 class GroupPages:
@@ -22,14 +73,38 @@ class GroupPages:
         self._groups = GroupViews(asks.service, asks.authorization)
 
     async def show_all(self, request: Request, match: Match) -> Response:
-        start = read_query(request, FIELDS).get("start", "")
-        ask = await request.in_pool(partial(self._asks.of, request, match, {}))
-        groups = await self._groups.names(request, match, GroupListQuery(start=start))
-        return ask.render("groups.html", "Consumer groups of", ask.application, groups=groups)
+        given = read_query(request, LIST_FIELDS)
+        ask = await request.in_pool(partial(self._asks.of, request, match, given))
+        names, following = await self.names(request, match, PAGE_SIZE, given.get("start", ""))
+        until = time.monotonic() + READING_SECONDS
+        standings = await self.standings(request, match, names, until) if "lag" in given else None
+        values = {"names": names, "standings": standings, "following": following, "start": given.get("start", "")}
+        return ask.render("groups.html", "Consumer groups of", ask.application, **values)
+
+    async def names(
+        self, request: Request, match: Match, limit: int, start: str = ""
+    ) -> tuple[Sequence[str], str | None]:
+        """Returns names of groups, and the first one of the next page."""
+        found = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
+        return found.groups, found.next
+
+    async def standings(
+        self, request: Request, match: Match, names: Sequence[str], until: float
+    ) -> dict[str, Standing]:
+        """Reads groups, one after the other, as long as there is time."""
+        found: dict[str, Standing] = {}
+        for name in names:
+            if time.monotonic() > until:
+                break
+            with suppress(GroupNotFound):  # Somebody has deleted it meanwhile.
+                query = GroupQuery(lag=True)
+                found[name] = standing(await self._groups.find(request, {**match, "group": name}, query, few=True))
+        return found
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
-        return ask.render("group.html", "Consumer group", group.group, group=group, names=names)
+        values = {"group": group, "names": names, "standing": standing(group)}
+        return ask.render("group.html", "Consumer group", group.group, **values)
