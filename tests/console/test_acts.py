@@ -23,7 +23,7 @@ from queuey.storage import Store
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.acting import Q, act, form, said
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
 from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
@@ -241,7 +241,7 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     blank = browser.get(address, query="group=group").text
     assert 'method="post" action="/console/a' not in blank
     query = urlencode({"group": "group", "to": places[0], "partition": "1"})
-    page = browser.get(address, query=query).text
+    page = plain(browser.get(address, query=query).text)
     assert re.findall(r"<td><bdi>([^<]*)</bdi></td>", page) == ["1", places[2], places[0], "0", "2"]
     late = form(browser, address, query)
     assert "Set 1 offsets" in said(browser, act(browser, address, query))

@@ -56,7 +56,7 @@ def test_pages_of_a_group(browser: Browser, owner: Caller) -> None:
     with replace_in(views, views.LAG_PAGE, 1):
         page = browser.get(f"{LIST}/g").text
         assert "Partitions of q" in page
-        assert f'<a rel="next" href="{LIST}/g?start=r">' in page
+        assert f'<a class="button" rel="next" href="{LIST}/g?start=r">' in page
         assert "Partitions of q" not in browser.get(f"{LIST}/g", query="start=r").text
     guest = logged_in(browser.app, GUEST_KEY)
     assert [guest.get(path).status for path in (LIST, f"{LIST}/g")] == [403, 403]

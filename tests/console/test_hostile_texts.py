@@ -27,11 +27,12 @@ PAYLOADS = [
 ]
 ELEMENTS = re.compile(
     "html|head|meta|title|link|script|body|a|header|nav|form|span|input|button|main|ol|li|h[123]|p|b|ul|section|div|table|"
-    "thead|tbody|tr|th|td|dl|dt|dd|bdi|code|pre|small|label|noscript|details|summary"
+    "thead|tbody|tr|th|td|dl|dt|dd|bdi|code|pre|small|label|noscript|details|summary|time|img|svg|path"
 )
 ATTRIBUTES = re.compile(
     "lang|charset|name|content|rel|href|nonce|type|src|defer|class|id|tabindex|aria-label|aria-labelledby|method|action|"
     "value|role|scope|for|maxlength|required|autocomplete|autofocus|size|inputmode|title|hidden|download|colspan|"
+    "aria-current|aria-sort|alt|width|height|viewbox|preserveaspectratio|d|datetime|placeholder|open|data-label|"
     "data-(first|scan|stop|live|ended|depth|fresh)|hx-(get|trigger|swap|swap-oob|target)"
 )
 

@@ -12,7 +12,7 @@ from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
@@ -27,7 +27,7 @@ def depths(browser: Browser, query: str = "") -> dict[str, tuple[str, str]]:
     page = browser.part("/console/a/queuey", query=f"depth=on&{query}").text
     assert 'hx-swap-oob="true"' in page
     cells = r'<bdi>([^<]*)</bdi></a></td><td class="number">([^<]*)</td><td>([^<]*)</td>'
-    return {name: (count, oldest) for name, count, oldest in re.findall(cells, page)}
+    return {name: (count, oldest) for name, count, oldest in re.findall(cells, plain(page))}
 
 
 def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
@@ -116,7 +116,7 @@ def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
     bury(owner, "Timeout", "gave up after 9 s", into="graveyard")
     bury(owner, "KeyError", "'name'", into="b.dead")
     owner.post("b.dead", "no dead letter")
-    page = browser.get("/console/a/queuey/_failures").text
+    page = plain(browser.get("/console/a/queuey/_failures").text)
     rows = re.findall(
         r'<td class="number">(\d+)</td><td><bdi>([^<]*)</bdi></td><td class="preview"><bdi>([^<]*)<', page
     )

@@ -15,7 +15,7 @@ from queuey.console import applications, pages
 from queuey.console.sessions import Ask
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import Store
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 
@@ -24,7 +24,7 @@ VENDOR = Path(queuey.console.__file__).parent / "static" / "vendor"
 
 def text_of(html: str) -> str:
     """Returns the text of a page, its white space as single blanks."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", plain(html))).split())
 
 
 def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
@@ -201,7 +201,7 @@ def test_states_of_jobs(browser: Browser, owner: Caller) -> None:
     state = {"page": 7, "of": "<b>" + 500 * "x"}
     reply = owner.send_json("POST", "q/claims/state", {"states": {job["receipt"]: state}})
     assert reply.status == 200
-    page = browser.part("/console/a/queuey/q/parts/backlog").text
+    page = plain(browser.part("/console/a/queuey/q/parts/backlog").text)
     [shown] = re.findall(r'<td class="preview"><bdi>(.*?)</bdi> <span class="kind">\d{4}-', page)
     assert unescape(shown).startswith('{"page":7,"of":"<b>xxx')
     assert (len(unescape(shown)), shown.endswith("…")) == (200, True)
@@ -241,7 +241,7 @@ def test_dead_letters(browser: Browser, owner: Caller) -> None:
         bury(owner, "requests.Timeout", f"gave up after {number} s")
     bury(owner, "KeyError", "'name'")
     owner.post("q.dead", "no dead letter")
-    page = browser.part("/console/a/queuey/q/parts/dead").text
+    page = plain(browser.part("/console/a/queuey/q/parts/dead").text)
     assert re.findall(r'<td class="number">(\d+)</td><td><bdi>([^<]*)</bdi>', page) == [
         ("3", "requests.Timeout"),
         ("1", "KeyError"),
