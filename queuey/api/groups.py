@@ -172,7 +172,8 @@ class MemberInfo(Struct, frozen=True):
     Attributes:
         since: When it joined, in seconds since 1970.
         session: Seconds without a heartbeat after which it has lost its partitions.
-        seen: When its last heartbeat came, in seconds since 1970, as far as the service has stored it; null: not known.
+        seen: When its last heartbeat came that the service has stored, or when it joined, in seconds since 1970; null
+            from a service of 0.1.0.
     """
 
     number: int

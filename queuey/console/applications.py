@@ -72,14 +72,14 @@ def show_applications(ask: Ask) -> Response:
 
 def _totals(ask: Ask, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the figures of applications in their order, as long as that is cheap."""
-    found: dict[str, dict[str, Any]] = {}
+    totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + LOOKING_SECONDS
     for name in names[:MAX_APPLICATIONS]:
         if time.monotonic() > until or not ask.caller.patterns(name, "measure"):
             continue
         with suppress(NotFound):
-            found[name] = overview.survey(ask, name, MAX_QUEUES, until).totals()
-    return found
+            totals[name] = overview.survey(ask, name, MAX_QUEUES, until).totals()
+    return totals
 
 
 def show_queues(ask: Ask) -> Response:
@@ -91,10 +91,10 @@ def show_queues(ask: Ask) -> Response:
     sort, down = ask.given.get("sort", ""), "down" in ask.given
     if sort and sort not in SORTS:
         raise InvalidRequest({"sort": f"Is not one of {', '.join(SORTS)}"})
-    found, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    queues, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
     counted = bool(sort or "depth" in ask.given)
     until = time.monotonic() + LOOKING_SECONDS if counted else None
-    rows = overview.rows(ask, [queue for queue in found if queue.name.startswith(prefix)], until)
+    rows = overview.rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
     return ask.render(
         "queues_counted.html" if counted and pages.is_part(ask.request) else "queues.html",
         "Queues of",
@@ -117,12 +117,14 @@ def _address(ask: Ask, prefix: str, start: str, sort: str, down: bool) -> str:  
     return pages.link("a", ask.application, "_queues", **fields)
 
 
+def _figure(name: str, row: overview.Row) -> float | None:
+    figure: float | None = getattr(row.backlog, name, None)
+    return figure
+
+
 SORTS: dict[str, Callable[[overview.Row], Any]] = {
     "name": lambda row: row.queue.name,
-    **{
-        name: lambda row, name=name: getattr(row.backlog, name, None)
-        for name in ("waiting", "claimed", "retrying", "dead", "oldest")
-    },
+    **{name: partial(_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
     "sent": lambda row: row.rates[0],
     "taken": lambda row: row.rates[1],
 }
@@ -131,8 +133,8 @@ SORTS: dict[str, Callable[[overview.Row], Any]] = {
 
 def _sorted(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
     value = SORTS[sort or "name"]
-    known = [row for row in rows if value(row) is not None]
-    return sorted(known, key=value, reverse=down) + [row for row in rows if value(row) is None]
+    counted = [row for row in rows if value(row) is not None]
+    return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
 
 
 def _columns(queues: Sequence[Queue]) -> list[str]:

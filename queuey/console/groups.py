@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.sessions import Asks
@@ -24,7 +24,7 @@ PAGE_SIZE = 20
 READING_SECONDS = 1.0
 """Timeout in seconds for reading the groups of a page."""
 LAGGING_SECONDS = 60.0
-"""Age of the oldest message ahead from which on a group counts as lagging, in seconds."""
+"""Min age in seconds of the oldest message ahead of a group that lags."""
 
 
 class Standing(NamedTuple):
@@ -32,7 +32,7 @@ class Standing(NamedTuple):
 
     Attributes:
         state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``; blank: the caller sees none of its queues.
-        members: Those that are not absent.
+        members: Number of members that are not absent.
         lag: Messages ahead.
         seconds: Age of the oldest of them.
         exact: They were counted; otherwise there may be more.
@@ -73,38 +73,44 @@ class GroupPages:
         self._groups = GroupViews(asks.service, asks.authorization)
 
     async def show_all(self, request: Request, match: Match) -> Response:
-        given = read_query(request, LIST_FIELDS)
-        ask = await request.in_pool(partial(self._asks.of, request, match, given))
-        names, following = await self.names(request, match, PAGE_SIZE, given.get("start", ""))
+        fields = read_query(request, LIST_FIELDS)
+        ask = await request.in_pool(partial(self._asks.of, request, match, fields))
+        names, following = await self.names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READING_SECONDS
-        standings = await self.standings(request, match, names, until) if "lag" in given else None
-        values = {"names": names, "standings": standings, "following": following, "start": given.get("start", "")}
+        standings = await self.standings(request, match, names, until) if "lag" in fields else None
+        values: dict[str, Any] = {
+            "names": names,
+            "standings": standings,
+            "following": following,
+            "start": fields.get("start", ""),
+        }
         return ask.render("groups.html", "Consumer groups of", ask.application, **values)
 
     async def names(
         self, request: Request, match: Match, limit: int, start: str = ""
     ) -> tuple[Sequence[str], str | None]:
         """Returns names of groups, and the first one of the next page."""
-        found = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
-        return found.groups, found.next
+        page = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
+        return page.groups, page.next
 
     async def standings(
         self, request: Request, match: Match, names: Sequence[str], until: float
     ) -> dict[str, Standing]:
         """Reads groups, one after the other, as long as there is time."""
-        found: dict[str, Standing] = {}
+        standings: dict[str, Standing] = {}
         for name in names:
             if time.monotonic() > until:
                 break
             with suppress(GroupNotFound):  # Somebody has deleted it meanwhile.
                 query = GroupQuery(lag=True)
-                found[name] = standing(await self._groups.find(request, {**match, "group": name}, query, few=True))
-        return found
+                group = await self._groups.find(request, {**match, "group": name}, query, few=True)
+                standings[name] = standing(group)
+        return standings
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
-        values = {"group": group, "names": names, "standing": standing(group)}
+        values: dict[str, Any] = {"group": group, "names": names, "standing": standing(group)}
         return ask.render("group.html", "Consumer group", group.group, **values)

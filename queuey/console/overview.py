@@ -1,4 +1,4 @@
-"""An application at a glance, and the figures of queues in lists. Whatever an application has, the cost is bounded."""
+"""The overview of an application, and the figures of queues in lists. The cost does not grow with the application."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from queuey.deadletters import holds_dead, queue_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
 from queuey.messages import Finding, Queue
 from queuey.service.browsing import Failure, by_reason
-from queuey.service.browsing.history import Cells, Wanted
+from queuey.service.browsing.history import ActivityQuery, Cells
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 
 FIELDS = frozenset({"prefix", "start", "depth", "queue"})
-"""Those of the list of queues, which once had the address of the overview, and the name of a queue to open."""
+"""The fields of the list of queues, which had this address once, and the name of a queue to open."""
 MAX_QUEUES = 50
 """Max queues that an overview counts."""
 MAX_PARTITIONS = 400
@@ -45,8 +45,8 @@ class Row(msgspec.Struct, frozen=True):
     """A queue with its figures.
 
     Attributes:
-        backlog: None: not counted.
-        cells: Its activity; None: none lately.
+        backlog: None if its messages were not counted.
+        cells: Its activity; None if it was not used in the last hour.
     """
 
     queue: Queue
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, frozen=True):
         return (0.0, 0.0) if self.cells is None else rates(self.cells)
 
     @property
-    def left(self) -> int:
+    def undone(self) -> int:
         """Messages that are not done."""
         return sum(getattr(self.backlog, name, 0) for name in ("waiting", "delayed", "claimed", "retrying"))
 
@@ -68,7 +68,7 @@ class Survey(NamedTuple):
     """Some queues of an application.
 
     Attributes:
-        rows: Queues that the caller may measure, those that were used last first.
+        rows: Queues that the caller may measure, the queue that was used last first.
         is_whole: There are no others.
     """
 
@@ -77,24 +77,25 @@ class Survey(NamedTuple):
 
     @property
     def jobs(self) -> list[Row]:
-        """Those that do not hold dead letters."""
+        """The queues that do not hold dead letters."""
         letters = {row.queue.dead_letter for row in self.rows}
         return [row for row in self.rows if not holds_dead(row.queue.name) and row.queue.name not in letters]
 
     @property
     def dead(self) -> dict[str, int]:
         """Dead letters by the queue in which they lie, without empty ones."""
-        found = {queue_for(row.queue.name): row.backlog.dead for row in self.jobs if row.backlog}
-        others = {row.queue.name: row.left for row in self.rows if row not in self.jobs}
-        return {name: count for name, count in (others | found).items() if count}
+        jobs = {row.queue.name: row.backlog for row in self.jobs}
+        reported = {queue_for(name): backlog.dead for name, backlog in jobs.items() if backlog}
+        others = {row.queue.name: row.undone for row in self.rows if row.queue.name not in jobs}
+        return {name: count for name, count in (others | reported).items() if count}
 
     @property
     def largest(self) -> list[Row]:
-        """Those with the largest share of the backlog or of the rate, at most :data:`MAX_SHOWN`."""
-        backlog = max((row.left for row in self.jobs), default=0) or 1
-        rate = max((sum(row.rates) for row in self.jobs), default=0) or 1
-        used = [row for row in self.jobs if row.left or sum(row.rates)]
-        return sorted(used, key=lambda row: -max(row.left / backlog, sum(row.rates) / rate))[:MAX_SHOWN]
+        """The queues with the largest share of the backlog or of the rate, at most :data:`MAX_SHOWN`."""
+        used = [row for row in self.jobs if row.undone or any(row.rates)]
+        backlog = max((row.undone for row in used), default=0) or 1
+        rate = max((sum(row.rates) for row in used), default=0) or 1
+        return sorted(used, key=lambda row: -max(row.undone / backlog, sum(row.rates) / rate))[:MAX_SHOWN]
 
     def totals(self) -> dict[str, Any]:
         jobs, backlogs = self.jobs, [row.backlog for row in self.jobs if row.backlog]
@@ -106,22 +107,23 @@ class Survey(NamedTuple):
             "oldest": min((each.oldest for each in backlogs if each.oldest is not None), default=None),
             "sent": sum(row.rates[0] for row in jobs),
             "taken": sum(row.rates[1] for row in jobs),
-            "sent_lately": [sum(each) for each in zip(*(one.sent for one in cells), strict=True)],
-            "taken_lately": [sum(each) for each in zip(*(one.taken for one in cells), strict=True)],
+            "sent_cells": [sum(cell) for cell in zip(*(row.sent for row in cells), strict=True)],
+            "taken_cells": [sum(cell) for cell in zip(*(row.taken for row in cells), strict=True)],
             "uncounted": sum(row.backlog is None for row in self.rows),
         }
 
 
-def count(ask: Ask, queues: Iterable[Queue], until: float, left: int = MAX_PARTITIONS) -> dict[str, Backlog]:
-    """Counts the messages of those queues that the caller may measure, in their order, as long as that is cheap."""
-    found: dict[str, Backlog] = {}
+def count(ask: Ask, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
+    """Counts the messages of queues that the caller may measure, in their order, as long as that is cheap."""
+    backlogs: dict[str, Backlog] = {}
+    partitions = MAX_PARTITIONS
     for queue in queues:
-        if queue.partitions > left or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
+        if queue.partitions > partitions or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
             continue
-        left -= queue.partitions
+        partitions -= queue.partitions
         with suppress(NotFound, NotAllowed, StoreBusy):
-            found[queue.name] = _backlog(ask, queue)
-    return found
+            backlogs[queue.name] = _backlog(ask, queue)
+    return backlogs
 
 
 def _backlog(ask: Ask, queue: Queue) -> Backlog:
@@ -146,8 +148,8 @@ def _backlog(ask: Ask, queue: Queue) -> Backlog:
 
 def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
     """Returns queues of the application with their figures; without ``until`` no messages are counted."""
-    lately = ask.history.activity(Wanted(ask.application, uids=[queue.uid for queue in queues])) if queues else []
-    cells = {each.uid: each.cells for each in lately}
+    query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
+    cells = {activity.uid: activity.cells for activity in ask.history.activity(query)} if queues else {}
     backlogs = {} if until is None else count(ask, queues, until)
     return [
         Row(queue, backlogs.get(queue.name), cells.get(queue.uid) if allowed(queue, ask.caller, "measure") else None)
@@ -155,29 +157,29 @@ def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
     ]
 
 
-def survey(ask: Ask, application: str, most: int, until: float) -> Survey:
+def survey(ask: Ask, application: str, limit: int, until: float) -> Survey:
     """Counts the queues that were used last, and then the first ones by name, as long as that is cheap."""
     patterns = ask.caller.patterns(application, "measure")
-    lately = ask.history.activity(Wanted(application, patterns))
+    active = ask.history.activity(ActivityQuery(application, patterns))
     try:
-        listed, following = ask.service.queues.list(application, start="", limit=most, patterns=patterns)
+        listed, following = ask.service.queues.list(application, start="", limit=limit, patterns=patterns)
     except InvalidRequest:  # Too many would have to be read to find one.
         listed, following = [], ""
-    known = {queue.name: queue for queue in listed}
-    names = list(dict.fromkeys([*(each.name for each in lately), *known]))
+    by_name = {queue.name: queue for queue in listed}
+    names = list(dict.fromkeys([*(activity.name for activity in active), *by_name]))
     queues = []
-    for name in names[:most]:
+    for name in names[:limit]:
         with suppress(NotFound):
-            queue = known.get(name) or ask.service.find(application, name)
+            queue = by_name.get(name) or ask.service.find(application, name)
             if allowed(queue, ask.caller, "measure"):
                 queues.append(queue)
-    backlogs, cells = count(ask, queues, until), {each.uid: each.cells for each in lately}
-    found = [Row(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
-    return Survey(found, following is None and len(names) <= most)
+    backlogs, cells = count(ask, queues, until), {activity.uid: activity.cells for activity in active}
+    counted = [Row(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
+    return Survey(counted, following is None and len(names) <= limit)
 
 
 def unlisted(ask: Ask) -> Response | None:
-    """Returns what callers see who may list no queues: their rights, since queues open by name; None: they may."""
+    """Returns the page of a caller who may list no queues: its rights, as queues open by name. None if it may."""
     try:
         ask.patterns("measure")
     except NotAllowed as refusal:
@@ -202,7 +204,7 @@ class OverviewPages:
     Args:
         asks: Knows who asks.
         groups: Reads groups.
-        findings: Returns the checks of the store that a caller may see; None: they are under way.
+        findings: Returns the checks of the store that a caller may see; None if they take too long.
     """
 
     def __init__(
@@ -224,24 +226,25 @@ class OverviewPages:
 
 def _figures(ask: Ask) -> dict[str, Any]:
     patterns = ask.patterns("measure")
-    found = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + LOOKING_SECONDS)
+    surveyed = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + LOOKING_SECONDS)
     return {
-        "survey": found,
-        "totals": found.totals(),
-        "workers": _workers(ask, found.jobs),
-        "reasons": _reasons(ask, found.dead),
+        "survey": surveyed,
+        "totals": surveyed.totals(),
+        "workers": _workers(ask, surveyed.jobs),
+        "reasons": _reasons(ask, surveyed.dead),
         "patterns": patterns,
     }
 
 
 def _workers(ask: Ask, queues: Iterable[Row]) -> int | None:
-    """Returns how many workers have jobs of queues that the caller may read; None: it may read none of them."""
+    """Returns the number of workers with jobs of queues that the caller may read; None if it may read none of them."""
     names: set[str] = set()
     claimed = [row for row in queues if row.backlog and row.backlog.claimed]
     readable = [row for row in claimed if allowed(row.queue, ask.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
-            names |= {each.worker for each in ask.service.claims.workers(ask.enter("read", row.queue.name))}
+            jobs = ask.service.claims.outstanding(ask.enter("read", row.queue.name), MAX_COUNTED)
+            names |= {job.worker for job in jobs if job.status == "claimed"}
     return len(names) if readable or not claimed else None
 
 
@@ -250,4 +253,4 @@ def _reasons(ask: Ask, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
     samples = [failures(ask, name)["failures"] for name in largest]
     reasons = by_reason(sample for sample in samples if sample is not None)
-    return sorted(reasons, key=lambda some: -max(one.latest for _, one in some))[:MAX_SHOWN]
+    return sorted(reasons, key=lambda reason: -max(failure.latest for _, failure in reason))[:MAX_SHOWN]

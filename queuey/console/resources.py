@@ -230,7 +230,7 @@ class HealthView:
         )
 
     async def seen(self, ask: Ask) -> Sequence[Finding] | None:
-        """Returns the findings that a caller may see; None: they take longer than a page may wait."""
+        """Returns the findings that a caller may see; None if they take longer than a page may wait."""
         try:
             findings = await asyncio.wait_for(self._examined(), MAX_WAIT)
         except TimeoutError:

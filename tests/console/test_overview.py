@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 
 import pytest
 
@@ -84,7 +83,7 @@ def test_an_application_without_anything(browser: Browser) -> None:
 def test_rates(app: App, browser: Browser, owner: Caller) -> None:
     """Messages in and out are those that this service counted in the last finished minute, of the application alone."""
     owner.create("q")
-    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr, attr-defined]
+    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
     now = 1_000_000.0
     history._clock = lambda: now
     for _ in range(30):
@@ -99,7 +98,7 @@ def test_rates(app: App, browser: Browser, owner: Caller) -> None:
 def test_a_limited_key_sees_sums_of_its_queues(
     app: App, store: Store, browser: Browser, limited: Browser, measuring: Browser, owner: Caller
 ) -> None:
-    """Neither queues beyond the key's patterns count, nor those whose principals keep it out, nor what needs another right."""
+    """Queues beyond the key's patterns do not count, nor those whose principals keep it out, nor unreadable ones."""
     busy(owner, "orders-1")
     busy(owner, "private")
     for name in ("orders-1", "private"):
@@ -108,7 +107,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     owner.create("orders-closed", principals="app:guest")
     owner.post("orders-closed", "x")
     member = owners(owner)
-    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr, attr-defined]
+    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
     now = history._clock() + STEP
     history._clock = lambda: now
     assert tiles(browser)["Waiting"] == "6"
@@ -174,7 +173,7 @@ def test_the_only_application_opens_at_once(browser: Browser, operator: Browser,
     reply = browser.get("/console")
     assert (reply.status, reply.headers["Location"]) == (303, A)
     assert browser.get("/console", query="prefix=q").status == 200
-    queue, _ = store.create_queue("guest", "q", QueueSpec())
+    store.create_queue("guest", "q", QueueSpec())
     page = operator.get("/console").text
     assert 'hx-get="/console?depth=on"' in page
     found = plain(operator.part("/console", query="depth=on").text)

@@ -49,12 +49,12 @@ class Cells(msgspec.Struct, frozen=True, array_like=True):
     depth: Sequence[int]
 
 
-class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """Queues of an application that are asked for.
+class ActivityQuery(msgspec.Struct, frozen=True, array_like=True):
+    """Selects queues of an application that were used in the last hour.
 
     Attributes:
-        patterns: Of their names, as for :func:`queuey.access.matches`.
-        uids: Theirs; empty: those that were used last, in the last hour.
+        patterns: Patterns of the queues' names, as for :func:`queuey.access.matches`.
+        uids: The queues; if empty, the queues that were used last.
     """
 
     application: str
@@ -63,11 +63,11 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Activity(msgspec.Struct, frozen=True, array_like=True):
-    """What a queue did in the last minutes.
+    """The messages of a queue in the last minutes.
 
     Attributes:
         used: Number of the cell in which messages were counted last.
-        cells: The newest :data:`RECENT` ones.
+        cells: The newest :data:`RECENT` cells.
     """
 
     uid: int
@@ -78,7 +78,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
 HISTORY = Topic(20, int, Cells)
 """Asks with the ``uid`` of a queue."""
-ACTIVITY = Topic(22, Wanted, list[Activity])
+ACTIVITY = Topic(22, ActivityQuery, list[Activity])
 _BLANK = Cells(0, (), (), ())
 
 
@@ -107,7 +107,7 @@ class Ring:
         return self.last % CELLS
 
     def cells(self, last: int, count: int = CELLS) -> Cells:
-        """Returns the cells up to one, so many."""
+        """Returns the newest cells up to one."""
         begin = self.turn(last) + 1
         rings = (self.sent, self.taken, self.depth)
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
@@ -136,7 +136,7 @@ class History:
         self._lock = threading.Lock()
         self._rings: dict[int, Ring] = {}
         workers.handle(HISTORY, lambda uid, answer: answer(self.own(uid)))
-        workers.handle(ACTIVITY, lambda wanted, answer: answer(self.own_activity(wanted)))
+        workers.handle(ACTIVITY, lambda query, answer: answer(self.own_activity(query)))
 
     def note(self, queue: Queue, sent: int, taken: int) -> None:
         if not sent and not taken:
@@ -183,35 +183,35 @@ class History:
         now = Cells(int(self._clock()) // STEP, (), (), ())
         return merged([now, self.own(queue.uid), *filter(None, answers)])
 
-    def own_activity(self, wanted: Wanted) -> list[Activity]:
-        """Returns the queues of which this process has counted messages, those that were used last first."""
-        last, uids = int(self._clock()) // STEP, frozenset(wanted.uids)
+    def own_activity(self, query: ActivityQuery) -> list[Activity]:
+        """Returns the activity that this process has counted, the queue that was used last first."""
+        last, uids = int(self._clock()) // STEP, frozenset(query.uids)
 
-        def is_wanted(uid: int, ring: Ring) -> bool:
-            if ring.application != wanted.application or ring.used <= last - CELLS or (uids and uid not in uids):
+        def is_selected(uid: int, ring: Ring) -> bool:
+            if ring.application != query.application or ring.used <= last - CELLS or (uids and uid not in uids):
                 return False
-            return any(matches(pattern, ring.name) for pattern in wanted.patterns)
+            return any(matches(pattern, ring.name) for pattern in query.patterns)
 
         with self._lock:
-            found = [(uid, ring) for uid, ring in self._rings.items() if is_wanted(uid, ring)]
-            found.sort(key=lambda each: -each[1].used)
-            return [Activity(uid, ring.name, ring.used, ring.cells(last, RECENT)) for uid, ring in found[:MAX_ACTIVE]]
+            rings = [(uid, ring) for uid, ring in self._rings.items() if is_selected(uid, ring)]
+            rings.sort(key=lambda pair: -pair[1].used)
+            return [Activity(uid, ring.name, ring.used, ring.cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
 
-    def activity(self, wanted: Wanted) -> list[Activity]:
-        """Returns the same of all processes of the service, at most :data:`MAX_ACTIVE`; waits a moment for the others.
+    def activity(self, query: ActivityQuery) -> list[Activity]:
+        """Merges the activity that all processes of the service have counted; waits a moment for the others.
 
-        All cells end with the present one.
+        All cells end with the present one. There are at most :data:`MAX_ACTIVE` queues.
         """
-        answers = self._workers.ask_all(ACTIVITY, wanted, ANSWER_SECONDS).values()
+        answers = self._workers.ask_all(ACTIVITY, query, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
-        of_queue: dict[int, list[Activity]] = {}
-        for each in itertools.chain(self.own_activity(wanted), *filter(None, answers)):
-            of_queue.setdefault(each.uid, []).append(each)
-        found = []
-        for uid, some in of_queue.items():
-            cells = merged([now, *(each.cells for each in some)], RECENT)
-            found.append(Activity(uid, some[0].name, max(each.used for each in some), cells))
-        return sorted(found, key=lambda each: -each.used)[:MAX_ACTIVE]
+        counted: dict[int, list[Activity]] = {}
+        for activity in itertools.chain(self.own_activity(query), *filter(None, answers)):
+            counted.setdefault(activity.uid, []).append(activity)
+        activities = []
+        for uid, of_queue in counted.items():
+            cells = merged([now, *(activity.cells for activity in of_queue)], RECENT)
+            activities.append(Activity(uid, of_queue[0].name, max(activity.used for activity in of_queue), cells))
+        return sorted(activities, key=lambda activity: -activity.used)[:MAX_ACTIVE]
 
     def _add(self, queue: Queue, last: int) -> Ring:
         ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)

@@ -50,7 +50,7 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
 
 
 def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
-    """Returns the first queues of the last plan by name, so many, without a search; blocks."""
+    """Returns up to ``limit`` queues of the last plan by name, without a search; blocks."""
     queues = []
     for name in sorted(each.name for each in state.plan.values())[:limit]:
         with suppress(QueueNotFound):

@@ -44,7 +44,7 @@ def show(
                 each.state,
                 each.joined / 1000,
                 each.session / 1000,
-                seen[each.number].seen / 1000 if each.number in seen else None,
+                max(each.joined, seen[each.number].seen if each.number in seen else 0) / 1000,
             )
             for each in state.members.values()
         ),

@@ -78,7 +78,7 @@ class GroupViews(Views):
         return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
-        """Returns a page of a group, for callers who may see it. ``few`` as of :meth:`GroupUseCases.show`."""
+        """Returns a page of a group, for callers who may see it; with ``few``, searches no queues."""
         refused = None
         try:
             await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
