@@ -67,7 +67,7 @@ MAX_HEX = 4096
 """Max bytes of a hex dump."""
 MAX_DEPTH = 32
 """Max depth of JSON that is indented: deeper, the page would be mostly indents."""
-MAX_PREVIEW = 120
+MAX_PREVIEW = 200
 """Max characters of a body in a list."""
 TABS: tuple[tuple[str, str, Action | None], ...] = (
     ("Overview", "", None),
@@ -161,7 +161,9 @@ def render(
     }
     html = _environment().get_template(template if part else "base.html").render(values)
     content = html.encode("utf-8", "replace")
-    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *HEADERS, *headers)
+    own = {name for name, _ in headers}
+    usual = (header for header in HEADERS if header[0] not in own)
+    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *usual, *headers)
 
 
 def tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
@@ -284,9 +286,9 @@ def shown_body(body: str | bytes) -> ShownBody:
 def preview(message: Message) -> str:
     """Returns the beginning of a body as one line."""
     body = message.body
-    if isinstance(body, bytes):
-        return body[: MAX_PREVIEW // 3].hex(" ")
-    return " ".join(body[: 2 * MAX_PREVIEW].split())[:MAX_PREVIEW]
+    shown = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
+    is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(shown) > MAX_PREVIEW
+    return shown[: MAX_PREVIEW - 1] + "…" if is_cut else shown
 
 
 def _indented(text: str) -> str | None:

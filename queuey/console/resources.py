@@ -15,7 +15,7 @@ from queuey.console import applications, cookies, messages, overview, pages, que
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample
 from queuey.console.groups import GroupPages
-from queuey.console.login import LoginViews, ProviderViews, own_page
+from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
 from queuey.console.overview import OverviewPages
 from queuey.console.sessions import Ask, Asks, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
@@ -25,6 +25,7 @@ from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
+from queuey.web.errors import NoSuchResource
 from queuey.web.ops import Collection
 from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
@@ -54,8 +55,10 @@ def resources(
     history: History,
     callers: SessionCallers,
     providers: Sequence[Provider] = (),
+    *,
+    is_local: bool = False,
 ) -> list[Resource]:
-    """Returns name, pattern and views of every page."""
+    """Returns name, pattern and views of every page; ``is_local``: those of links that log in once, too."""
     asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     groups, health = GroupPages(asks), HealthView(asks, examine)
@@ -63,7 +66,13 @@ def resources(
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
+    links = LinkViews(login, callers, service.sessions, service.audit)
+    once: list[Resource] = [
+        ("console.once", "/console/login/once", {"POST": links.log_in}),
+        ("console.link", "/console/login/once/{token}", {"GET": View(links.show)}),
+    ]
     return [
+        *(once if is_local else ()),
         ("console.applications", "/console{_:/?}", {"GET": view(applications.show_applications, applications.FIELDS)}),
         ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
@@ -102,7 +111,12 @@ def resources(
 
 
 def console(
-    examine: Examine, *, samples: bool = False, users: Users | None = None, providers: Sequence[Provider] = ()
+    examine: Examine,
+    *,
+    samples: bool = False,
+    users: Users | None = None,
+    providers: Sequence[Provider] = (),
+    is_local: bool = False,
 ) -> Include:
     """Returns the include of the console.
 
@@ -111,6 +125,7 @@ def console(
         samples: Have a thread count the messages of queues that are used, for their charts.
         users: The setting.
         providers: At which users may log in.
+        is_local: It is for browsers on this machine alone, and has links that log in once.
     """
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -118,13 +133,14 @@ def console(
         service, authorization = app.service, app.authorization
         callers = SessionCallers(service.store, service.sessions, users or {})
         app.authenticate.add(callers)
-        app.facades.append(Console(callers))
+        app.facades.append(Console(callers, is_local=is_local))
         history = History(service.workers)
         service.metrics.heard = history.note
         if samples:
             work = partial(sample, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()
-        for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
+        pages = resources(service, authorization, examine, history, callers, providers, is_local=is_local)
+        for name, pattern, views in pages:
             config.add_resource(name, pattern, views)
 
     return includeme
@@ -135,16 +151,20 @@ class Console:
 
     Args:
         callers: Make a credential of a session's token.
+        is_local: For other browsers than those on this machine, and behind proxies, there is no page.
     """
 
-    def __init__(self, callers: SessionCallers) -> None:
+    def __init__(self, callers: SessionCallers, *, is_local: bool = False) -> None:
         self._callers = callers
+        self._is_local = is_local
 
     def admit(self, request: Request) -> bool:
         """Gives a request for a page the credential of its session, and no other."""
         path = request.path
         if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
             return False
+        if self._is_local and not cookies.is_direct(request):
+            raise NoSuchResource("The resource could not be found.")
         request.facade = self
         request.headers.pop("authorization", None)
         token = cookies.read(request, cookies.SESSION)
