@@ -58,11 +58,12 @@ def show_applications(ask: Ask) -> Response:
     if len(names) == 1 and following is None and not ask.given:
         return pages.redirect(pages.link("a", names[0]))
     shown = [name for name in names if name.startswith(prefix)]
+    counted = "depth" in ask.given
     return ask.render(
-        "applications.html",
+        "applications_table.html" if counted and pages.is_part(ask.request) else "applications.html",
         "Applications",
         names=shown,
-        totals=_totals(ask, shown) if "depth" in ask.given else None,
+        totals=_totals(ask, shown) if counted else None,
         prefix=prefix,
         start=start,
         following=_within(prefix, following),
@@ -96,7 +97,7 @@ def show_queues(ask: Ask) -> Response:
     until = time.monotonic() + LOOKING_SECONDS if counted else None
     rows = overview.rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
     return ask.render(
-        "queues_counted.html" if counted and pages.is_part(ask.request) else "queues.html",
+        "queues_table.html" if counted and pages.is_part(ask.request) else "queues.html",
         "Queues of",
         application,
         rows=_sorted(rows, sort, down=down) if counted else rows,

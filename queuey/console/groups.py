@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
+from queuey.console.pages import is_part
 from queuey.console.sessions import Asks
 from queuey.errors import GroupNotFound
 from queuey.service.groups.views import LAG_PAGE
@@ -84,7 +85,8 @@ class GroupPages:
             "following": following,
             "start": fields.get("start", ""),
         }
-        return ask.render("groups.html", "Consumer groups of", ask.application, **values)
+        template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
+        return ask.render(template, "Consumer groups of", ask.application, **values)
 
     async def names(
         self, request: Request, match: Match, limit: int, start: str = ""

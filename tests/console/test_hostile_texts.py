@@ -33,7 +33,7 @@ ATTRIBUTES = re.compile(
     "lang|charset|name|content|rel|href|nonce|type|src|defer|class|id|tabindex|aria-label|aria-labelledby|method|action|"
     "value|role|scope|for|maxlength|required|autocomplete|autofocus|size|inputmode|title|hidden|download|colspan|"
     "aria-current|aria-sort|alt|width|height|viewbox|preserveaspectratio|d|datetime|placeholder|open|data-label|"
-    "data-(first|scan|stop|live|ended|depth|fresh)|hx-(get|trigger|select|swap|swap-oob|target)"
+    "data-(first|scan|stop|live|ended|depth|fresh)|hx-(get|trigger|swap|swap-oob|target)"
 )
 
 
