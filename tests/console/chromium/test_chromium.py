@@ -205,6 +205,9 @@ ADDRESSES = [
     f"a/{APPLICATION}/orders/acts/send",
     f"a/{APPLICATION}/orders/acts/purge",
     f"a/{APPLICATION}/_acts/key-add",
+    f"a/{APPLICATION}/_queues",
+    f"a/{APPLICATION}/_queues?sort=waiting&down=on",
+    f"a/{APPLICATION}/_overview",
     f"a/{APPLICATION}/_audit",
     f"a/{APPLICATION}/_keys",
     f"a/{APPLICATION}/later/messages?delayed=on",
@@ -216,6 +219,7 @@ ADDRESSES = [
     f"a/{APPLICATION}/_acts/schedule-add",
     f"a/{APPLICATION}/nothing",
     "a/another",
+    "?prefix=a",
     "health",
 ]
 
