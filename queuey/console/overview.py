@@ -243,8 +243,7 @@ def _workers(ask: Ask, queues: Iterable[Row]) -> int | None:
     readable = [row for row in claimed if allowed(row.queue, ask.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
-            jobs = ask.service.claims.outstanding(ask.enter("read", row.queue.name), MAX_COUNTED)
-            names |= {job.worker for job in jobs if job.status == "claimed"}
+            names |= {each.worker for each in ask.service.claims.workers(ask.enter("read", row.queue.name))}
     return len(names) if readable or not claimed else None
 
 
