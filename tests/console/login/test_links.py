@@ -63,7 +63,7 @@ def test_a_link_logs_in_once(local: App, token: str) -> None:
     assert form.count("<button") == 1
     reply = spend(browser, token)
     assert (reply.status, reply.headers["Location"], set(browser.cookies)) == (303, "/console", {cookies.SESSION})
-    assert "key of queuey" in browser.get("/console").text
+    assert "key of queuey" in browser.get().text
     other = Browser(local)
     again = spend(other, token)
     assert (again.status, "used before" in again.text, cookies.SESSION in other.cookies) == (403, True, False)
