@@ -115,9 +115,9 @@ def test_the_audit_log(browser: Browser, client: Client) -> None:
     assert eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)
 
 
-def has(browser: Browser, path: str, words: str) -> bool:
-    """Returns whether a page has some text."""
-    return words in browser.get(path).text
+def is_on(browser: Browser, address: str, words: str) -> bool:
+    """Returns whether a page has some words."""
+    return words in browser.get(address).text
 
 
 def test_the_pages_of_a_queue(browser: Browser, client: Client) -> None:
@@ -136,5 +136,5 @@ def test_the_pages_of_a_queue(browser: Browser, client: Client) -> None:
         ("/messages", 'aria-label="Pages of the queue"'),
     ):
         for _ in range(4):
-            assert eventually(partial(has, browser, f"{A}/paged{page}", words))
+            assert eventually(partial(is_on, browser, f"{A}/paged{page}", words))
     assert "not known yet" not in browser.get(f"{A}/paged/jobs").text
