@@ -147,7 +147,7 @@ def check(watched: Watched, name: str) -> None:
 
 def test_dead_letters(shown: Watched) -> None:
     """The reasons of dead letters."""
-    shown.page.set_viewport_size({"width": 1000, "height": 480})
+    shown.page.set_viewport_size({"width": 1000, "height": 660})
     shown.open(f"a/{APPLICATION}/thumbnails/dead")
     check(shown, "console-dead-letters.png")
 
