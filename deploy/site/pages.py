@@ -75,7 +75,7 @@ MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
 BLOCK = r"^```{}\n((?:(?!```).*\n)*)```$"
 TABS = re.compile("\n\n".join(map(BLOCK.format, ("sh", "python", "javascript"))), re.MULTILINE)
 """An example in three languages."""
-TABLE = re.compile(r"<table>\n<thead>\n(.*?)</thead>\n(.*?)</table>", re.DOTALL)
+TABLE = re.compile(r"<table>\s*<thead>(.*?)</thead>(.*?)</table>", re.DOTALL)
 CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
 CARD_COLUMNS, MATRIX_COLUMNS = 3, 9
 """From how many columns on a table's rows are cards on a small screen, and from how many on its heads stand upright."""
@@ -140,11 +140,11 @@ def _table(found: re.Match[str]) -> str:
         shown = (
             f"<td{attributes}{label}>{text}</td>\n" for (attributes, text), label in zip(cells, labels, strict=True)
         )
-        return f"<tr>\n{''.join(shown)}</tr>"
+        return f"{line[1]}\n{''.join(shown)}</tr>"
 
-    body = re.sub(r"<tr>.*?</tr>", row, found[2], flags=re.DOTALL)
+    body = re.sub(r"(<tr[^>]*>).*?</tr>", row, found[2], flags=re.DOTALL)
     focus = ' tabindex="0"' if kind == "matrix" else ""
-    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>\n{found[1]}</thead>\n{body}</table></div>'
+    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{found[1]}</thead>{body}</table></div>'
 
 
 def _tabs(found: re.Match[str]) -> str:
