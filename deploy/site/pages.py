@@ -46,7 +46,7 @@ BACKGROUND = (
 """How the names of pages begin that the search lists behind those for users."""
 KEYWORDS = {
     "access.md": "api key, authentication, authorization, permissions, rights",
-    "api.md": "cursor, delayed message, early, idempotency key, long poll, retention, stream, ttl",
+    "api-messages.md": "cursor, delayed message, early, idempotency key, long poll, retention, stream, ttl",
     "claims.md": "acknowledge, claim, job queue, visibility timeout",
     "claims-kinds.md": "dedup, fifo, ordered, ordering",
     "claims-limits.md": "concurrency, limits",
