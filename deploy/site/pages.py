@@ -5,6 +5,7 @@ MkDocs calls these functions by their names.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -33,6 +34,16 @@ OUTSIDE = {
 """
 API = "reference/http.md"
 """The page made from the OpenAPI document, which is beside it."""
+PARTS = {
+    "api.md": ("api-",),
+    "architecture-claims.md": ("architecture-claims-",),
+    "index.md": ("all-pages", "readme"),
+    "measurements/sqlite.md": ("measurements/sqlite-",),
+    "reference/client.md": ("reference/client-",),
+    "reference/qdo.md": ("reference/qdo-",),
+}
+"""Pages that were one with others once, and how the names of these begin: addresses of their sections still lead there.
+"""
 BACKGROUND = (
     "architecture",
     "changelog",
@@ -79,6 +90,13 @@ TABLE = re.compile(r"<table>\s*<thead>(.*?)</thead>(.*?)</table>", re.DOTALL)
 CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
 CARD_COLUMNS, MATRIX_COLUMNS = 3, 9
 """From how many columns on a table's rows are cards on a small screen, and from how many on its heads stand upright."""
+ANCHOR = re.compile(r'<h[2-6] id="([^"]+)"')
+FOLLOW = """{
+  const moved = MOVED, id = decodeURIComponent(location.hash.slice(1));
+  const page = Object.keys(moved).find((page) => moved[page].includes(id));
+  if (page) location.replace(`${page}#${id}`);
+}"""
+"""Opens the page that has the section which the address names."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -118,6 +136,20 @@ def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
     """Fills the page of the API, and prepares tables for small screens."""
     html = TABLE.sub(_table, html)
     return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
+
+
+def on_env(env: Any, files: Any, **_: object) -> Any:  # noqa: ANN401
+    """Adds to each page of ``PARTS`` a script that follows addresses of sections that stand on another page now."""
+    pages = {file.src_uri: file.page for file in files.documentation_pages()}
+    for name, beginnings in PARTS.items():
+        anchors = {other: set(ANCHOR.findall(pages[other].content)) for other in pages if other.startswith(beginnings)}
+        here = set(ANCHOR.findall(pages[name].content))
+        moved = {
+            relpath(pages[other].file.dest_uri, dirname(name) or "."): sorted(found - here)
+            for other, found in anchors.items()
+        }
+        pages[name].content += f"<script>{FOLLOW.replace('MOVED', json.dumps(moved))}</script>"
+    return env
 
 
 def _plain(html: str) -> str:
