@@ -67,7 +67,7 @@ MAX_HEX = 4096
 """Max bytes of a hex dump."""
 MAX_DEPTH = 32
 """Max depth of JSON that is indented: deeper, the page would be mostly indents."""
-MAX_PREVIEW = 120
+MAX_PREVIEW = 200
 """Max characters of a body in a list."""
 TABS: tuple[tuple[str, str, Action | None], ...] = (
     ("Overview", "", None),
@@ -286,9 +286,9 @@ def shown_body(body: str | bytes) -> ShownBody:
 def preview(message: Message) -> str:
     """Returns the beginning of a body as one line."""
     body = message.body
-    if isinstance(body, bytes):
-        return body[: MAX_PREVIEW // 3].hex(" ")
-    return " ".join(body[: 2 * MAX_PREVIEW].split())[:MAX_PREVIEW]
+    shown = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
+    is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(shown) > MAX_PREVIEW
+    return shown[: MAX_PREVIEW - 1] + "…" if is_cut else shown
 
 
 def _indented(text: str) -> str | None:

@@ -13,7 +13,8 @@ _FIELD = re.compile(r'name="form_token" value="([^"]*)"')
 
 
 def plain(html: str) -> str:
-    """Returns a page without what tables have for narrow windows, and with times as the pointer shows them."""
+    """Returns a page without colours of JSON and labels of cells, and with times as the pointer shows them."""
+    html = re.sub(r'<span class="j[ksnl]">([^<]*)</span>', r"\1", html)
     html = re.sub(r'<time datetime="[^"]*" title="([^"]*)">[^<]*</time>', r"\1", html)
     return re.sub(r' data-label="[^"]*"', "", html)
 

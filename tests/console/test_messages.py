@@ -15,7 +15,7 @@ from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
 from queuey.service.browsing import Wanted
 from queuey.storage import Store
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.console.test_pages import text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -25,7 +25,7 @@ LIST = "/console/a/queuey/q/messages"
 
 def previews(html: str) -> list[str]:
     """Returns the bodies in a list."""
-    return [unescape(body) for body in re.findall(r"<span class=\"kind\">\w+</span> <bdi>([^<]*)</bdi>", html)]
+    return [unescape(body) for body in re.findall(r'<td class="line"><a [^>]*><code>([^<]*)</code>', plain(html))]
 
 
 def following(html: str) -> str | None:
@@ -203,7 +203,7 @@ def test_a_message(browser: Browser, owner: Caller) -> None:
     sent = owner("POST", "q", '{"a":[1,2]}', headers=headers).messages[0]
     page = browser.get(f"{LIST}/1:{sent['key']}").text
     assert "Body: JSON, 11 bytes" in page
-    assert '{\n  "a": [' in unescape(page)
+    assert '{\n  "a": [' in unescape(plain(page))
     for words in ("trace abc", "application/vnd.x", "Range reads show it.", "It expires at"):
         assert words in text_of(page)
 

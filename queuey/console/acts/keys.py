@@ -75,6 +75,7 @@ class RevokeKey(Act):
     name, title, needs = "key-revoke", "Revoke a key", ("admin",)
     fields = noted = ("key",)
     button = "Revoke it"
+    destroys = True
 
     def effects(self, ask: Ask) -> str:
         key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
