@@ -45,10 +45,12 @@ PARTS = {
 """Pages that were one with others once, and how the names of these begin: addresses of their sections still lead there.
 """
 BACKGROUND = (
+    "all-pages",
     "architecture",
     "changelog",
     "contributing",
     "decisions/",
+    "index.md",
     "local-",
     "measurements/",
     "readme",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import FloatRect
 
+import qdo
+import queuey.client
 from deploy.site import docstrings
 from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
+from tests.console.chromium.seeing import COLORS, accessibility
+from tests.contrast import TEXT, Colour, ratio
 from tests.pages import blocks
 from tests.servers import chromium
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
+needs_chromium = pytest.mark.skipif(chromium.CHROMIUM is None, reason="needs Chromium")
 WANTED = {
     "api key": "access",
     "at least once": "qdo",
@@ -96,9 +102,14 @@ def test_every_page_has_a_place(site: Path) -> None:
 
 def test_reference(site: Path) -> None:
     """The reference has what the packages export, and nothing of the marks that docstrings have."""
-    page = (site / "reference" / "client.html").read_text()
-    assert 'id="queuey.client.Client.send"' in page
-    assert ":class:" not in page
+    for package in (queuey.client, qdo):
+        part = package.__name__.rpartition(".")[2]
+        text = "".join(page.read_text() for page in (site / "reference").glob(f"{part}*.html"))
+        names = [f"{package.__name__}.{name}" for name in package.__all__]
+        assert {name: text.count(f'id="{name}"') for name in names if text.count(f'id="{name}"') != 1} == {}
+        assert 'class="highlight"' in text
+        assert [mark for mark in (":class:", "Annotated[", "&gt;&gt;&gt;</p>") if mark in text] == []
+    assert 'id="queuey.client.Client.send"' in (site / "reference" / "client.html").read_text()
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node")
@@ -118,7 +129,7 @@ def test_words_for_the_search_are_of_pages() -> None:
     assert {part for part in BACKGROUND if not any(page.startswith(part) for page in docs)} == set()
 
 
-@pytest.mark.skipif(chromium.CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 def test_without_a_server(site: Path) -> None:
     """Opened as files, the site searches, and its pictures follow the palette that the reader picks."""
     with chromium.chromium() as browser:
@@ -150,6 +161,98 @@ def test_examples_in_three_languages_are_tabs(site: Path) -> None:
         assert page.count('class="tabbed-block"') == 3 * len(examples)
         assert "```" not in page
     assert total > 20
+
+
+LONGEST, SMALL = 20_000, 375
+"""Pixels: the height of a page in a window 1,280 wide, and the width of a telephone."""
+UNDER_BUTTONS = """() => [...document.querySelectorAll(".md-code__nav")].filter(nav => {
+  const button = nav.getBoundingClientRect(), code = nav.closest("pre, .highlight").querySelector("code");
+  const text = document.createRange();
+  text.selectNodeContents(code);
+  const lines = [...text.getClientRects()].filter(line => line.width > 0 && line.width < code.clientWidth - 40);
+  return code.scrollWidth > code.clientWidth
+    || lines.some(line => line.right > button.left && line.bottom > button.top && line.top < button.bottom);
+}).map(nav => nav.closest("pre, .highlight").textContent.slice(0, 60))"""
+"""Code of which a line is cut, or stands below the button that copies it."""
+
+
+@needs_chromium
+def test_no_page_is_too_long_or_too_wide(site: Path) -> None:
+    """No page is higher than 20,000 pixels, and none scrolls sideways on a telephone."""
+    long, wide = {}, {}
+    with chromium.chromium() as browser:
+        page = browser.new_page(java_script_enabled=False)
+        for file in sorted(site.rglob("*.html")):
+            page.set_viewport_size({"width": 1280, "height": 900})
+            page.goto(file.as_uri())
+            name = str(file.relative_to(site))
+            long[name] = page.evaluate("document.documentElement.scrollHeight")
+            page.set_viewport_size({"width": SMALL, "height": 800})
+            wide[name] = page.evaluate("document.documentElement.scrollWidth")
+    assert len(long) > 100
+    assert {name: height for name, height in long.items() if height > LONGEST} == {}
+    assert {name: width for name, width in wide.items() if width > SMALL} == {}
+
+
+@needs_chromium
+def test_colours_and_code(site: Path) -> None:
+    """On pages of all kinds, axe-core finds no text of too little contrast, and no code is cut or below a button."""
+    troubles = []
+    with chromium.chromium() as browser:
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme)
+            for name in ("index", "tasks", "api-messages", "settings", "access", "reference/client-jobs"):
+                for width in (1280, SMALL):
+                    page.set_viewport_size({"width": width, "height": 900})
+                    page.goto((site / f"{name}.html").as_uri())
+                    page.locator(".md-code__nav").first.wait_for(state="attached", timeout=chromium.PATIENCE)
+                    found = page.evaluate(UNDER_BUTTONS)
+                    found += accessibility(page, chromium.axe_core(), COLORS) if width == 1280 else []
+                    troubles += [f"{name} {scheme} {width}: {what}" for what in found]
+            page.close()
+    assert troubles == []
+
+
+@needs_chromium
+def test_addresses_of_pages_that_were_one(site: Path) -> None:
+    """The address of a section that stands on another page now leads there."""
+    moved = {
+        "api.html#streams": "api-messages.html#streams",
+        "architecture-claims.html#dedup-queues": "architecture-claims-jobs.html#dedup-queues",
+        "index.html#learn-it": "all-pages.html#learn-it",
+        "reference/client.html#queuey.client.Token": "reference/client-more.html#queuey.client.Token",
+        "reference/client.html#queuey.client.Client.send": "reference/client.html#queuey.client.Client.send",
+        "reference/qdo.html#qdo.Worker": "reference/qdo-workers.html#qdo.Worker",
+    }
+    with chromium.chromium() as browser:
+        page = browser.new_page()
+        for old, new in moved.items():
+            page.goto((site / "404.html").as_uri())
+            page.goto(f"{site.as_uri()}/{old}")
+            page.wait_for_url(f"{site.as_uri()}/{new}", timeout=chromium.PATIENCE)
+
+
+def test_contrast_of_the_palette() -> None:
+    """Each colour of text has 4.5:1 on the grounds of its scheme; the green is the console's."""
+    css = (ROOT / "deploy" / "site" / "site.css").read_text()
+    texts = ("text", "quiet", "link", "link-hover", *(f"code-{kind}" for kind in ("keyword", "string", "number")))
+    for scheme in ("default", "slate"):
+        [block] = re.findall(rf'^\[data-md-color-scheme="{scheme}"\] \{{(.*?)^\}}', css, re.DOTALL | re.MULTILINE)
+        tokens = {name: Colour.parse(value) for name, value in re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)}
+        for text in (*texts, "code-function", "code-comment"):
+            for ground in ("md-default-bg-color", "raised"):
+                assert ratio(tokens[text], tokens[ground]) >= TEXT, (scheme, text, ground)
+    console = (ROOT / "queuey" / "console" / "static" / "console.css").read_text()
+    assert re.findall(r"--green: light-dark\((#\w+), (#\w+)\)", console) == [tuple(re.findall(r"--link: (#\w+)", css))]
+    assert re.findall(r"--green: (#\w+)", css) == re.findall(r"--link: (#\w+)", css)[:1]
+
+
+def test_tables_are_cards_on_telephones(site: Path) -> None:
+    """Each cell of a table with three columns names its column; a table of very many columns has upright heads."""
+    page = (site / "settings.html").read_text()
+    assert '<td data-label="default"><code>5000</code></td>' in page
+    assert '<table class="matrix">' in (site / "access.html").read_text()
+    assert 'data-same="post 100 messages a request"' in (site / "performance.html").read_text()
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
