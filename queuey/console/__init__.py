@@ -65,7 +65,9 @@ class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
     It has no logins by providers, whose redirect addresses are those of other hosts.
     """
 
-    def welcome(self, url: str, link: Callable[[], str]) -> Sequence[str]:
+    def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:
+        if link is None:
+            return (f"Console: {url}/console",)
         return (
             f"Console: {url}/console/login/once/{link()}",
             "The link logs in once, within five minutes. Later: start again, or log in with the key in the profile.",

@@ -210,7 +210,7 @@ class LinkViews:
             key.application, form, content=b"", act="log-in", who=who, queue="", details={}
         )
         response = self._login.begin(request, digest, "", until=ends)
-        self._audit.end(key.application, sent.entry, entry, "done", "Logged in by the link of a start.")
+        self._audit.end(key.application, sent.entry, entry, "done", "Logged in by the link that queuey serve printed.")
         return response
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.console import pages
+from queuey.console.queue import head
 from queuey.console.sessions import Ask
 from queuey.deadletters import stored_dead_letter
 from queuey.errors import MessageNotFound
@@ -80,7 +81,7 @@ def show_list(ask: Ask) -> Response:
         "rows.html" if pages.is_part(ask.request) else "messages.html",
         "Messages of",
         ask.name,
-        queue=access.queue,
+        **({"queue": access.queue} if pages.is_part(ask.request) else head(ask, access)),
         asked=asked,
         columns=_columns(access.queue, "Due" if asked.delayed else "Sent"),
         rows=[_row(message) for message in found.messages],

@@ -101,12 +101,12 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self
 
-    def welcome(self, url: str, link: Callable[[], str]) -> Sequence[str]:
+    def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:
         """Returns lines for the terminal of a start alone. They may hold secrets, so no log has them.
 
         Args:
             url: Where the service answers.
-            link: Makes a token that logs in once, with the key of the profile.
+            link: Makes a token that logs in once, with the key of the profile; None if there is no profile.
         """
         return ()
 

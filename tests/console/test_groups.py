@@ -79,7 +79,7 @@ def test_a_queue_links_its_groups(browser: Browser, owner: Caller) -> None:
     owners(owner)
     key = owner.post("q", "c", X_Partition="1")["key"]
     owner.send_json("PUT", "q/offsets/mirrored", {"partitions": {"1": {"offset": key}}})
-    page = browser.part("/console/a/queuey/q/parts/groups").text
+    page = browser.part("/console/a/queuey/q/groups").text
     known, mirrored = page.split("<bdi>mirrored</bdi>")
     assert f'href="{LIST}/g"' in known
     assert "does not know its members" not in known

@@ -190,9 +190,8 @@ def test_what_readers_of_a_queue_see(browser: Browser, owner: Caller) -> None:
     """The page of a queue has the sentences of explain, and how much of each partition is shown."""
     owner.create("seen", partitions=2)
     owner.post("seen", "x", X_Partition="2")
-    assert "What readers see now" in browser.get("/console/a/queuey/seen").text
-    page = text_of(browser.part("/console/a/queuey/seen/parts/explanation").text)
-    for words in (*owner.get("seen/explain").json["sentences"][:4], "1 nothing: it is empty", "2 all"):
+    page = text_of(browser.part("/console/a/queuey/seen/options").text)
+    for words in (*owner.get("seen/explain").json["sentences"][:4], "nothing: it is empty", "UTC all"):
         assert words in page
 
 

@@ -10,7 +10,7 @@ import itertools
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from errno import EADDRINUSE
 from functools import partial
@@ -28,10 +28,8 @@ from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE,
 from queuey.terminal.signals import end_at_once
 
 if TYPE_CHECKING:
-    from queuey.cli.operations.first_start import Plan
     from queuey.messages import Acknowledgement
     from queuey.settings import Settings
-    from queuey.storage import Store
 
 
 class Start(NamedTuple):
@@ -122,7 +120,10 @@ def _serve(settings: Settings) -> int:
     rooms = tuple(room.resolved(settings, address[0], terminal=terminal) for room in settings.rooms)
     settings = msgspec.structs.replace(settings, rooms=rooms)
     url = server.url_of(settings, address[1])
-    start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
+    if opening.is_cassandra(settings):
+        start = _look_at_cassandra(settings)._replace(welcome=_welcome(settings, url, None))
+    else:
+        start = _prepare_sqlite(settings, url)
     start = with_rooms(settings, start)
     with ExitStack() as stack:
         answering = [stack.enter_context(room.beside(settings, address)) for room in settings.rooms]
@@ -139,6 +140,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Creates the store, the application, its key and the profile where they are missing."""
     from queuey.cli.operations import first_start
     from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.service.operating.credentials import Sessions
     from queuey.storage import opening
 
     try:
@@ -153,7 +155,8 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         made = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
         for room in settings.rooms:
             room.prepare(settings, store)
-        welcome = _welcome(settings, store, made, url)
+        key = None if made is None or made.profile is None else first_start.digest(made.profile.key)
+        welcome = _welcome(settings, url, None if key is None else partial(Sessions(store).offer, key))
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:
@@ -163,14 +166,8 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     return Start(f"data {settings.data}, profile {made.path}, {promise.meaning}", made.notes, promise, welcome)
 
 
-def _welcome(settings: Settings, store: Store, made: Plan | None, url: str) -> tuple[str, ...]:
-    """Returns what rooms show at the terminal of a start; a link that logs in has the key of the profile."""
-    from queuey.cli.operations.first_start import digest
-    from queuey.service.operating.credentials import Sessions
-
-    if made is None or made.profile is None:
-        return ()
-    link = partial(Sessions(store).offer, digest(made.profile.key))
+def _welcome(settings: Settings, url: str, link: Callable[[], str] | None) -> tuple[str, ...]:
+    """Returns what rooms show at the terminal of a start. See :meth:`~queuey.settings.Room.welcome`."""
     return tuple(line for room in settings.rooms for line in room.welcome(url, link))
 
 
@@ -213,7 +210,7 @@ def with_rooms(settings: Settings, start: Start) -> Start:
 
 def _announce(url: str, start: Start) -> None:
     output.say(f"Queuey serves at {url}: {start.facts}")
-    for text in start.welcome:
+    for text in start.welcome if sys.stdout.isatty() else ():
         output.say(text)
     for text in start.notes:
         output.note(text)

@@ -63,10 +63,13 @@ def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) 
     page.keyboard.press("Enter")
     page.get_by_role("link", name="orders", exact=True).click()
     expect(page.get_by_text("61 messages", exact=True)).to_be_visible()
-    expect(page.get_by_text("Wait to be claimed")).to_be_visible()
-    expect(page.get_by_text("billing: 61 messages")).to_be_visible()
+    expect(page.locator("[data-tile=waiting]")).to_have_text("61")
+    parts = page.get_by_role("navigation", name="Pages of the queue")
+    parts.get_by_role("link", name="Groups").click()
+    expect(page.get_by_text("61 messages and")).to_be_visible()
+    parts.get_by_role("link", name="Dead letters").click()
     expect(page.get_by_text("No dead letters.")).to_be_visible()
-    page.get_by_role("link", name="Messages", exact=True).click()
+    parts.get_by_role("link", name="Messages").click()
     expect(page.locator("tbody tr:not(.more)")).to_have_count(50)
     page.get_by_role("link", name="Next page").click()
     expect(page.locator("tbody tr:not(.more)")).to_have_count(61)
@@ -191,8 +194,11 @@ ADDRESSES = [
     "",
     f"a/{APPLICATION}",
     f"a/{APPLICATION}/orders",
-    f"a/{APPLICATION}/orders/parts/backlog",
-    f"a/{APPLICATION}/claimed",
+    f"a/{APPLICATION}/orders/jobs",
+    f"a/{APPLICATION}/orders/groups",
+    f"a/{APPLICATION}/orders/options",
+    f"a/{APPLICATION}/failed.dead/dead",
+    f"a/{APPLICATION}/claimed/jobs",
     f"a/{APPLICATION}/orders/messages",
     f"a/{APPLICATION}/orders/messages?text=number",
     f"a/{APPLICATION}/orders/acts/send",
@@ -236,8 +242,9 @@ def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> Non
         expect(page.locator("pre")).to_be_visible()
     if address.endswith("/orders"):
         expect(page.locator("[data-live] canvas")).to_have_count(2)
-    if address.endswith("/claimed"):
-        expect(page.get_by_role("region", name="Jobs under way")).to_be_visible()
+    if address.endswith("/claimed/jobs"):
+        for table in ("Jobs under way", "Workers and their jobs"):
+            expect(page.get_by_role("region", name=table)).to_be_visible()
     page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
     for size, rules in ((SMALL, AA), (LARGE, COLORS)):
         page.set_viewport_size(size)
@@ -269,6 +276,53 @@ def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
     assert {"orders", "Log out", "Health", "Show"} <= reached
 
 
+TEXT = "body => getComputedStyle(body).color"
+
+
+def test_the_span_of_charts(page: Page, watched: Watched, client: Client) -> None:
+    """A button chooses what charts show, and a reload keeps it; what they show is said to who does not see them."""
+    client.create_queue("spanned")
+    client.send_many("spanned", ["x"] * 120)
+    watched.open(f"a/{APPLICATION}/spanned")
+    expect(page.locator("[data-live] canvas")).to_have_count(2)
+    short, whole = (page.get_by_role("button", name=name, exact=True) for name in ("5 min", "1 h"))
+    expect(short).to_have_attribute("aria-pressed", "true")
+    chart = page.get_by_role("img", name="messages: 120 now, 120 at most")
+    expect(chart).to_have_accessible_name(re.compile("^The last 5 minutes"))
+    expect(page.get_by_role("img", name=re.compile(r"sent: .* now, .* at most; taken: "))).to_be_visible()
+    whole.click()
+    for _ in range(2):
+        expect(page).to_have_url(re.compile(r"/spanned\?range=1h$"))
+        expect(chart).to_have_accessible_name(re.compile("^The last 60 minutes"))
+        expect(whole).to_have_attribute("aria-pressed", "true")
+        expect(short).to_have_attribute("aria-pressed", "false")
+        page.reload()
+    page.get_by_text("The same as a table").click()
+    expect(page.get_by_role("region", name="Activity").get_by_role("row")).to_have_count(11)
+
+
+def test_the_values_of_charts(page: Page, watched: Watched, client: Client) -> None:
+    """The last values stand at the ends of the lines with their units, and those under the pointer instead."""
+    client.create_queue("drawn")
+    client.send_many("drawn", ["x"] * 1230)
+    page.add_init_script(
+        "{ const fill = CanvasRenderingContext2D.prototype.fillText; window.drawn = [];"
+        " CanvasRenderingContext2D.prototype.fillText = function (text, ...rest)"
+        " { window.drawn.push(text); return fill.call(this, text, ...rest); } }"
+    )
+    watched.open(f"a/{APPLICATION}/drawn")
+    expect(page.locator("[data-live] canvas")).to_have_count(2)
+    page.wait_for_function("window.drawn.includes('1.23K')")
+    drawn = page.evaluate("window.drawn")
+    assert {"123/s sent", "0/s taken"} <= set(drawn)
+    assert any(text in drawn for text in ("100/s", "50/s"))
+    page.evaluate("window.drawn.length = 0")
+    page.locator("[data-live] .u-over").first.hover()
+    page.wait_for_function("window.drawn.some(text => /^\\d\\d:\\d\\d:\\d0$/.test(text))")
+    assert "0/s sent" in page.evaluate("window.drawn")
+    assert page.locator(".u-legend").count() == 0
+
+
 def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, client: Client) -> None:
     """The number of messages follows the stream, and the list of messages tells of new ones, which a link shows."""
     client.create_queue("growing")
@@ -276,7 +330,12 @@ def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, c
     watched.open(f"a/{APPLICATION}/growing")
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
     client.send_many("growing", ["x"] * 1233)
+    expect(page.locator("[data-tile=dead]")).to_have_css("color", page.locator("body").evaluate(TEXT))
+    client.create_queue("growing.dead")
+    client.send("growing.dead", "x")
     expect(page.locator(".figures")).to_contain_text("1,234 messages", timeout=60_000)
+    expect(page.locator("[data-tile=waiting]")).to_have_text("1,234")
+    expect(page.locator(".tile.dead [data-tile=dead]")).to_have_text("1", timeout=60_000)
     watched.open(f"a/{APPLICATION}/growing/messages")
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
     expect(page.get_by_role("status").filter(has_text="new messages")).to_be_hidden()
@@ -319,7 +378,7 @@ def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, cli
     client.create_queue("unseen")
     page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen})")
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/live") else None)
+    page.on("request", lambda request: asked.append(request.url) if "/live" in request.url else None)
     watched.open(f"a/{APPLICATION}/unseen")
     page.wait_for_timeout(300)
     assert asked == []
@@ -337,7 +396,7 @@ def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -
         given = next(answers, None)
         route.continue_() if given is None else route.fulfill(**given)  # type: ignore[arg-type]
 
-    page.route("**/live", answer)
+    page.route("**/live*", answer)
     watched.open(f"a/{APPLICATION}/stopped")
     expect(page.get_by_text("The charts have stopped.")).to_be_visible()
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "ended")

@@ -74,7 +74,7 @@ def shown(chromium: Browser, session: StorageState, url: str) -> Iterator[Watche
         def answer(route: Route) -> None:
             route.fulfill(body=hour(), content_type="text/event-stream")
 
-        page.route("**/live", answer)
+        page.route("**/live*", answer)
         yield Watched(page, url)
 
 
@@ -119,5 +119,5 @@ def test_a_queue(shown: Watched, shop: Client) -> None:
 def test_dead_letters(shown: Watched, shop: Client) -> None:
     """The reasons of dead letters."""
     shown.page.set_viewport_size({"width": 1100, "height": 520})
-    shown.open(f"a/{APPLICATION}/thumbnails/parts/dead")
+    shown.open(f"a/{APPLICATION}/thumbnails/dead")
     check(shown, "console-dead-letters.png")

@@ -44,7 +44,7 @@ def test_who_has_not_logged_in_is_asked_to(stranger: Browser, path: str) -> None
 
 def test_a_part_of_a_page_leads_to_the_form(stranger: Browser) -> None:
     """A script gets no form to put into the page: it has the browser open the form."""
-    reply = stranger.part("/console/a/queuey/q/parts/size")
+    reply = stranger.part("/console/a/queuey/q/options")
     assert (reply.status, reply.headers["HX-Redirect"], reply.body) == (401, "/console/login", b"")
 
 

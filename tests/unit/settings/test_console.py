@@ -69,3 +69,12 @@ def test_auto_is_off_unless_a_start_has_decided() -> None:
     """Whatever else opens a service, such as a test or another server, has no console by the default."""
     loaded = settings.load({}, {}).settings
     assert loaded.of(ConsoleRoom).include(loaded, []) is None
+
+
+def test_what_a_terminal_shows() -> None:
+    """It is a link with a new token, or the address alone where there is no profile."""
+    room = LocalConsoleRoom()
+    first, _ = room.welcome("http://localhost:5", lambda: "token")
+    assert first == "Console: http://localhost:5/console/login/once/token"
+    assert room.welcome("http://localhost:5", None) == ("Console: http://localhost:5/console",)
+    assert ConsoleRoom(console="on").welcome("http://localhost:5", lambda: "token") == ()
