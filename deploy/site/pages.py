@@ -50,7 +50,6 @@ BACKGROUND = (
     "changelog",
     "contributing",
     "decisions/",
-    "index.md",
     "local-",
     "measurements/",
     "readme",
@@ -199,7 +198,7 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     if here.startswith(BACKGROUND):
         page.meta["search"] = {"boost": 0.01}
     if here == "index.md":
-        page.meta["hide"] = ["navigation", "toc"]
+        page.meta |= {"hide": ["navigation", "toc"], "search": {"exclude": True}}
     page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
