@@ -9,10 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import FloatRect
+from playwright.sync_api import Browser, FloatRect
 
 import qdo
 import queuey.client
@@ -25,7 +28,6 @@ from tests.servers import chromium
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
-needs_chromium = pytest.mark.skipif(chromium.CHROMIUM is None, reason="needs Chromium")
 WANTED = {
     "api key": "access",
     "at least once": "qdo",
@@ -92,6 +94,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser without windows."""
+    if chromium.CHROMIUM is None:
+        pytest.skip("needs Chromium, which is not installed")
+    with chromium.chromium() as found:
+        yield found
+
+
 def test_every_page_has_a_place(site: Path) -> None:
     """Each page of the documentation is on the site, and so are the pages that stand elsewhere."""
     docs = ROOT / "docs"
@@ -129,11 +140,10 @@ def test_words_for_the_search_are_of_pages() -> None:
     assert {part for part in BACKGROUND if not any(page.startswith(part) for page in docs)} == set()
 
 
-@needs_chromium
-def test_without_a_server(site: Path) -> None:
+def test_without_a_server(site: Path, browser: Browser) -> None:
     """Opened as files, the site searches, and its pictures follow the palette that the reader picks."""
-    with chromium.chromium() as browser:
-        page = browser.new_page(color_scheme="dark", viewport={"width": 1300, "height": 900})
+    with closing(browser.new_context(color_scheme="dark", viewport={"width": 1300, "height": 900})) as context:
+        page = context.new_page()
         page.goto((site / "concepts.html").as_uri())
         page.locator(".md-search__input").click()
         page.keyboard.type("priority")
@@ -163,8 +173,8 @@ def test_examples_in_three_languages_are_tabs(site: Path) -> None:
     assert total > 20
 
 
-LONGEST, SMALL = 20_000, 375
-"""Pixels: the height of a page in a window 1,280 wide, and the width of a telephone."""
+LONGEST, SMALL, PARTS = 20_000, 375, 8
+"""In pixels the height of a page in a window 1,280 wide, and the width of a telephone; into how many tests pages go."""
 UNDER_BUTTONS = """() => [...document.querySelectorAll(".md-code__nav")].filter(nav => {
   const button = nav.getBoundingClientRect(), code = nav.closest("pre, .highlight").querySelector("code");
   const text = document.createRange();
@@ -176,45 +186,38 @@ UNDER_BUTTONS = """() => [...document.querySelectorAll(".md-code__nav")].filter(
 """Code of which a line is cut, or stands below the button that copies it."""
 
 
-@needs_chromium
-def test_no_page_is_too_long_or_too_wide(site: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_page_is_too_long_or_too_wide(site: Path, browser: Browser, part: int) -> None:
     """No page is higher than 20,000 pixels, and none scrolls sideways on a telephone."""
-    long, wide = {}, {}
-    with chromium.chromium() as browser:
-        page = browser.new_page(java_script_enabled=False)
-        for file in sorted(site.rglob("*.html")):
+    sizes = {}
+    files = sorted(site.rglob("*.html"))
+    with closing(browser.new_context(java_script_enabled=False)) as context:
+        page = context.new_page()
+        for file in files[part::PARTS]:
             page.set_viewport_size({"width": 1280, "height": 900})
             page.goto(file.as_uri())
-            name = str(file.relative_to(site))
-            long[name] = page.evaluate("document.documentElement.scrollHeight")
+            height = page.evaluate("document.documentElement.scrollHeight")
             page.set_viewport_size({"width": SMALL, "height": 800})
-            wide[name] = page.evaluate("document.documentElement.scrollWidth")
-    assert len(long) > 100
-    assert {name: height for name, height in long.items() if height > LONGEST} == {}
-    assert {name: width for name, width in wide.items() if width > SMALL} == {}
+            sizes[str(file.relative_to(site))] = height, page.evaluate("document.documentElement.scrollWidth")
+    assert len(files) > 100
+    assert {name: size for name, size in sizes.items() if size[0] > LONGEST or size[1] > SMALL} == {}
 
 
-@needs_chromium
-def test_colours_and_code(site: Path) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "tasks", "api-messages", "settings", "access", "reference/client-jobs"])
+def test_colours_and_code(site: Path, browser: Browser, name: str, scheme: Literal["light", "dark"]) -> None:
     """On pages of all kinds, axe-core finds no text of too little contrast, and no code is cut or below a button."""
-    troubles = []
-    with chromium.chromium() as browser:
-        for scheme in ("light", "dark"):
-            page = browser.new_page(color_scheme=scheme)
-            for name in ("index", "tasks", "api-messages", "settings", "access", "reference/client-jobs"):
-                for width in (1280, SMALL):
-                    page.set_viewport_size({"width": width, "height": 900})
-                    page.goto((site / f"{name}.html").as_uri())
-                    page.locator(".md-code__nav").first.wait_for(state="attached", timeout=chromium.PATIENCE)
-                    found = page.evaluate(UNDER_BUTTONS)
-                    found += accessibility(page, chromium.axe_core(), COLORS) if width == 1280 else []
-                    troubles += [f"{name} {scheme} {width}: {what}" for what in found]
-            page.close()
-    assert troubles == []
+    with closing(browser.new_context(color_scheme=scheme)) as context:
+        page = context.new_page()
+        for width in (SMALL, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto((site / f"{name}.html").as_uri())
+            page.locator(".md-code__nav").first.wait_for(state="attached", timeout=chromium.PATIENCE)
+            assert page.evaluate(UNDER_BUTTONS) == []
+        assert accessibility(page, chromium.axe_core(), COLORS) == []
 
 
-@needs_chromium
-def test_addresses_of_pages_that_were_one(site: Path) -> None:
+def test_addresses_of_pages_that_were_one(site: Path, browser: Browser) -> None:
     """The address of a section that stands on another page now leads there."""
     moved = {
         "api.html#streams": "api-messages.html#streams",
@@ -224,8 +227,8 @@ def test_addresses_of_pages_that_were_one(site: Path) -> None:
         "reference/client.html#queuey.client.Client.send": "reference/client.html#queuey.client.Client.send",
         "reference/qdo.html#qdo.Worker": "reference/qdo-workers.html#qdo.Worker",
     }
-    with chromium.chromium() as browser:
-        page = browser.new_page()
+    with closing(browser.new_context()) as context:
+        page = context.new_page()
         for old, new in moved.items():
             page.goto((site / "404.html").as_uri())
             page.goto(f"{site.as_uri()}/{old}")
