@@ -11,12 +11,13 @@ from urllib.parse import quote, urlsplit
 
 from queuey import __version__
 from queuey.access import Caller
-from queuey.console import applications, cookies, messages, pages, queue
+from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample
 from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
-from queuey.console.sessions import Asks, SessionCallers
+from queuey.console.overview import OverviewPages
+from queuey.console.sessions import Ask, Asks, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
 from queuey.messages import Finding
 from queuey.service import Service
@@ -42,6 +43,8 @@ MAX_FOLLOWING = 2000
 
 MAX_FINDINGS_AGE = 30.0
 """Max age of findings that are shown again, in seconds."""
+MAX_WAIT = 1.0
+"""Timeout for findings that a page shows beside others, in seconds."""
 Examine = Callable[[], list[Finding]]
 
 
@@ -58,7 +61,8 @@ def resources(
     """Returns name, pattern and views of every page; ``is_local``: those of links that log in once, too."""
     asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
-    groups = GroupPages(asks)
+    groups, health = GroupPages(asks), HealthView(asks, examine)
+    figures = OverviewPages(asks, groups, health.seen)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
@@ -74,7 +78,7 @@ def resources(
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
         ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
-        ("console.health", "/console/health", {"GET": View(HealthView(asks, examine).show)}),
+        ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", pages.FILE_ROUTE, {"GET": pages.show_file}),
         ("console.keys", APP + "/_keys", {"GET": view(applications.show_keys)}),
         ("console.audit", APP + "/_audit", {"GET": view(applications.show_log, applications.LOG_FIELDS)}),
@@ -89,12 +93,13 @@ def resources(
         ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.overview", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
-        ("console.queues", APP + "/_queues", {"GET": view(applications.show_queues, applications.FIELDS)}),
+        ("console.overview", APP, {"GET": view(overview.show, overview.FIELDS)}),
+        ("console.figures", APP + "/_overview", {"GET": View(figures.show)}),
+        ("console.queues", APP + "/_queues", {"GET": view(applications.show_queues, applications.QUEUES_FIELDS)}),
         (
             "console.failures",
             APP + "/_failures",
-            {"GET": view(applications.show_failures, applications.FIELDS, page=True)},
+            {"GET": view(applications.show_failures, applications.FAILURES_FIELDS, page=True)},
         ),
         ("console.queue", QUEUE, {"GET": view(queue.show, queue.FIELDS, page=True)}),
         (
@@ -235,8 +240,7 @@ class HealthView:
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""
         ask = await request.in_pool(lambda: self._asks.of(request, match, {}))
-        # A thread of its own examines, for all who ask meanwhile.
-        findings = await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
+        findings = await self._examined()
         operates = any(grant.application is None for grant in ask.caller.grants)
         statistics = await request.in_pool(ask.service.statistics) if operates else {}
         return ask.render(
@@ -248,6 +252,18 @@ class HealthView:
             store=self._store.name,
             version=__version__,
         )
+
+    async def seen(self, ask: Ask) -> Sequence[Finding] | None:
+        """Returns the findings that a caller may see; None if they take longer than a page may wait."""
+        try:
+            findings = await asyncio.wait_for(self._examined(), MAX_WAIT)
+        except TimeoutError:
+            return None
+        return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
+
+    async def _examined(self) -> list[Finding]:
+        # A thread of its own examines, for all who ask meanwhile.
+        return await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
 
     def _try(self) -> Finding:
         try:

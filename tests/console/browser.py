@@ -32,7 +32,7 @@ class Browser:
         self.host = host
         self.cookies: dict[str, str] = {}
 
-    def get(self, path: str = "/console", *, query: str = "", headers: dict[str, str] | None = None) -> Reply:
+    def get(self, path: str = "/console/health", *, query: str = "", headers: dict[str, str] | None = None) -> Reply:
         """Asks for a page."""
         return self._send("GET", path, b"", query, headers or {})
 

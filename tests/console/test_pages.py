@@ -27,7 +27,7 @@ def text_of(html: str) -> str:
 
 def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
     """A page runs no script but its own, is in no frame, is kept nowhere, and tells no other site where one was."""
-    for reply in (browser.get("/console"), stranger.get("/console/login"), browser.get("/console/a/nobody")):
+    for reply in (browser.get("/console/health"), stranger.get("/console/login"), browser.get("/console/a/nobody")):
         policy = reply.headers["Content-Security-Policy"]
         nonces = set(re.findall(r"'nonce-([^']+)'", policy))
         assert set(re.findall(r'nonce="([^"]+)"', reply.text)) == nonces
@@ -39,7 +39,7 @@ def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
         assert reply.headers["Referrer-Policy"] == "same-origin"
         assert not re.search(r"<(script|style)[^>]*>[^<]", reply.text)
         assert not re.search(r'\s(on\w+|style|hx-on[^=]*)="', reply.text)
-    first, second = browser.get("/console"), browser.get("/console")
+    first, second = browser.get("/console/health"), browser.get("/console/health")
     assert first.headers["Content-Security-Policy"] != second.headers["Content-Security-Policy"]
 
 
@@ -88,7 +88,7 @@ def test_defects_are_pages(browser: Browser) -> None:
     with replace_in(Ask, Ask.render, fail):
         fresh = Browser(browser.app)
         fresh.cookies = browser.cookies
-        reply = fresh.get("/console")
+        reply = fresh.get("/console/health")
     assert reply.status == 500
     assert "internals" not in reply.text
 
@@ -98,7 +98,8 @@ def test_applications(browser: Browser, operator: Browser, limited: Browser) -> 
     assert "guest" in operator.get("/console").text
     assert "not shown" not in operator.get("/console").text
     for one in (browser, limited):
-        page = one.get("/console").text
+        assert one.get("/console").status == 303
+        page = one.get("/console", query="prefix=q").text
         assert "guest" not in page.replace("key of", "")
         assert "Other applications are not shown: that needs an operator's key." in text_of(page)
     assert "guest" in operator.get("/console", query="prefix=gu").text
@@ -120,10 +121,10 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
 def walk(browser: Browser, query: str) -> list[str]:
     """Returns the names on all pages of a list."""
     found: list[str] = []
-    address = f"/console/a/queuey?{query}"
+    address = f"/console/a/queuey/_queues?{query}"
     while True:
         path, _, query = address.partition("?")
-        page = browser.get(path, query=query).text
+        page = plain(browser.get(path, query=query).text)
         found += re.findall(r'<td><a id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
         following = re.search(r'rel="next" href="([^"]*)"', page)
         if following is None:
@@ -135,7 +136,7 @@ def test_a_limited_key_sees_its_queues(limited: Browser, owner: Caller) -> None:
     """The list has the queues that the key's patterns match, and says that others are not shown."""
     for name in ("orders-1", "orders-2", "private"):
         owner.create(name)
-    page = limited.get("/console/a/queuey").text
+    page = limited.get("/console/a/queuey/_queues").text
     assert "orders-1" in page
     assert "private" not in page
     assert "Other queues are not shown: the key is limited to those that match orders-* ." in text_of(page)

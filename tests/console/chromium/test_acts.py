@@ -75,7 +75,7 @@ def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) 
     """The browser wants the name, and the service the right one."""
     open_queue(watched, client, "emptied")
     client.send_many("emptied", ["x"] * 3)
-    page.get_by_role("link", name="Options").click()
+    page.get_by_role("link", name="Options", exact=True).click()
     page.get_by_role("link", name="Purge the queue").click()
     page.get_by_role("button", name="Purge the queue").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Purge the queue: emptied")
@@ -86,7 +86,7 @@ def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) 
     page.get_by_role("button", name="Purge the queue").click()
     assert done(page) == "Removed all messages, about 3."
     page.get_by_role("link", name="emptied").first.click()
-    page.get_by_role("link", name="Options").click()
+    page.get_by_role("link", name="Options", exact=True).click()
     page.get_by_role("link", name="Delete the queue").click()
     fill(page, typed="emptied")
     page.get_by_role("button", name="Delete the queue").click()
@@ -98,8 +98,7 @@ def test_one_job(page: Page, watched: Watched, client: Client) -> None:
     open_queue(watched, client, "worked", partitions=1)
     client.send_many("worked", [Outgoing(json={"task": name, "args": [1]}) for name in ("late", "doomed", "held")])
     jobs = client.job_queue("worked")
-    claimed = {str(job.message.json["task"]): job for job in jobs.receive(3, ttl=600)}
-    claimed["late"].release(delay=600)
+    jobs.release(jobs.receive(3, ttl=600)[0], delay=600)
     page.get_by_role("link", name="Pause the claims").click()
     page.get_by_role("button", name="Pause the claims").click()
     assert done(page) == "The claims are paused."

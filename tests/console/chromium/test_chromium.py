@@ -58,7 +58,8 @@ def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) 
     """An operator finds a queue, sees how it is, looks at a message, downloads it, and logs out."""
     page = watched.page
     watched.log_in(str(served.profile.key))
-    page.get_by_role("link", name=APPLICATION, exact=True).click()
+    expect(page.get_by_role("heading", name="Busiest queues")).to_be_visible()
+    page.get_by_role("link", name="Queues", exact=True).click()
     page.get_by_label("Names that begin with").fill("ord")
     page.keyboard.press("Enter")
     page.get_by_role("link", name="orders", exact=True).click()
@@ -123,11 +124,11 @@ def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched:
     with closing(page.context.new_page().context) as _:
         other = page.context.pages[-1]
         other.goto(evil.as_uri())
-        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Applications") < 0
+        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Overview") < 0
         other.get_by_role("button").click()
         expect(other.get_by_text("another site")).to_be_visible()
         page.reload()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Applications")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Overview of queuey")
 
 
 def test_the_policy_stops_foreign_scripts(page: Page, watched: Watched) -> None:
@@ -153,7 +154,13 @@ def test_hostile_texts(watched: Watched, page: Page, client: Client, payload: st
     client.send(name, payload, key=payload, headers={"x": payload})
     client.send(name, payload.encode(), key=payload)
     place = f"a/{APPLICATION}/{quote(name, safe='')}"
-    for address in (f"a/{APPLICATION}", place, f"{place}/messages", f"{place}/messages?text={quote(payload)}"):
+    for address in (
+        f"a/{APPLICATION}",
+        f"a/{APPLICATION}/_queues",
+        place,
+        f"{place}/messages",
+        f"{place}/messages?text={quote(payload)}",
+    ):
         watched.open(address)
         assert (
             page.evaluate(
@@ -204,6 +211,9 @@ ADDRESSES = [
     f"a/{APPLICATION}/orders/acts/send",
     f"a/{APPLICATION}/orders/acts/purge",
     f"a/{APPLICATION}/_acts/key-add",
+    f"a/{APPLICATION}/_queues",
+    f"a/{APPLICATION}/_queues?sort=waiting&down=on",
+    f"a/{APPLICATION}/_overview",
     f"a/{APPLICATION}/_audit",
     f"a/{APPLICATION}/_keys",
     f"a/{APPLICATION}/later/messages?delayed=on",
@@ -215,6 +225,7 @@ ADDRESSES = [
     f"a/{APPLICATION}/_acts/schedule-add",
     f"a/{APPLICATION}/nothing",
     "a/another",
+    "?prefix=a",
     "health",
 ]
 
@@ -259,7 +270,7 @@ def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> Non
 
 def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
     """All that a mouse reaches the keyboard reaches, and one sees where one is."""
-    watched.open(f"a/{APPLICATION}")
+    watched.open(f"a/{APPLICATION}/_queues")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the contents")).to_be_focused()
     page.keyboard.press("/")
@@ -348,7 +359,7 @@ def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, c
     """The list of queues is there at once, and gets its numbers by itself; an error leaves it as it is."""
     client.create_queue("counted-1")
     client.send_many("counted-1", ["x"] * 1500)
-    address = f"a/{APPLICATION}?prefix=counted"
+    address = f"a/{APPLICATION}/_queues?prefix=counted"
     row = page.get_by_role("row", name="counted-1")
     watched.open(address)
     expect(row).to_contain_text("1,500")
