@@ -166,6 +166,8 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
         page.meta["search"] = {"boost": 0.01}
     if here == "index.md":
         page.meta["hide"] = ["navigation", "toc"]
+    if here == API:
+        page.meta["hide"] = ["toc"]
     page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
