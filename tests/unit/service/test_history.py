@@ -163,8 +163,8 @@ def test_processes_are_merged() -> None:
             kept[number].note(queue(1), number, 10 * number)
         assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
         assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
-        for each in kept.values():
-            [activity] = each.activity(ActivityQuery("a"))
+        for process in kept.values():
+            [activity] = process.activity(ActivityQuery("a"))
             assert (activity.name, sum(activity.cells.sent), sum(activity.cells.taken)) == ("q1", 3, 30)
         workers[2].leave(1)
         assert sum(kept[1].of(queue(1)).sent) == 1

@@ -16,7 +16,7 @@ from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
-from tests.console.test_groups import owners
+from tests.console.lists.test_groups import owners
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
