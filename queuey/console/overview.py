@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey import ids
 from queuey.access import VERBS, allowed
 from queuey.api.claims import Backlog
 from queuey.console import pages
-from queuey.console.charts import rates
+from queuey.console.charts import backlog, rates
 from queuey.console.groups import GroupPages
-from queuey.console.queue import MAX_COUNTED, failures
+from queuey.console.queue import failures
 from queuey.console.sessions import Ask, Asks
 from queuey.deadletters import holds_dead, queue_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
@@ -129,21 +128,7 @@ def count(ask: Ask, queues: Iterable[Queue], until: float) -> dict[str, Backlog]
 def _backlog(ask: Ask, queue: Queue) -> Backlog:
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
-    try:
-        return ask.service.claims.backlog(access, MAX_COUNTED)
-    except ClaimsRefused:  # All of its messages wait, for readers.
-        parts = ask.service.queues.partitions(access.queue, rough=True) or ()
-    oldest = min((part.oldest for part in parts if part.oldest is not None), default=None)
-    return Backlog(
-        waiting=sum(part.count for part in parts),
-        exact=all(part.exact for part in parts),
-        delayed=0,
-        claimed=0,
-        failed=0,
-        dead=0,
-        oldest=None if oldest is None else ids.ticks_to_seconds(oldest[0]),
-        due=None,
-    )
+    return backlog(ask.service, access)
 
 
 def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:

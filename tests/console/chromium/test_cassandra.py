@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import cast
 
 import pytest
@@ -114,6 +115,11 @@ def test_the_audit_log(browser: Browser, client: Client) -> None:
     assert eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)
 
 
+def is_on(browser: Browser, address: str, words: str) -> bool:
+    """Returns whether a page has some words."""
+    return words in browser.get(address).text
+
+
 def test_the_pages_of_a_queue(browser: Browser, client: Client) -> None:
     """Every page of a queue with jobs, a group and dead letters has what it has on SQLite, at whichever worker."""
     for name in ("paged", "paged.dead"):
@@ -130,5 +136,5 @@ def test_the_pages_of_a_queue(browser: Browser, client: Client) -> None:
         ("/messages", 'aria-label="Pages of the queue"'),
     ):
         for _ in range(4):
-            assert eventually(lambda page=page, words=words: words in browser.get(f"{A}/paged{page}").text)
+            assert eventually(partial(is_on, browser, f"{A}/paged{page}", words))
     assert "not known yet" not in browser.get(f"{A}/paged/jobs").text

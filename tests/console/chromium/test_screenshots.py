@@ -31,8 +31,8 @@ from tests.servers.served import Served
 DOCS = Path(__file__).parents[3] / "docs"
 WORD = b"Page"
 TAKEN = os.environ.get("QUEUEY_SCREENSHOTS")
-LOAD_SECONDS = 330 if TAKEN else 0
-"""A picture shows a service that has worked for a while; the words of a page are the same without."""
+LOAD_SECONDS = 110 if TAKEN else 0
+"""Before each picture: it shows a service that has worked for a while. The words of a page are the same without."""
 _NUMBERS = re.compile("\\S*\\d\\S*|\N{EN DASH}")
 _OF_TIME = {"s", "min", "h", "d", "ago", "in", "now", "none", "about"}
 """Words beside numbers, which change with them."""
@@ -117,20 +117,19 @@ def shop(client: Client, served: Served) -> Iterator[None]:
     fill(client)
     stop = threading.Event()
     with closing(served.client()) as other, ThreadPoolExecutor(1) as thread:
-        if LOAD_SECONDS:
-            working = thread.submit(work, other, stop)
-            time.sleep(LOAD_SECONDS)
-            assert working.running()
+        working = thread.submit(work, other, stop) if TAKEN else None
         yield
         stop.set()
+        assert working is None or working.exception() is None
 
 
 @pytest.fixture
-def shown(chromium: Browser, session: StorageState, url: str) -> Iterator[Watched]:
+def shown(chromium: Browser, session: StorageState, url: str, shop: None) -> Iterator[Watched]:
     """A window of the size that the pictures have, with sharp letters."""
     context = chromium.new_context(
         viewport={"width": 1000, "height": 760}, device_scale_factor=1.6, storage_state=session, color_scheme="light"
     )
+    time.sleep(LOAD_SECONDS)
     with closing(context):
         yield Watched(context.new_page(), url)
 
@@ -146,22 +145,22 @@ def check(watched: Watched, name: str) -> None:
     assert stamped(path) == digest, f"{name} is out of date, see above how to take it anew"
 
 
-def test_an_overview(shown: Watched, shop: None) -> None:
-    """The overview of an application."""
-    shown.open(f"a/{APPLICATION}")
-    expect(shown.page.get_by_text("Store can be written and read")).to_be_visible()
-    check(shown, "console-overview.png")
+def test_dead_letters(shown: Watched) -> None:
+    """The reasons of dead letters."""
+    shown.page.set_viewport_size({"width": 1000, "height": 480})
+    shown.open(f"a/{APPLICATION}/thumbnails/dead")
+    check(shown, "console-dead-letters.png")
 
 
-def test_a_queue(shown: Watched, shop: None) -> None:
+def test_a_queue(shown: Watched) -> None:
     """The page of a queue."""
     shown.open(f"a/{APPLICATION}/thumbnails")
     expect(shown.page.locator("[data-live] canvas")).to_have_count(2)
     check(shown, "console-queue.png")
 
 
-def test_dead_letters(shown: Watched, shop: None) -> None:
-    """The reasons of dead letters."""
-    shown.page.set_viewport_size({"width": 1000, "height": 480})
-    shown.open(f"a/{APPLICATION}/thumbnails/dead")
-    check(shown, "console-dead-letters.png")
+def test_an_overview(shown: Watched) -> None:
+    """The overview of an application."""
+    shown.open(f"a/{APPLICATION}")
+    expect(shown.page.get_by_text("Store can be written and read")).to_be_visible()
+    check(shown, "console-overview.png")
