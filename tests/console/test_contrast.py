@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import NamedTuple
 
 import pytest
 
 from queuey.console import pages
+from tests.contrast import LARGE, TEXT, Colour, ratio
 
 CSS = pages.FILES["console.css"].content.decode()
 TOKEN = re.compile(r"^  --([\w-]+): light-dark\((#[0-9a-f]+), (#[0-9a-f]+)\);$", re.MULTILINE)
 MIX = re.compile(r"background: color-mix\(in srgb, var\(--([\w-]+)\) (\d+)%, var\(--([\w-]+)\)\)")
-TEXT, LARGE = 4.5, 3.0
-"""Ratio of text, and of large text and the borders of controls, to what is behind it."""
 STATES = ("done", "claimed", "retrying", "dead", "ok")
 TEXTS = ("text", "quiet", "green", "literal", *STATES)
 GROUNDS = ("ground", "raised")
 SCHEMES = ("light", "dark")
-
-
-class Colour(NamedTuple):
-    red: float
-    green: float
-    blue: float
-
-    @classmethod
-    def parse(cls, text: str) -> Colour:
-        """Reads ``#fff`` and ``#ffffff``."""
-        digits = text[1:] if len(text) == 7 else "".join(digit * 2 for digit in text[1:])
-        return cls(*(int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)))
-
-    def mixed(self, percent: float, other: Colour) -> Colour:
-        """Returns what ``color-mix(in srgb, …)`` does."""
-        part = percent / 100
-        return Colour(*(part * mine + (1 - part) * theirs for mine, theirs in zip(self, other, strict=True)))
-
-    @property
-    def luminance(self) -> float:
-        """Relative luminance as WCAG defines it."""
-        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in self]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 TOKENS = {
@@ -49,12 +24,6 @@ TOKENS = {
     for name, *texts in TOKEN.findall(CSS)
     for scheme, text in zip(SCHEMES, texts, strict=True)
 }
-
-
-def ratio(one: Colour, other: Colour) -> float:
-    """Returns the contrast of two colours."""
-    dark, light = sorted((one.luminance, other.luminance))
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_the_ratio_is_that_of_the_guidelines() -> None:
