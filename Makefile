@@ -11,6 +11,8 @@ LANES ?=
 MINUTES ?= 10
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
 VENV := .venv
+# The demos have an environment of their own: the service that runs from .venv goes on.
+DEMO := build/demo
 BIN := $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest -n $(or $(LANES),$(1))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
@@ -34,11 +36,14 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(CORE) $(if $(SPARK),$(SPARKED)) ## Run the service and workers on a real feed, kill both, show that nothing is lost (SPARK=1: on Spark, too)
-	$(BIN)/python deploy/demo/run.py
+demo: ## Run the service and workers on a real feed, kill both, show that nothing is lost (SPARK=1: on Spark, too)
+	@$(MAKE) --no-print-directory VENV=$(DEMO) $(DEMO)/.core $(if $(SPARK),$(DEMO)/.spark)
+	DEMO_CHART=build/earthquakes.svg $(DEMO)/bin/queuey demo
+	@echo "To see messages arrive in two browser windows: make inbox"
 
-inbox: $(OIDC) ## Run an app with an inbox for each user, to be looked at in two browser windows
-	exec $(BIN)/python deploy/demo/inbox/run.py
+inbox: ## Run an app with an inbox for each user, to be looked at in two browser windows
+	@$(MAKE) --no-print-directory VENV=$(DEMO) $(DEMO)/.oidc
+	exec $(DEMO)/bin/python deploy/demo/inbox/run.py
 
 test: $(DEV) ## Run the tests that need nothing, and meet each real server once; in less than five minutes
 	$(call PYTEST,5) --suite test
@@ -90,9 +95,13 @@ clean: ## Remove .venv and everything else that can be made again
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A command by the right name may still be too old, a shim without an interpreter behind it, or lack
-# ensurepip: so each candidate has to make a working environment, and the first that does is taken.
+# ensurepip: so each candidate has to make a working environment, and the first that does is taken. An environment that
+# works already stays as it is: a service may run from it.
 $(MADE):
-	@for python in $(PYTHONS); do \
+	@if $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    touch $@; exit 0; \
+	fi; \
+	for python in $(PYTHONS); do \
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
 	    "$$python" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
 	        "$$python" -m venv --clear --without-pip $(VENV) && \

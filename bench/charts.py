@@ -160,12 +160,12 @@ def _times(page: str, _: str) -> str:
     return time_chart("Time of a request, p50 to p99", stores)
 
 
-def _jobs(_: str, sqlite: str) -> str:
+def _jobs(_: str, systems: str) -> str:
     steps = {
         "handled": "tasks that one worker process runs, a second",
         "sends, 1 a call": "tasks sent one by one, a second",
     }
-    return bar_chart("Tasks beside other job queues", {text: jobs(sqlite, step) for step, text in steps.items()})
+    return bar_chart("Tasks beside other job queues", {text: jobs(systems, step) for step, text in steps.items()})
 
 
 CHARTS: dict[str, Callable[[str, str], str]] = {
@@ -185,8 +185,8 @@ def draw(docs: Path = DOCS) -> None:
 
 def drawn(docs: Path = DOCS) -> dict[str, str]:
     """Returns the charts by the names of their files."""
-    page, sqlite = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite.md"))
-    return {name: chart(page, sqlite) for name, chart in CHARTS.items()}
+    page, systems = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite-systems.md"))
+    return {name: chart(page, systems) for name, chart in CHARTS.items()}
 
 
 if __name__ == "__main__":

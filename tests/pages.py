@@ -1,7 +1,8 @@
 """Pages of the documentation, their blocks, and somebody who types what they say.
 
 A block begins with three backticks, its language and perhaps one of :data:`REASONS`: why no test runs it. Blocks of
-programs and commands without a reason are run by the test that :data:`RUN_BY` names. ``tests/test_docs_links.py``
+programs and commands without a reason are run by the test that :data:`RUN_BY` names. A block with a title,
+``python title="thumbs.py"``, is a file: it is written, and a later block runs or reads it. ``tests/test_docs_links.py``
 checks that no block is left out.
 """
 
@@ -53,6 +54,10 @@ RUN_BY = {
     },
     "docs/access.md": {"": TYPED},
     "docs/api.md": {"": "tests/web/document/test_reference.py"},
+    "docs/api-groups.md": {"": "tests/web/document/test_reference.py"},
+    "docs/api-jobs.md": {"": "tests/web/document/test_reference.py"},
+    "docs/api-messages.md": {"": "tests/web/document/test_reference.py"},
+    "docs/api-queues.md": {"": "tests/web/document/test_reference.py"},
     "docs/claims.md": {"": "tests/acceptance/test_docs.py"},
     "docs/claims-kinds.md": {"": "tests/acceptance/test_docs.py"},
     "docs/claims-limits.md": {"": "tests/acceptance/test_docs.py"},
@@ -66,7 +71,7 @@ RUN_BY = {
     "docs/embedded.md": {"": "tests/embedded/test_page.py"},
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
     "docs/groups.md": {"": "tests/acceptance/test_docs.py"},
-    "docs/index.md": {"Start": "tests/test_docs_links.py"},
+    "docs/index.md": {"": "tests/qdo/test_docs.py"},
     "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
     "docs/install.md": {"As a tool": "tests/dist/test_tools.py"},
     "docs/moves.md": {"": TYPED},
@@ -100,17 +105,23 @@ RUN_BY = {
 LISTED = {"docs/operations.md", "docs/qdo.md"}
 """Pages with lists of commands. Of those that no test runs, ``tests/test_docs_links.py`` sees that commands and options
 exist."""
+TITLE = re.compile(r'title="([^"]+)"')
 FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """One fenced block of a page: language, text, the line that the text begins at, section, and its mark."""
+    """One fenced block of a page: language, text, the line that the text begins at, section, mark, and its title."""
 
     language: str
     text: str
     line: int
     section: str = ""
     mark: str = ""
+    title: str = ""
+
+    def save(self, directory: Path) -> None:
+        """Writes the block to the file that its title names."""
+        (directory / self.title).write_text(self.text)
 
 
 def blocks(page: str, *, below: str = "") -> list[Block]:
@@ -118,16 +129,19 @@ def blocks(page: str, *, below: str = "") -> list[Block]:
     text = (ROOT / page).read_text()
     found = []
     for match in FENCE.finditer(text):
-        language, _, mark = match[2].partition(" ")
+        language, _, rest = match[2].partition(" ")
+        title = "".join(TITLE.findall(rest))
+        mark = TITLE.sub("", rest).strip()
         section = re.findall(r"^## (.+)$", text[: match.start()], re.MULTILINE)[-1:]
         line = text[: match.start()].count("\n") + 2
-        found.append(Block(language or "text", textwrap.dedent(match[3]), line, "".join(section), mark))
+        found.append(Block(language or "text", textwrap.dedent(match[3]), line, "".join(section), mark, title))
     return [block for block in found if below in {"", block.section}]
 
 
 def to_run(page: str, *, below: str = "", languages: Container[str] = PROGRAMS) -> list[Block]:
-    """The programs and commands of a page, or of one of its sections, that are not marked with a reason."""
-    return [block for block in blocks(page, below=below) if block.language in languages and not block.mark]
+    """The programs, commands and files of a page, or of one of its sections, that are not marked with a reason."""
+    found = (block for block in blocks(page, below=below) if not block.mark)
+    return [block for block in found if block.title or block.language in languages]
 
 
 def examples(thing: object) -> list[Block]:
@@ -159,7 +173,10 @@ class Reader:
         )
 
     def run(self, page: str, block: Block) -> str:
-        """Runs a block; returns what a command printed."""
+        """Runs a block, or writes its file; returns what a command printed."""
+        if block.title:
+            block.save(self._directory)
+            return ""
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), self._names)
             return ""

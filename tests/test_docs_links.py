@@ -39,8 +39,8 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))
 )
 PROGRAM_FILES = ("README.md", "docs/index.md")
-"""Pages whose programs are saved before they are run."""
-INDEXES = ("docs/index.md", "docs/decisions/index.md")
+"""Pages whose programs are not for an interactive interpreter."""
+INDEXES = ("docs/all-pages.md", "docs/decisions/index.md")
 VARIABLES = {line.variable for line in settings.table()} | settings.OTHER_VARIABLES
 VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_settings.CONFIG}
 VARIABLES |= {line.variable for line in qdo_settings.table().values()}
@@ -150,7 +150,7 @@ def test_links(page: str) -> None:
 
 
 def test_every_page_can_be_reached() -> None:
-    """The index leads to every page of the documentation, and to decisions through their own index."""
+    """One page leads to every other page of the documentation, and to decisions through their own index."""
     linked = {
         (ROOT / page / ".." / target).resolve()
         for page in INDEXES
@@ -266,8 +266,17 @@ def typed(program: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in PROGRAM_FILES])
 def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
     """A blank line ends each loop, function and class that a statement follows, and no other blank line is in them."""
-    for block in blocks(page, "python"):
-        typed(block)
+    for block in pages.blocks(page):
+        if block.language == "python" and not block.title:
+            typed(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_are_blocks_of_their_own(page: str) -> None:
+    """A program stands in a block of its language, which names its file, and not within a command of a shell."""
+    assert [block for block in blocks(page, "sh") if re.search(r"<<\s*\W?\w+", block)] == []
+    titles = [block.title for block in pages.blocks(page) if block.title]
+    assert [title for title in titles if text_of(page).count(f"`{title}`") == 0] == []
 
 
 def test_who_runs_blocks() -> None:
@@ -369,22 +378,32 @@ def sections(page: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def test_the_landing_page_is_the_twin_of_the_readme() -> None:
-    """docs/index.md and the README begin alike: what it is, how to start, guarantees, figures, pictures."""
+def test_the_landing_page_says_what_the_readme_says() -> None:
+    """docs/index.md and the README have the same guarantees and figures, word for word."""
     readme, landing = sections("README.md"), sections("docs/index.md")
-    shared = list(landing)[: list(landing).index("Learn it")]
-    assert shared == list(readme)[: len(shared)]
-    assert {name for name in shared if name != "Start" and landing[name] != readme[name]} == set()
-    shown = [block.text for block in pages.blocks("docs/index.md", below="Start")]
-    assert shown == [block.text for block in pages.blocks("README.md", below="Start")][: len(shown)] != []
+    for name in ("Guarantees", "How fast it is"):
+        assert landing[name] == readme[name]
+
+
+def test_the_landing_page() -> None:
+    """It opens with one sentence, two links, and three cards of five lines of code each."""
+    hero, _, rest = text_of("docs/index.md").partition("</div>")
+    assert re.fullmatch(r"<div class=\"hero\" markdown>\n\n# [^.\n]+\n\n(?:\[[^]]+\]\([^)]+\)\n){2}\n", hero)
+    cards = rest.split('<div class="card" markdown>')[1:]
+    assert [re.findall(r"^### (.+)$", card, re.MULTILINE) for card in cards] == [["Inbox"], ["Jobs"], ["Log"]]
+    assert [block.text.count("\n") for block in pages.blocks("docs/index.md")] == [5, 5, 5]
 
 
 def test_figures_of_the_landing_page_were_measured() -> None:
-    """Each figure stands in the pages about performance."""
-    figures = re.findall(r"^\| ([\d,]+) ", sections("docs/index.md")["How fast it is"], re.MULTILINE)
+    """Each figure stands in the pages about performance, with the commit or the day that the landing page gives."""
+    section = sections("docs/index.md")["How fast it is"]
+    figures = re.findall(r"^\| \*\*([\d,]+)\*\* ", section, re.MULTILINE)
     measured = "".join(text_of(page) for page in PAGES if page.startswith("docs/performance"))
     assert len(figures) == 4
     assert [figure for figure in figures if not re.search(rf"(?<![\d,.]){figure}(?![\d,])", measured)] == []
+    [commit] = re.findall("`([0-9a-f]{8})`", section)
+    lines = [next(line for line in measured.splitlines() if f" {figure} " in line) for figure in figures]
+    assert [f"`{commit}`" in line for line in lines] == [True, True, True, False]
 
 
 WRITES = re.compile(r"(?:> |--to )(\w[\w./]*)")

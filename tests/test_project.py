@@ -132,6 +132,15 @@ def test_make_help_names_the_fixed_targets(target: str) -> None:
 
 
 @pytest.mark.needs_programs
+@pytest.mark.parametrize("target", ["demo", "inbox"])
+def test_demos_leave_the_environment_alone(target: str) -> None:
+    """A service that runs from ``.venv`` goes on: demos have an environment of their own."""
+    result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "build/demo/bin/" in result.stdout
+    assert ".venv" not in result.stdout
+
+
+@pytest.mark.needs_programs
 def test_start_without_warnings() -> None:
     """What Pyramid imports does not warn whoever starts the service of something that only Pyramid can change."""
     command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.web.app"]

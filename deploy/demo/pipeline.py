@@ -16,12 +16,15 @@ from typing import Any
 import chart
 from service import DemoFailed, Service
 
+from queuey.extras import install_command
+
 HERE = Path(__file__).parent
-CHART = HERE.parents[1] / "build" / "earthquakes.svg"
+CHART = "earthquakes.svg"
+"""File of the chart, in the working directory."""
 NEEDED = ("pyspark", "pyarrow", "numpy")
 MISSING = (
     "Skipped: PySpark is not installed. With it (a download of 456 MB) the feed is archived, counted, replayed and "
-    "audited here: make demo SPARK=1"
+    f"audited here: make demo SPARK=1, or first {install_command('spark')}"
 )
 SECONDS = 900.0
 """Long: a busy machine takes minutes to start Spark."""
@@ -38,7 +41,7 @@ def is_installed() -> bool:
 
 def chart_path() -> Path:
     """Returns where the chart goes."""
-    return Path(os.environ.get("DEMO_CHART") or CHART)
+    return Path(os.environ.get("DEMO_CHART") or CHART).absolute()
 
 
 def run(service: Service, queue: str, replayed: str, receipts: Path) -> dict[str, Any]:

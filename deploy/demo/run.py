@@ -38,7 +38,6 @@ def main() -> int:
             service.kill()
     but = " but the chart" if is_installed() else ""
     print(f"\nAll of it in {time.monotonic() - began:.1f} s. Nothing is left running and no file is left behind{but}.")
-    print("To see messages arrive in two browser windows: make inbox")
     return 0
 
 

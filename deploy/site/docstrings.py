@@ -1,7 +1,7 @@
 """Turns the few marks of reStructuredText that docstrings have into Markdown, for the reference on the site.
 
-Google's sections are read by mkdocstrings itself. What is left is the name of a class or function with its role, and a
-block of code after two colons.
+Google's sections are read by mkdocstrings itself. What is left is the name of a class or function with its role, a
+block of code after two colons, and examples as the interpreter shows them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import griffe
 
 ROLE = re.compile(r":(?:py:)?[a-z]+:`~?(?:[\w.]+\.)?([\w()]+)`")
 BLOCK = re.compile(r"(?m)^(.*?)(:?):\n\n((?: {4}.*(?:\n|$)|\n)+)")
+EXAMPLE = re.compile(r"(?m)^Example:\n(?=\s+>>> )")
 
 
 def to_markdown(text: str) -> str:
@@ -21,6 +22,8 @@ def to_markdown(text: str) -> str:
 
     >>> to_markdown("See :class:`~queuey.client.Client`::\n\n    Client()\n")
     'See `Client`:\n\n```python\nClient()\n```\n'
+    >>> to_markdown("Example:\n    >>> 1 + 1\n    2\n")
+    'Examples:\n    >>> 1 + 1\n    2\n'
     """
 
     def block(found: re.Match[str]) -> str:
@@ -30,13 +33,23 @@ def to_markdown(text: str) -> str:
         lead = f"{before}:\n\n" if before else ""
         return f"{lead}```python\n{dedent(code).strip()}\n```\n"
 
-    return BLOCK.sub(block, ROLE.sub(r"`\1`", text))
+    return BLOCK.sub(block, ROLE.sub(r"`\1`", EXAMPLE.sub("Examples:\n", text)))
+
+
+def plain(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
+    """Returns the type of an annotation without what ``Annotated`` adds to it."""
+    if not isinstance(annotation, griffe.ExprSubscript) or str(annotation.left) != "Annotated":
+        return annotation
+    inner = annotation.slice
+    return plain(inner.elements[0]) if isinstance(inner, griffe.ExprTuple) else inner
 
 
 class Markdown(griffe.Extension):
-    """Rewrites each docstring when griffe has read it."""
+    """Rewrites each docstring when griffe has read it, and each annotation of a field."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: ANN401 -- as griffe calls it
         """Takes any module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = to_markdown(obj.docstring.value)
+        if isinstance(obj, griffe.Attribute):
+            obj.annotation = plain(obj.annotation)

@@ -5,8 +5,10 @@ MkDocs calls these functions by their names.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from typing import Any
@@ -32,7 +34,18 @@ OUTSIDE = {
 """
 API = "reference/http.md"
 """The page made from the OpenAPI document, which is beside it."""
+PARTS = {
+    "api.md": ("api-",),
+    "architecture-claims.md": ("architecture-claims-",),
+    "index.md": ("all-pages", "readme"),
+    "measurements/sqlite.md": ("measurements/sqlite-",),
+    "reference/client.md": ("reference/client-",),
+    "reference/qdo.md": ("reference/qdo-",),
+}
+"""Pages that were one with others once, and how the names of these begin: addresses of their sections still lead there.
+"""
 BACKGROUND = (
+    "all-pages",
     "architecture",
     "changelog",
     "contributing",
@@ -45,7 +58,7 @@ BACKGROUND = (
 """How the names of pages begin that the search lists behind those for users."""
 KEYWORDS = {
     "access.md": "api key, authentication, authorization, permissions, rights",
-    "api.md": "cursor, delayed message, early, idempotency key, long poll, retention, stream, ttl",
+    "api-messages.md": "cursor, delayed message, early, idempotency key, long poll, retention, stream, ttl",
     "claims.md": "acknowledge, claim, job queue, visibility timeout",
     "claims-kinds.md": "dedup, fifo, ordered, ordering",
     "claims-limits.md": "concurrency, limits",
@@ -74,6 +87,17 @@ MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
 BLOCK = r"^```{}\n((?:(?!```).*\n)*)```$"
 TABS = re.compile("\n\n".join(map(BLOCK.format, ("sh", "python", "javascript"))), re.MULTILINE)
 """An example in three languages."""
+TABLE = re.compile(r"<table>\s*<thead>(.*?)</thead>(.*?)</table>", re.DOTALL)
+CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
+CARD_COLUMNS, MATRIX_COLUMNS = 3, 9
+"""From how many columns on a table's rows are cards on a small screen, and from how many on its heads stand upright."""
+ANCHOR = re.compile(r'<h[2-6] id="([^"]+)"')
+FOLLOW = """{
+  const moved = MOVED, id = decodeURIComponent(location.hash.slice(1));
+  const page = Object.keys(moved).find((page) => moved[page].includes(id));
+  if (page) location.replace(`${page}#${id}`);
+}"""
+"""Opens the page that has the section which the address names."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -93,20 +117,67 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for pl
 
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     """Adds the pages outside of ``docs``, and what is made from the OpenAPI document."""
-    made: dict[str, str | bytes] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
-    # The README's first sections are those of the landing page.
-    made["readme.md"] = "# First steps\n\n" + "".join((ROOT / "README.md").read_text().partition("## Run\n")[1:])
+    made: dict[str, str] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
+    made["readme.md"] = "# First steps\n\n" + "".join(_sections(made["readme.md"], "Start", "Run", "Features"))
     made[API] = "# HTTP API, operation by operation\n"
-    made["reference/openapi.json"] = encode(document())
+    made["reference/openapi.json"] = encode(document()).decode()
     made["assets/api_page.css"] = api_page.STYLE
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
 
 
+def _sections(text: str, *names: str) -> Iterator[str]:
+    """Yields sections of a page, with their headings."""
+    for name in names:
+        yield from re.findall(rf"^## {name}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+
+
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
-    """Fills the page of the API."""
+    """Fills the page of the API, and prepares tables for small screens."""
+    html = TABLE.sub(_table, html)
     return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
+
+
+def on_env(env: Any, files: Any, **_: object) -> Any:  # noqa: ANN401
+    """Adds to each page of ``PARTS`` a script that follows addresses of sections that stand on another page now."""
+    pages = {file.src_uri: file.page for file in files.documentation_pages()}
+    for name, beginnings in PARTS.items():
+        anchors = {other: set(ANCHOR.findall(pages[other].content)) for other in pages if other.startswith(beginnings)}
+        here = set(ANCHOR.findall(pages[name].content))
+        moved = {
+            relpath(pages[other].file.dest_uri, dirname(name) or "."): sorted(found - here)
+            for other, found in anchors.items()
+        }
+        pages[name].content += f"<script>{FOLLOW.replace('MOVED', json.dumps(moved))}</script>"
+    return env
+
+
+def _plain(html: str) -> str:
+    """Returns the text of a cell, for an attribute."""
+    return re.sub(r"<[^>]+>", "", html).replace('"', "&quot;").strip()
+
+
+def _table(found: re.Match[str]) -> str:
+    """Names the column in each cell, and repeats the name of a row in the rows that go on with it."""
+    heads = [_plain(head) for head in re.findall(r"<th[^>]*>(.*?)</th>", found[1], re.DOTALL)]
+    kind = "matrix" if len(heads) >= MATRIX_COLUMNS else "rows stack" if len(heads) >= CARD_COLUMNS else "rows"
+    name = ""
+
+    def row(line: re.Match[str]) -> str:
+        nonlocal name
+        cells = [(cell["attributes"], cell["text"]) for cell in CELL.finditer(line[0])]
+        same = f' data-same="{name}"' if name and cells and not cells[0][1] else ""
+        name = _plain(cells[0][1]) if cells and cells[0][1] else name
+        labels = [same, *(f' data-label="{head}"' if head else "" for head in heads[1:])]
+        shown = (
+            f"<td{attributes}{label}>{text}</td>\n" for (attributes, text), label in zip(cells, labels, strict=True)
+        )
+        return f"{line[1]}\n{''.join(shown)}</tr>"
+
+    body = re.sub(r"(<tr[^>]*>).*?</tr>", row, found[2], flags=re.DOTALL)
+    focus = ' tabindex="0"' if kind == "matrix" else ""
+    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{found[1]}</thead>{body}</table></div>'
 
 
 def _tabs(found: re.Match[str]) -> str:
@@ -126,6 +197,10 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     here = page.file.src_uri
     if here.startswith(BACKGROUND):
         page.meta["search"] = {"boost": 0.01}
+    if here == "index.md":
+        page.meta |= {"hide": ["navigation", "toc"], "search": {"exclude": True}}
+    if here == API:
+        page.meta["hide"] = ["toc"]
     page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 

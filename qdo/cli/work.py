@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import inspect
+import io
 import logging
 import os
 import signal
@@ -56,6 +57,7 @@ def work(settings: WorkSettings) -> None:
     2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
     """
     configure_logs(settings.log_level, settings.log)
+    print_whole_lines()
     if settings.trace:
         enable_tracing()
     # As for python -m: modules of the working directory can be named.
@@ -199,6 +201,7 @@ def _set_up_child(
     log_level: str, log_form: str, stalled_after: float, modules: tuple[str, str | None], *, trace: bool
 ) -> None:
     configure_logs(log_level, log_form)
+    print_whole_lines()
     if trace:
         enable_tracing()
     end_child_if_blocked(stalled_after)
@@ -252,6 +255,40 @@ def configure_logs(level: str, form: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class WholeLines(io.TextIOWrapper):
+    """Standard output of handlers: each line is written in one piece, whatever other threads and processes print.
+
+    A line is written when it ends, when its thread flushes, and when it has :data:`MAX_LINE` characters.
+    """
+
+    MAX_LINE = 4096
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
+        self._begun: dict[int, str] = {}
+
+    def write(self, text: str) -> int:
+        me = threading.get_ident()
+        lines, newline, rest = (self._begun.pop(me, "") + text).rpartition("\n")
+        if rest and len(rest) < self.MAX_LINE:
+            self._begun[me], rest = rest, ""
+        super().write(lines + newline + rest)
+        return len(text)
+
+    def flush(self) -> None:
+        # The main thread's is the last one, at the end of the process.
+        is_main = threading.current_thread() is threading.main_thread()
+        for thread in list(self._begun) if is_main else [threading.get_ident()]:
+            super().write(self._begun.pop(thread, ""))
+        super().flush()
+
+
+def print_whole_lines() -> None:
+    """Has what handlers print appear line by line, also in a pipe."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = WholeLines(sys.stdout)
 
 
 _MAX_INTERVAL = 1.0

@@ -165,13 +165,21 @@ class LeaveQuery(Struct, frozen=True, kw_only=True):
 
 
 class MemberInfo(Struct, frozen=True):
-    """A member, as others see it. ``since``: seconds since 1970; ``session``: seconds."""
+    """A member, as others see it.
+
+    Attributes:
+        since: When it joined, in seconds since 1970.
+        session: Seconds without a heartbeat after which it has lost its partitions.
+        seen: When its last heartbeat came that the service has stored, or when it joined, in seconds since 1970; null
+            from a service of 0.1.0.
+    """
 
     number: int
     instance: str
     state: str
     since: float
     session: float
+    seen: float | None = None
 
 
 class OwnedPartition(Struct, frozen=True, kw_only=True):
@@ -182,7 +190,8 @@ class OwnedPartition(Struct, frozen=True, kw_only=True):
         since: Since when it has its owner (seconds since 1970).
         came: As of :class:`Taken`.
         offset, updated: As of :class:`~queuey.api.progress.GroupOffset`.
-        lag, lag_exact: Messages after the offset, or None if that was not requested.
+        lag, lag_exact, lag_seconds: Messages after the offset, and the age of the oldest of them, or None if that was
+            not requested.
     """
 
     owner: int | None
@@ -193,6 +202,7 @@ class OwnedPartition(Struct, frozen=True, kw_only=True):
     updated: float | None
     lag: Count | None = None
     lag_exact: bool | None = None
+    lag_seconds: float | None = None
 
 
 class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):

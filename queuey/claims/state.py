@@ -94,6 +94,8 @@ class LastDelivery(msgspec.Struct, gc=False):
         secret: Of its receipt.
         worker: The caller's name for itself; blank: none.
         key: The digest of the message's key; 0: it has none, or the queue does not keep keys.
+        renewed: When the claim was made or renewed last (milliseconds since 1970, by the writer's clock); 0 until then
+            if the state was read from a snapshot, which does not keep it.
     """
 
     number: int
@@ -102,6 +104,7 @@ class LastDelivery(msgspec.Struct, gc=False):
     secret: int = 0
     worker: str = ""
     key: int = 0
+    renewed: int = 0
 
 
 class MoveState(msgspec.Struct, array_like=True):
@@ -305,20 +308,20 @@ class State:
     def _claim_all(self, entry: Entry) -> None:
         workers = entry.workers or [""] * len(entry.claims)
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
-            self._claim(positions, expires, secret, worker)
+            self._claim(positions, expires, secret, worker, entry.at)
         for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
             self._note_keys(positions, keys)
 
-    def _claim(self, positions: list[Position], expires: int, secret: int, worker: str) -> None:
+    def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
         outstanding, number = self.outstanding, self.number
         self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
             before = outstanding.get(position)
             if before is None:
-                outstanding[position] = LastDelivery(number, 1, expires, secret, worker)
+                outstanding[position] = LastDelivery(number, 1, expires, secret, worker, 0, now)
             else:
                 deliveries = before.deliveries + 1
-                outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key)
+                outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
                 if self.cancelled:
                     self.cancelled.discard(position)  # Version 0.1.0 delivers it all the same.
             self._ended.pop(position, None)
@@ -392,20 +395,20 @@ class State:
         delayed = set(entry.releases)
         for expires, positions in entry.renewals:
             for position in positions:
-                self._renew(position, expires)
+                self._renew(position, expires, entry.at)
                 if position in delayed and position in self.outstanding:
                     self.resting.add(position)
                     self.vacated += 1
 
-    def _renew(self, position: Position, expires: int) -> None:
+    def _renew(self, position: Position, expires: int, now: int) -> None:
         claim = self.outstanding.get(position)
         self.resting.discard(position)
         if claim is None:
             if self.is_done(position):
                 return
-            self.outstanding[position] = LastDelivery(0, 0, expires)
+            self.outstanding[position] = LastDelivery(0, 0, expires, renewed=now)
         elif claim.expires < expires or claim.expires > expires + LATEST_END:
-            claim.expires = expires
+            claim.expires, claim.renewed = expires, now
             self._ended.pop(position, None)
         else:
             return

@@ -9,35 +9,47 @@ it is as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from queuey.settings import Include, Room, Settings
+from queuey.settings import Include, Room, Settings, is_loopback
+
+LINK_HOSTS = ("127.0.0.1", "::1", "localhost")
+"""Values of the setting ``host`` whose addresses a page of :class:`LocalConsoleRoom` accepts."""
 
 
 class ConsoleRoom(Room, frozen=True, kw_only=True):
     group = "Service"
 
     console: Annotated[
-        bool,
-        Meta(description="Serve the console at `/console`: pages for operators, with a login."),
-    ] = False
+        Literal["auto", "on", "off"],
+        Meta(
+            description="Serve the console at `/console`: pages for operators, with a login. `auto`: if the service "
+            "listens on `127.0.0.1` or `::1` alone and starts at a terminal; for browsers on this machine only."
+        ),
+    ] = "auto"
 
     def mistakes(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-        if self.console and alone is not None:
+        if self.console == "on" and alone is not None:
             text = f"Setting console needs the service's own API, but {alone} serves another one."
             yield text, ("console", alone.partition(".")[0])
+
+    def resolved(self, settings: Settings, address: str, *, terminal: bool) -> ConsoleRoom:
+        is_local = settings.host in LINK_HOSTS and is_loopback(address)
+        if self.console == "auto" and settings.alone is None and is_local and terminal:
+            return LocalConsoleRoom()
+        return self
 
     def check(self, settings: Settings, readers: Sequence[object]) -> None:
         from queuey.web.credentials.users import providers_of  # noqa: PLC0415 - only where a service starts
 
-        if self.console:
+        if self.console == "on":
             providers_of(settings.users, readers, os.environ, ask=False)
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
-        if not self.console:
+        if self.console != "on":
             return None
         from queuey.console.resources import console  # noqa: PLC0415 - only where it is served
         from queuey.storage.opening import examiner  # noqa: PLC0415 - as above
@@ -45,3 +57,24 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
 
         providers = providers_of(settings.users, readers, os.environ)
         return console(examiner(settings, whole=False), samples=True, users=settings.users, providers=providers)
+
+
+class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
+    """The console that ``auto`` serves: for browsers on this machine, with a link that logs in once.
+
+    It has no logins by providers, whose redirect addresses are those of other hosts.
+    """
+
+    def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:
+        if link is None:
+            return (f"Console: {url}/console",)
+        return (
+            f"Console: {url}/console/login/once/{link()}",
+            "The link logs in once, within five minutes. Later: start again, or log in with the key in the profile.",
+        )
+
+    def include(self, settings: Settings, readers: Sequence[object]) -> Include:
+        from queuey.console.resources import console  # noqa: PLC0415 - only where it is served
+        from queuey.storage.opening import examiner  # noqa: PLC0415 - as above
+
+        return console(examiner(settings, whole=False), samples=True, users=settings.users, is_local=True)

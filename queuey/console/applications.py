@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-import msgspec
-
-from queuey import ids
-from queuey.access import VERBS, Caller, allowed, application_of, owner_name
-from queuey.console import pages
+from queuey.access import Caller, application_of, owner_name
+from queuey.console import overview, pages
 from queuey.console.acts import OF_SCHEDULES
+from queuey.console.filters import Sorting
 from queuey.console.queue import failures
 from queuey.console.sessions import Ask
 from queuey.deadletters import holds_dead
-from queuey.errors import InvalidRequest, NotAllowed
+from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import Meta, Queue
 from queuey.service.browsing import by_reason
 from queuey.service.operating.audit import Entry
@@ -23,15 +23,18 @@ from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
 from queuey.web.v1.messages import format_place, parse_place
 
-FIELDS = frozenset({"prefix", "start", "depth", "queue"})
+FIELDS = frozenset({"prefix", "start", "depth"})
+QUEUES_FIELDS = FIELDS | {"sort", "down"}
+FAILURES_FIELDS = frozenset({"start"})
 SCHEDULES_FIELDS = frozenset({"start"})
 LOG_FIELDS = frozenset({"cursor", "queue"})
 PAGE_SIZE = 100
 """Max names on a page."""
-MAX_PARTITIONS = 400
-"""Max partitions of a page's queues that are counted, together."""
+MAX_APPLICATIONS, MAX_QUEUES = 20, 10
+"""Max applications of a page that have figures, and max queues of each that are counted."""
 LOOKING_SECONDS = 1.0
 """Timeout for counting queues and for searching dead letters, in seconds."""
+DAY = 86_400.0
 MAX_SEARCHED = 1000
 """Max queues that one page of failures searches for dead letters."""
 MAX_SAMPLED = 20
@@ -44,85 +47,103 @@ CONTENT = frozenset({"error", "shape", "message_key"})
 OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
-class Depth(msgspec.Struct, frozen=True):
-    """Depth of a queue in the list.
-
-    Attributes:
-        oldest: When the oldest was sent, or is due, in seconds since 1970; None: there is none.
-    """
-
-    count: int
-    exact: bool
-    oldest: float | None
-
-
 def show_applications(ask: Ask) -> Response:
-    """Lists the applications that the caller may see."""
+    """Lists the applications that the caller may see; a single one opens at once."""
     prefix, start = _asked(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
         names, following = ask.service.queues.applications(start=start, limit=PAGE_SIZE)
     else:
         names, following = _own(ask.caller), None
+    if len(names) == 1 and following is None and not ask.given:
+        return pages.redirect(pages.link("a", names[0]))
+    shown = [name for name in names if name.startswith(prefix)]
+    counted = "depth" in ask.given
     return ask.render(
-        "applications.html",
+        "applications_table.html" if counted and pages.is_part(ask.request) else "applications.html",
         "Applications",
-        names=[name for name in names if name.startswith(prefix)],
+        names=shown,
+        totals=_totals(ask, shown) if counted else None,
         prefix=prefix,
+        start=start,
         following=_within(prefix, following),
         operates=operates,
     )
 
 
+def _totals(ask: Ask, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the figures of applications in their order, as long as that is cheap."""
+    totals: dict[str, dict[str, Any]] = {}
+    until = time.monotonic() + LOOKING_SECONDS
+    for name in names[:MAX_APPLICATIONS]:
+        if time.monotonic() > until or not ask.caller.patterns(name, "measure"):
+            continue
+        with suppress(NotFound):
+            totals[name] = overview.survey(ask, name, MAX_QUEUES, until).totals()
+    return totals
+
+
 def show_queues(ask: Ask) -> Response:
-    """Lists the queues of an application that the caller may see; without any, the caller's rights there."""
-    application = ask.application
-    if name := ask.given.get("queue"):
-        return pages.redirect(pages.link("a", application, name))
-    try:
-        patterns = ask.patterns("measure")
-    except NotAllowed as refusal:
-        # Queues open by their names.
-        grants, why = ask.caller.grants_within(application), refusal.args[0]
-        values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
-        return ask.render("queues_unlisted.html", "Queues of", application, **values)
+    """Lists the queues of an application that the caller may see, with their figures if these are asked for."""
+    if (refusal := overview.unlisted(ask)) is not None:
+        return refusal
+    application, patterns = ask.application, ask.patterns("measure")
     prefix, start = _asked(ask)
-    found, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
-    queues = [queue for queue in found if queue.name.startswith(prefix)]
-    depths = _depths(ask, queues) if "depth" in ask.given else None
+    sort, down = ask.given.get("sort", ""), "down" in ask.given
+    if sort and sort not in SORTS:
+        raise InvalidRequest({"sort": f"Is not one of {', '.join(SORTS)}"})
+    queues, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    counted = bool(sort or "depth" in ask.given)
+    until = time.monotonic() + LOOKING_SECONDS if counted else None
+    rows = overview.rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
     return ask.render(
-        "queues_counted.html" if depths is not None and pages.is_part(ask.request) else "queues.html",
+        "queues_table.html" if counted and pages.is_part(ask.request) else "queues.html",
         "Queues of",
         application,
-        queues=queues,
-        depths=depths,
-        uncounted=len(queues) - len(depths or ()),
-        counted=pages.link("a", application, prefix=prefix, start=start, depth="on"),
+        rows=_sorted(rows, sort, down=down) if counted else rows,
+        counted=counted,
+        uncounted=sum(row.backlog is None for row in rows),
+        columns=_columns([row.queue for row in rows]),
+        sorting=Sorting(sort or "name", down, partial(_address, ask, prefix, start)),
         prefix=prefix,
+        start=start,
         following=_within(prefix, following),
         patterns=patterns,
         is_whole=not start and following is None,
-        administers=bool(ask.caller.patterns(application, "admin")),
-        reads=bool(ask.caller.patterns(application, "read")),
     )
 
 
-def _depths(ask: Ask, queues: Sequence[Queue]) -> dict[str, Depth]:
-    """Counts messages of queues, in their order, as long as that is cheap."""
-    found: dict[str, Depth] = {}
-    left, until = MAX_PARTITIONS, time.monotonic() + LOOKING_SECONDS
-    for queue in queues:
-        if queue.partitions > left or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
-            continue
-        left -= queue.partitions
-        if partitions := ask.service.queues.partitions(queue, rough=True):
-            oldest = min((each.oldest for each in partitions if each.oldest is not None), default=None)
-            found[queue.name] = Depth(
-                sum(each.count for each in partitions),
-                all(each.exact for each in partitions),
-                None if oldest is None else ids.ticks_to_seconds(oldest[0]),
-            )
-    return found
+def _address(ask: Ask, prefix: str, start: str, sort: str, down: bool) -> str:  # noqa: FBT001 - as Sorting calls it
+    fields = {"prefix": prefix, "start": start, "sort": sort, "down": "on" if down else ""}
+    return pages.link("a", ask.application, "_queues", **fields)
+
+
+def _figure(name: str, row: overview.Row) -> float | None:
+    figure: float | None = getattr(row.backlog, name, None)
+    return figure
+
+
+SORTS: dict[str, Callable[[overview.Row], Any]] = {
+    "name": lambda row: row.queue.name,
+    **{name: partial(_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
+    "sent": lambda row: row.rates[0],
+    "taken": lambda row: row.rates[1],
+}
+"""What rows may be sorted by; None comes last."""
+
+
+def _sorted(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
+    value = SORTS[sort or "name"]
+    counted = [row for row in rows if value(row) is not None]
+    return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
+
+
+def _columns(queues: Sequence[Queue]) -> list[str]:
+    """Returns the fields in which queues of a page differ; times that are less than a day apart do not."""
+    fields = ("kind", "type", "partitions", "consistency")
+    differ = [name for name in fields if len({getattr(queue, name) for queue in queues}) > 1]
+    created = [queue.created for queue in queues]
+    return [*differ, "created"] if created and max(created) - min(created) >= DAY else differ
 
 
 def show_failures(ask: Ask) -> Response:

@@ -1,24 +1,40 @@
-"""The last hour of a queue as charts, kept fresh by a stream: each event has the whole hour."""
+"""The figures of a queue now and its last hour as charts, kept fresh by a stream: each event has the whole hour."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
+from typing import NamedTuple
 
+from queuey import ids
+from queuey.api.claims import Backlog
 from queuey.console import cookies, pages
-from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequests
+from queuey.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.service import QueueAccess, Service
-from queuey.service.browsing.history import STEP, UNKNOWN, History
+from queuey.service.browsing.history import STEP, UNKNOWN, Cells, History
 from queuey.service.operating.credentials import UserLogin
+from queuey.time_parsing import length
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response
-from queuey.web.requests import Request
+from queuey.web.requests import Request, read_query
 from queuey.web.responses import Body, Response, event
 
 SAMPLE_INTERVAL = 60.0
 """Interval between two counts of all queues, in seconds."""
+SPANS = {"5m": 300, "1h": 3600}
+"""Seconds that charts show, by their names in addresses."""
+TABLE_ROWS = 10
+"""Number of rows of the table that has what charts show."""
+MAX_COUNTED = 1000
+"""Max jobs that are counted; more are estimated."""
+FIELDS = frozenset({"tiles"})
+RATE_CELLS = 6
+"""Number of finished cells that a rate is the mean of: a minute."""
+MIN_WHOLE = 10
+"""Min messages a second that are shown without digits behind the point."""
 MAX_LIVE = 20
 """Max streams of charts of one key in this process: each takes a long poll of the key's application."""
 HEADERS = (
@@ -27,6 +43,92 @@ HEADERS = (
     *pages.HEADERS,
 )
 log = logging.getLogger("queuey")
+
+
+class Figures(NamedTuple):
+    """What a queue has now, and the messages a second that are sent and taken."""
+
+    backlog: Backlog
+    sent: float
+    taken: float
+
+    def tiles(self) -> dict[str, str]:
+        """Returns the figures as texts, by name."""
+        backlog, about = self.backlog, "" if self.backlog.exact else "about "
+        return {
+            "waiting": f"{about}{backlog.waiting:,}",
+            "claimed": f"{backlog.claimed:,}",
+            "retrying": f"{backlog.retrying:,}",
+            "dead": f"{backlog.dead:,}",
+            "oldest": "none" if backlog.oldest is None else length(max(0, round(time.time() - backlog.oldest))),
+            "sent": rate_text(self.sent),
+            "taken": rate_text(self.taken),
+        }
+
+
+def figures(service: Service, access: QueueAccess, cells: Cells) -> Figures:
+    return Figures(backlog(service, access), *rates(cells))
+
+
+def backlog(service: Service, access: QueueAccess) -> Backlog:
+    """Counts the jobs of a queue; in a queue without claims all messages wait, for readers."""
+    try:
+        return service.claims.backlog(access, MAX_COUNTED)
+    except ClaimsRefused:
+        parts = service.queues.partitions(access.queue, rough=True) or ()
+    return Backlog(
+        waiting=sum(part.count for part in parts),
+        exact=all(part.exact for part in parts),
+        delayed=0,
+        claimed=0,
+        failed=0,
+        dead=0,
+        oldest=min((ids.ticks_to_seconds(part.oldest[0]) for part in parts if part.oldest is not None), default=None),
+        due=None,
+    )
+
+
+def rate_text(rate: float) -> str:
+    """Returns a rate as people read it.
+
+    Example:
+        >>> rate_text(1234.5), rate_text(2.25), rate_text(0.1), rate_text(0)
+        ('1,234/s', '2.2/s', '6/min', '0/s')
+    """
+    if rate and rate < 1:
+        return f"{rate * 60:.0f}/min"
+    return f"{rate:,.0f}/s" if rate >= MIN_WHOLE or not rate else f"{rate:.1f}/s"
+
+
+def span(name: str, cells: Cells) -> str:
+    """Returns the span that charts show: the chosen one, or the shorter one if it has all that is known."""
+    if name in SPANS:
+        return name
+    short, whole = SPANS
+    before = slice(0, -SPANS[short] // STEP)
+    is_short = not any(cells.sent[before]) and not any(cells.taken[before])
+    return short if is_short and set(cells.depth[before]) <= {UNKNOWN} else whole
+
+
+class Interval(NamedTuple):
+    """Messages that were sent and taken in a part of the hour, and how many there were at its end."""
+
+    begin: float
+    sent: int
+    taken: int
+    depth: int | None
+
+
+def table(cells: Cells, seconds: int) -> list[Interval]:
+    """Returns what charts show as a table, the newest interval first."""
+    step = seconds // STEP // TABLE_ROWS
+    rows = []
+    for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
+        part = slice(end - step, end)
+        depths = [depth for depth in cells.depth[part] if depth != UNKNOWN]
+        begin = (cells.last - len(cells.sent) + 1 + end - step) * STEP
+        rows.append(Interval(begin, sum(cells.sent[part]), sum(cells.taken[part]), depths[-1] if depths else None))
+    return rows
 
 
 class ChartView:
@@ -38,14 +140,15 @@ class ChartView:
         """Keys and users, and their streams. Used in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
-        """Streams the last hour, repeated after each silence; checks the rights each time."""
+        """Streams the last hour, and with ``tiles`` the figures; both again after each silence. Checks the rights."""
+        tiles = "tiles" in read_query(request, FIELDS)
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
         token = cookies.read(request, cookies.SESSION) or ""
         holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
         request.headers["accept"] = "text/event-stream"  # The form of errors from here on.
-        source = ChartEvents(self, request, match, holder)
+        source = ChartEvents(self, request, match, holder, tiles=tiles)
         return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
     def count(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
@@ -61,17 +164,17 @@ class ChartView:
             )
         self._live.append((holder, turn))
 
-    async def figures(self, request: Request, match: Match) -> dict[str, Sequence[float | None]]:
-        """Returns the last hour of a queue.
+    async def figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
+        """Returns the last hour of a queue, and its figures if ``tiles``.
 
         Raises:
             NotAllowed: The caller may no longer see it.
         """
         access = await self._authorization.admit(request, match, "measure")
-        return await request.in_pool(lambda: self._figures(access), computes=True)
+        return await request.in_pool(lambda: self._figures(access, tiles=tiles), computes=True)
 
-    def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
-        """Returns the times of all cells, with messages a second and the depth."""
+    def _figures(self, access: QueueAccess, *, tiles: bool) -> dict[str, object]:
+        """Returns the times of all cells, with messages a second and the depth; and the figures as texts."""
         count = self._service.queues.count(access.queue)
         if count is not None:
             self._history.note_depth(access.queue, count)
@@ -82,6 +185,7 @@ class ChartView:
             "sent": [each / STEP for each in cells.sent],
             "taken": [each / STEP for each in cells.taken],
             "depth": [None if each == UNKNOWN else each for each in cells.depth],
+            "tiles": figures(self._service, access, cells).tiles() if tiles else {},
         }
 
 
@@ -92,8 +196,11 @@ class ChartEvents:
     more = False
     looks_unwoken = True
 
-    def __init__(self, view: ChartView, request: Request, match: Match, holder: bytes | UserLogin) -> None:
+    def __init__(
+        self, view: ChartView, request: Request, match: Match, holder: bytes | UserLogin, *, tiles: bool
+    ) -> None:
         self._view = view
+        self._tiles = tiles
         self._request = request
         self._match = match
         self._holder = holder
@@ -103,13 +210,19 @@ class ChartEvents:
         return await self.further(turn, woken=True)
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
-        return [event("chart", await self._view.figures(self._request, self._match))]
+        return [event("chart", await self._view.figures(self._request, self._match, tiles=self._tiles))]
 
     def pause(self, beat: float) -> float:
         return beat
 
     def explain(self, error: Exception) -> Body:
         return error_response(error, self._request).body
+
+
+def rates(cells: Cells) -> tuple[float, float]:
+    """Returns the messages a second that were sent and taken in the last minute, without the unfinished cell."""
+    sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * STEP) for ring in (cells.sent, cells.taken))
+    return sent, taken
 
 
 def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:

@@ -20,11 +20,23 @@ VISIT_SECONDS = 3600
 """Timeout of a login form, in seconds."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_OF_PROXIES = frozenset({"forwarded", "via"})
+"""Headers that proxies add, beside ``x-forwarded-`` and a name."""
 
 
 def is_on_this_machine(request: Request) -> bool:
     """Returns whether a browser on this machine sends the request over http."""
     return request.scheme == "http" and host_of(request) in _LOOPBACK
+
+
+def is_direct(request: Request) -> bool:
+    """Returns whether a browser on this machine sends the request, under a name of this machine and by no proxy.
+
+    A page of another host whose name leads here (DNS rebinding) has its own name in the header Host.
+    """
+    names = request.headers.keys()
+    forwarded = not _OF_PROXIES.isdisjoint(names) or any(name.startswith("x-forwarded-") for name in names)
+    return host_of(request) in _LOOPBACK and not forwarded
 
 
 def origin_of(request: Request) -> str:

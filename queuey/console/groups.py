@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any, NamedTuple
 
-from queuey.api.groups import GroupListQuery, GroupQuery
+from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
+from queuey.console.pages import is_part
 from queuey.console.sessions import Asks
+from queuey.errors import GroupNotFound
+from queuey.service.groups.views import LAG_PAGE
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 from queuey.web.v1.groups.members import GroupViews
 
 FIELDS = frozenset({"start"})
+LIST_FIELDS = frozenset({"start", "lag"})
+PAGE_SIZE = 20
+"""Max groups on a page."""
+READING_SECONDS = 1.0
+"""Timeout in seconds for reading the groups of a page."""
+LAGGING_SECONDS = 60.0
+"""Min age in seconds of the oldest message ahead of a group that lags."""
+
+
+class Standing(NamedTuple):
+    """How a group does, in queues that the caller may see.
+
+    Attributes:
+        state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``; blank: the caller sees none of its queues.
+        members: Number of members that are not absent.
+        lag: Messages ahead.
+        seconds: Age of the oldest of them.
+        exact: They were counted; otherwise there may be more.
+    """
+
+    state: str
+    members: int
+    lag: int
+    seconds: float
+    exact: bool
+
+    @property
+    def lags(self) -> bool:
+        return self.seconds >= LAGGING_SECONDS
+
+
+def standing(group: GroupInfo) -> Standing:
+    partitions = [each for some in group.queues.values() for each in some.values()]
+    members = sum(member.state != "absent" for member in group.members)
+    seconds = max((each.lag_seconds or 0.0 for each in partitions if each.lag), default=0.0)
+    if not members:
+        state = "empty"
+    elif any(each.target != each.owner for each in partitions):
+        state = "rebalancing"
+    elif seconds >= LAGGING_SECONDS:
+        state = "lagging"
+    else:
+        state = "ok" if partitions else ""
+    exact = all(each.lag_exact for each in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE
+    return Standing(state, members, sum(each.lag or 0 for each in partitions), seconds, exact)
 
 
 class GroupPages:
@@ -22,14 +74,45 @@ class GroupPages:
         self._groups = GroupViews(asks.service, asks.authorization)
 
     async def show_all(self, request: Request, match: Match) -> Response:
-        start = read_query(request, FIELDS).get("start", "")
-        ask = await request.in_pool(partial(self._asks.of, request, match, {}))
-        groups = await self._groups.names(request, match, GroupListQuery(start=start))
-        return ask.render("groups.html", "Consumer groups of", ask.application, groups=groups)
+        fields = read_query(request, LIST_FIELDS)
+        ask = await request.in_pool(partial(self._asks.of, request, match, fields))
+        names, following = await self.names(request, match, PAGE_SIZE, fields.get("start", ""))
+        until = time.monotonic() + READING_SECONDS
+        standings = await self.standings(request, match, names, until) if "lag" in fields else None
+        values: dict[str, Any] = {
+            "names": names,
+            "standings": standings,
+            "following": following,
+            "start": fields.get("start", ""),
+        }
+        template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
+        return ask.render(template, "Consumer groups of", ask.application, **values)
+
+    async def names(
+        self, request: Request, match: Match, limit: int, start: str = ""
+    ) -> tuple[Sequence[str], str | None]:
+        """Returns names of groups, and the first one of the next page."""
+        page = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
+        return page.groups, page.next
+
+    async def standings(
+        self, request: Request, match: Match, names: Sequence[str], until: float
+    ) -> dict[str, Standing]:
+        """Reads groups, one after the other, as long as there is time."""
+        standings: dict[str, Standing] = {}
+        for name in names:
+            if time.monotonic() > until:
+                break
+            with suppress(GroupNotFound):  # Somebody has deleted it meanwhile.
+                query = GroupQuery(lag=True)
+                group = await self._groups.find(request, {**match, "group": name}, query, few=True)
+                standings[name] = standing(group)
+        return standings
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
-        return ask.render("group.html", "Consumer group", group.group, group=group, names=names)
+        values: dict[str, Any] = {"group": group, "names": names, "standing": standing(group)}
+        return ask.render("group.html", "Consumer group", group.group, **values)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from queuey.console import cookies, pages
-from queuey.console.sessions import form_defect, read_fields, read_form
+from queuey.console.sessions import SessionCallers, form_defect, name_of_key, read_fields, read_form
 from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
+from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
 from queuey.web.admission.rates import Bound, Rate
@@ -112,7 +113,7 @@ class LoginViews:
             return self.page(request, following, status=403, error=f"{defect} Log in again.")
         digest = digest_of(fields.get("key", "").strip())
         try:
-            ends = self._end_of(digest)
+            ends = self.end_of(digest)
         except NotAuthenticated as error:
             self._of_address.take(counted_as(request.address))
             return self.page(request, following, status=403, error=str(error))
@@ -138,7 +139,7 @@ class LoginViews:
             cookies.drop(request, cookies.VISITOR),
         )
 
-    def _end_of(self, digest: bytes) -> float | None:
+    def end_of(self, digest: bytes) -> float | None:
         """Returns when a key ends (seconds since 1970), None: never.
 
         Raises:
@@ -166,6 +167,51 @@ class LoginViews:
         if token is not None:
             self._sessions.end(token)
             self._authorization.forget(request)
+
+
+class LinkViews:
+    """Views of ``/console/login/once/{token}``, a link that logs in once, and ``/console/login/once``, its form.
+
+    Only the form spends the link: browsers and mail programs fetch addresses before somebody opens them.
+
+    Args:
+        login: Begins sessions.
+        callers: Have the keys.
+        sessions: Have the links.
+        audit: Records who has logged in by one.
+    """
+
+    def __init__(self, login: LoginViews, callers: SessionCallers, sessions: Sessions, audit: AuditLog) -> None:
+        self._login = login
+        self._callers = callers
+        self._sessions = sessions
+        self._audit = audit
+        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong links")
+
+    async def show(self, request: Request, match: Match) -> Response:
+        """Shows the button, whatever the token, so that only forms can guess."""
+        return pages.render(request, "once.html", "Log in", ("Referrer-Policy", "no-referrer"), token=match["token"])
+
+    def log_in(self, request: Request, match: Match) -> Response:
+        """Spends the link and begins a session of its key; blocks."""
+        token = read_fields(request).get("token", "")
+        address = counted_as(request.address)
+        self._of_address.check(address)
+        try:
+            digest = self._sessions.redeem(token)
+            ends = self._login.end_of(digest)
+            key = self._callers.key(digest)
+        except NotAuthenticated as error:
+            self._of_address.take(address)
+            text = f"{error} Start queuey serve again for a new link, or log in with the key."
+            return self._login.page(request, "", status=403, error=text)
+        form, who = secrets.token_hex(16), name_of_key(key)
+        entry, sent, _ = self._audit.begin(
+            key.application, form, content=b"", act="log-in", who=who, queue="", details={}
+        )
+        response = self._login.begin(request, digest, "", until=ends)
+        self._audit.end(key.application, sent.entry, entry, "done", "Logged in by the link that queuey serve printed.")
+        return response
 
 
 class ProviderViews:

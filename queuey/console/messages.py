@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.console import pages
+from queuey.console.queue import head
 from queuey.console.sessions import Ask
 from queuey.deadletters import stored_dead_letter
 from queuey.errors import MessageNotFound
-from queuey.messages import Message, Meta
+from queuey.messages import Message, Meta, Queue
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, parse_bound
 from queuey.service.browsing import Found, Wanted
@@ -80,8 +81,9 @@ def show_list(ask: Ask) -> Response:
         "rows.html" if pages.is_part(ask.request) else "messages.html",
         "Messages of",
         ask.name,
-        queue=access.queue,
+        **({"queue": access.queue} if pages.is_part(ask.request) else head(ask, access)),
         asked=asked,
+        columns=_columns(access.queue, "Due" if asked.delayed else "Sent"),
         rows=[_row(message) for message in found.messages],
         scanned=asked.scanned + found.scanned,
         matched=asked.matched + len(found.messages),
@@ -102,7 +104,8 @@ def show(ask: Ask) -> Response:
     number = message.partition if message else partition
     return ask.render(
         "message.html",
-        f"Message {ids.to_hex(position)}",
+        "Message",
+        ids.to_hex(position),
         status=200 if message else 404,
         id=ids.to_hex(position),
         sent=ids.ticks_to_seconds(position[0]),
@@ -233,8 +236,15 @@ def _is_pause(asked: Asked, found: Found) -> bool:
     return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE_SIZE != asked.matched // PAGE_SIZE
 
 
+def _columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
+    """Returns the heads of the list, without those whose cells would all be the same."""
+    keys = ["Key"] if queue.keeps_keys else []
+    partitions = [("Partition", "number")] if queue.partitions > 1 else []
+    return [first, "Body", *keys, *partitions, "Content", "Id"]
+
+
 def _row(message: Message) -> dict[str, Any]:
-    meta = message.meta or Meta()
+    meta, preview = message.meta or Meta(), pages.preview(message)
     return {
         "place": f"{message.partition}:{message.id}",
         "id": message.id,
@@ -243,5 +253,6 @@ def _row(message: Message) -> dict[str, Any]:
         "kind": "JSON" if meta.json else "bytes" if isinstance(message.body, bytes) else "text",
         "headers": len(meta.headers),
         "key": meta.key or "",
-        "preview": pages.preview(message),
+        "preview": preview,
+        "is_json": meta.json or preview.startswith(("{", "[")),
     }

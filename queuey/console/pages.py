@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -20,7 +19,18 @@ import msgspec
 from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
 from queuey.access import USERS_OF, Caller, application_of_owner
+from queuey.api.queues import Action
 from queuey.console import cookies
+from queuey.console.filters import (
+    coloured_json,
+    compact,
+    heads,
+    labelled,
+    moment,
+    moment_absolute,
+    size,
+    spark_paths,
+)
 from queuey.messages import OPERATORS, Message, body_bytes
 from queuey.time_parsing import length
 from queuey.web.endpoint import Match
@@ -57,8 +67,20 @@ MAX_HEX = 4096
 """Max bytes of a hex dump."""
 MAX_DEPTH = 32
 """Max depth of JSON that is indented: deeper, the page would be mostly indents."""
-MAX_PREVIEW = 120
+MAX_PREVIEW = 200
 """Max characters of a body in a list."""
+TABS: tuple[tuple[str, str, Action | None], ...] = (
+    ("Overview", "", None),
+    ("Queues", "_queues", "measure"),
+    ("Groups", "_groups", "measure"),
+    ("Failures", "_failures", "read"),
+    ("Schedules", "_schedules", "admin"),
+    ("Keys", "_keys", "admin"),
+    ("Audit log", "_audit", "admin"),
+)
+"""Pages of an application: text, name in the address, and the right with some queue that they need."""
+MACROS = ("table", "sort_head", "next_page", "codes", "badge", "tile", "spark")
+"""Macros that every template has."""
 _HEX_LINE = 16
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")
@@ -134,10 +156,30 @@ def render(
         "who": None if caller is None else label(caller),
         "form_token": None if token is None else cookies.form_token(token),
         "part": part,
+        "tabs": [] if caller is None else tabs(caller, str(values.get("application", "")), request.path),
+        "path": request.path,
     }
     html = _environment().get_template(template if part else "base.html").render(values)
     content = html.encode("utf-8", "replace")
-    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *HEADERS, *headers)
+    own = {name for name, _ in headers}
+    usual = (header for header in HEADERS if header[0] not in own)
+    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *usual, *headers)
+
+
+def tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
+    """Returns the pages of an application that a caller may see: text, address, and whether the path is below it."""
+    if not application:
+        return []
+    section, _, act = path.removeprefix(link("a", application)).lstrip("/").partition("/")
+    if section == "_acts":
+        section = {"key": "_keys", "schedule": "_schedules"}[act.partition("-")[0]]
+    elif section and not section.startswith("_"):
+        section = "_queues"
+    return [
+        (text, link(*filter(None, ("a", application, name))), name == section)
+        for text, name, action in TABS
+        if not action or caller.patterns(application, action)
+    ]
 
 
 def redirect(address: str, *headers: Header) -> Response:
@@ -165,43 +207,19 @@ def _environment() -> Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         "moment": moment,
+        "moment_absolute": moment_absolute,
         "bytes": size,
         "seconds": length,
         "thousands": "{:,}".format,
+        "compact": compact,
+        "coloured_json": coloured_json,
+        "labelled": labelled,
     }
     environment.filters.update(filters)
-    environment.globals.update(link=link, file=file_address)
+    environment.globals.update(link=link, file=file_address, heads=heads, spark_paths=spark_paths)
     macros = environment.get_template("macros.html").make_module()
-    environment.globals.update({name: getattr(macros, name) for name in ("table", "next_page", "codes")})
+    environment.globals.update({name: getattr(macros, name) for name in MACROS})
     return environment
-
-
-def moment(seconds: float | None) -> str:
-    """Returns an instant, given in seconds since 1970, as people read it.
-
-    Example:
-        >>> moment(1.5)
-        '1970-01-01 00:00:01 UTC'
-    """
-    if not seconds:
-        return "never"
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f} s since 1970"
-
-
-def size(count: float) -> str:
-    """Returns a number of bytes as people read it.
-
-    Example:
-        >>> size(1536), size(12)
-        ('1.5 KiB', '12 bytes')
-    """
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f} bytes"
 
 
 class File(NamedTuple):
@@ -268,9 +286,9 @@ def shown_body(body: str | bytes) -> ShownBody:
 def preview(message: Message) -> str:
     """Returns the beginning of a body as one line."""
     body = message.body
-    if isinstance(body, bytes):
-        return body[: MAX_PREVIEW // 3].hex(" ")
-    return " ".join(body[: 2 * MAX_PREVIEW].split())[:MAX_PREVIEW]
+    shown = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
+    is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(shown) > MAX_PREVIEW
+    return shown[: MAX_PREVIEW - 1] + "…" if is_cut else shown
 
 
 def _indented(text: str) -> str | None:

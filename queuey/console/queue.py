@@ -1,57 +1,168 @@
-"""Views of one queue: its page, and its slow parts, which scripts fetch separately."""
+"""Pages of one queue: its overview, jobs, groups, dead letters and options, each at an address of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from queuey import ids
+from queuey.api.claims import JobStatus
+from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
-from queuey.console.acts import OF_QUEUES, OFFERED
+from queuey.console import charts, pages
+from queuey.console.acts import DANGEROUS, OF_QUEUES, OFFERED
 from queuey.console.sessions import Ask
 from queuey.deadletters import holds_dead, queues_for
-from queuey.errors import ClaimsRefused, NotAllowed, NotFound
+from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.messages import Queue, options
 from queuey.service import QueueAccess
-from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
 
-MAX_COUNTED = 1000
+MAX_COUNTED = charts.MAX_COUNTED
 """Max jobs that are counted; more are estimated."""
-MAX_JOBS = 20
-"""Max claimed jobs in the list."""
+MAX_JOBS, MAX_WORKERS = 20, 50
+"""Max jobs under way, and max workers, in their lists."""
+MAX_REASONS = 3
+"""Max reasons of dead letters on the overview."""
 MAX_GROUPS = 10
 """Max groups on a page: the lag of each is computed for every partition."""
 OTHERS = "You have no right to see it here."
 """Why somebody may not see something, where nothing better is known."""
-FIELDS = frozenset({"start"})
+FIELDS = frozenset({"range"})
+TAB_FIELDS = frozenset({"start", "state"})
+
+
+class Tab(NamedTuple):
+    """A page of a queue.
+
+    Attributes:
+        title: The text of its link.
+        heading: The heading of the page, before the name of the queue.
+        find: Returns the values of its template.
+    """
+
+    title: str
+    heading: str
+    find: Callable[[Ask, QueueAccess], dict[str, Any]]
 
 
 def show(ask: Ask) -> Response:
+    """Shows the overview, or what the caller may do with a queue that it may not see."""
     queue, rights = ask.queue(), ask.rights()
-    acts = [act for act in OF_QUEUES if act.name in OFFERED and set(act.needs) <= set(rights)]
-    values: dict[str, Any] = {"queue": queue, "rights": rights, "acts": acts}
     try:
         access = ask.enter("measure")
     except NotAllowed as refusal:
         if not rights:
             raise
-        return ask.render("queue_closed.html", "Queue", queue.name, **values, why=refusal.args[0] or OTHERS)
-    about = ask.service.queues.describe(access)
-    parts = {name: title for name, (title, _) in PARTS.items()}
-    values |= {"queue": access.queue, "about": about, "parts": parts}
-    return ask.render(
-        "queue.html",
-        "Queue",
-        queue.name,
-        **values,
-        options=_options(access.queue, about),
-        partitions=[(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
-    )
+        values = {"queue": queue, "why": refusal.args[0] or OTHERS, **_acts(queue, rights)}
+        return ask.render("queue_closed.html", "Queue", queue.name, **values)
+    return ask.render("queue.html", "Queue", queue.name, **head(ask, access), **_overview(ask, access))
 
 
-def _options(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
+def show_tab(ask: Ask) -> Response:
+    """Shows another page of the queue."""
+    tab = TABS[ask.match["tab"]]
+    access = ask.enter("measure")
+    values = tab.find(ask, access)
+    return ask.render(f"queue_{ask.match['tab']}.html", tab.heading, ask.name, **head(ask, access), **values)
+
+
+def head(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+    """Returns what is on top of every page of a queue: its acts, and links to the pages that the caller may see."""
+    queue, rights = access.queue, ask.rights()
+    with_claims = takes_claims(ask, queue)
+    applies = {
+        "": True,
+        "jobs": with_claims and "read" in rights,
+        "groups": bool(ask.service.offsets.groups(access)),
+        "dead": any("read" in ask.rights(name) for name in _letters(ask, queue)),
+        "messages": "read" in rights,
+        "options": True,
+    }
+    titles = {"": "Overview", "messages": "Messages"} | {name: tab.title for name, tab in TABS.items()}
+    address = ask.request.path.removeprefix(pages.link("a", ask.application, ask.name)).strip("/").partition("/")[0]
+    sections = [
+        (titles[name], pages.link(*filter(None, ("a", ask.application, ask.name, name))), name == address)
+        for name, does in applies.items()
+        if does
+    ]
+    return {
+        "queue": queue,
+        "sections": sections,
+        "with_claims": with_claims,
+        "paused": with_claims and queue.claims == "paused",
+        **_acts(queue, rights, with_claims=with_claims),
+    }
+
+
+def takes_claims(ask: Ask, queue: Queue) -> bool:
+    try:
+        ask.service.claims.check(queue)
+    except ClaimsRefused:
+        return False
+    return True
+
+
+def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
+    """Returns the everyday acts and the dangerous ones that the rights allow."""
+    change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
+    allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
+    return {
+        "rights": rights,
+        "acts": [allowed[name] for name in (*OFFERED, *change) if name in allowed],
+        "dangers": [allowed[name] for name in DANGEROUS if name in allowed],
+    }
+
+
+def _letters(ask: Ask, queue: Queue) -> list[str]:
+    """Returns the queues of its dead letters that the caller may know of."""
+    names = []
+    for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
+        with suppress(NotFound, NotAllowed):
+            names.append(ask.queue(name).name)
+    return sorted(names)
+
+
+def _overview(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+    queue, rights = access.queue, ask.rights()
+    cells = ask.history.of(queue)
+    figures = charts.figures(ask.service, access, cells)
+    backlog, letters = figures.backlog, _letters(ask, queue)
+    readable = [name for name in letters if "read" in ask.rights(name)]
+    samples = {name: failures(ask, name)["failures"] for name in readable}
+    reasons = [(name, one) for name, sample in samples.items() if sample for one in sample.groups]
+    span = charts.span(ask.given.get("range", ""), cells)
+    return {
+        "about": ask.service.queues.describe(access),
+        "backlog": backlog,
+        "tiles": figures.tiles(),
+        "reasons": reasons[:MAX_REASONS],
+        "moves": [move for move in _moves(ask, access)["moves"] if move.state == "running"],
+        "unseen": [] if "read" in rights else ["messages", "jobs"],
+        "closed": len(letters) > len(readable),
+        "spans": charts.SPANS,
+        "span": span,
+        "rows": charts.table(cells, charts.SPANS[span]),
+    }
+
+
+def _options(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+    queue, about = access.queue, ask.service.queues.describe(access)
+    sizes = ask.service.browsing.sizes(access)
+    return {
+        "about": about,
+        "options": _values(queue, about),
+        "partitions": [(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
+        # Groups have a page of their own.
+        "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
+        "sampled": sizes.count,
+        "total": sizes.of(about.count),
+        **_moves(ask, access),
+    }
+
+
+def _values(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
     """Returns label and value of each option, and whether that is a length of time."""
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
     in_words = {"backoff": delays, "description": queue.description or "none"}
@@ -63,52 +174,46 @@ def _options(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
     return rows
 
 
-def show_part(ask: Ask) -> Response:
-    """Shows one part: for a script alone, otherwise as a page."""
-    part = ask.match["part"]
-    if part not in PARTS:
-        raise NoSuchResource("The resource could not be found.")
-    title, find = PARTS[part]
-    access = ask.enter("measure")
-    values = find(ask, access)
-    return ask.render(f"parts/{part}.html", f"{title} of", ask.name, rights=ask.rights(), **values)
-
-
-def _size(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    count = ask.service.queues.count(access.queue) or 0
-    sizes = ask.service.browsing.sizes(access)
-    return {"count": count, "sampled": sizes.count, "total": sizes.of(count)}
-
-
-def _explanation(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    # Groups are a part of their own.
-    return {"found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0)}
-
-
-def _backlog(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    change = ("pause", "Pause the claims") if access.queue.claims == "open" else ("resume", "Resume the claims")
-    found: dict[str, Any] = {"backlog": None, "refusal": "", "jobs": [], "hidden": "", "change": change}
+def _jobs(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+    reading, state = ask.enter("read"), ask.given.get("state", "")
+    states = get_args(JobStatus)
+    if state and state not in states:
+        raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
-        found["backlog"] = ask.service.claims.backlog(access, MAX_COUNTED)
-        jobs = ask.service.claims.outstanding(ask.enter("read"), MAX_JOBS, states=True)
+        workers = ask.service.claims.workers(access)
+        jobs = ask.service.claims.outstanding(reading, MAX_JOBS + 1, states=True, only=state or None)  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
-        return found | {"refusal": str(refusal)}
-    except NotAllowed as refusal:
-        return found | {"hidden": refusal.args[0]}
-    return found | {"jobs": [(job, bytes(job.state or b"").decode()) for job in jobs]}
+        return {"refusal": str(refusal)}
+    tasks, sampled = ask.service.browsing.tasks(reading)
+    return {
+        "refusal": "",
+        "state": state,
+        "states": ("", *states),
+        "jobs": [(job, bytes(job.state or b"").decode()) for job in jobs[:MAX_JOBS]],
+        "is_cut": len(jobs) > MAX_JOBS,
+        "workers": workers[:MAX_WORKERS],
+        "others": len(workers[MAX_WORKERS:]),
+        "tasks": tasks.most_common(MAX_JOBS),
+        "sampled": sampled,
+    }
 
 
 def _groups(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.groups(access) if name >= start]
-    shown, served = {}, set()
+    shown: dict[str, Offsets] = {}
+    owners: dict[str, dict[int, str]] = {}
+    members: dict[str, int] = {}
     for name in names[:MAX_GROUPS]:
-        with suppress(NotFound):  # Somebody has forgotten it meanwhile.
+        with suppress(NotFound, InvalidRequest):  # Somebody has forgotten it, or the service does not divide it.
             shown[name] = ask.service.offsets.progress(access, name)
-            if ask.service.store.group_head(ask.application, name) is not None:
-                served.add(name)
+            group = ask.service.groups.show(ask.application, name, lambda queue: queue.name == ask.name)
+            served = ask.service.core.run(group)
+            texts = {each.number: each.instance or f"#{each.number}" for each in served.members}
+            members[name] = len(texts)
+            owners[name] = {n: texts[each.owner] for n, each in served.queues[ask.name].items() if each.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
-    return {"groups": shown, "served": served, "following": following}
+    return {"groups": shown, "members": members, "owners": owners, "following": following}
 
 
 def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:
@@ -126,20 +231,16 @@ def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 
 
 def _dead(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    queue = access.queue
-    names = {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter)
-    return {"found": [failures(ask, name) for name in sorted(names)]}
+    return {"found": [failures(ask, name) for name in _letters(ask, access.queue)]}
 
 
-PARTS: dict[str, tuple[str, Callable[[Ask, QueueAccess], dict[str, Any]]]] = {
-    "explanation": ("What readers see now", _explanation),
-    "size": ("Bytes", _size),
-    "backlog": ("Jobs", _backlog),
-    "groups": ("Consumer groups", _groups),
-    "moves": ("Moves", _moves),
-    "dead": ("Dead letters", _dead),
+TABS = {
+    "jobs": Tab("Jobs", "Jobs of", _jobs),
+    "groups": Tab("Groups", "Groups of", _groups),
+    "dead": Tab("Dead letters", "Dead letters of", _dead),
+    "options": Tab("Options", "Options of", _options),
 }
-"""By name: title, and what finds the values of its template."""
+"""The pages beside the overview and the messages, by their names in addresses."""
 
 
 def failures(ask: Ask, name: str) -> dict[str, Any]:

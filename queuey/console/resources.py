@@ -11,12 +11,13 @@ from urllib.parse import quote, urlsplit
 
 from queuey import __version__
 from queuey.access import Caller
-from queuey.console import applications, cookies, messages, pages, queue
+from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
 from queuey.console.charts import ChartView, sample
 from queuey.console.groups import GroupPages
-from queuey.console.login import LoginViews, ProviderViews, own_page
-from queuey.console.sessions import Asks, SessionCallers
+from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
+from queuey.console.overview import OverviewPages
+from queuey.console.sessions import Ask, Asks, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
 from queuey.messages import Finding
 from queuey.service import Service
@@ -24,6 +25,7 @@ from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
+from queuey.web.errors import NoSuchResource
 from queuey.web.ops import Collection
 from queuey.web.parts import App
 from queuey.web.requests import Request, wants_events
@@ -41,6 +43,8 @@ MAX_FOLLOWING = 2000
 
 MAX_FINDINGS_AGE = 30.0
 """Max age of findings that are shown again, in seconds."""
+MAX_WAIT = 1.0
+"""Timeout for findings that a page shows beside others, in seconds."""
 Examine = Callable[[], list[Finding]]
 
 
@@ -51,21 +55,30 @@ def resources(
     history: History,
     callers: SessionCallers,
     providers: Sequence[Provider] = (),
+    *,
+    is_local: bool = False,
 ) -> list[Resource]:
-    """Returns name, pattern and views of every page."""
-    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization))
+    """Returns name, pattern and views of every page; ``is_local``: those of links that log in once, too."""
+    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
-    groups = GroupPages(asks)
+    groups, health = GroupPages(asks), HealthView(asks, examine)
+    figures = OverviewPages(asks, groups, health.seen)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
+    links = LinkViews(login, callers, service.sessions, service.audit)
+    once: list[Resource] = [
+        ("console.once", "/console/login/once", {"POST": links.log_in}),
+        ("console.link", "/console/login/once/{token}", {"GET": View(links.show)}),
+    ]
     return [
+        *(once if is_local else ()),
         ("console.applications", "/console{_:/?}", {"GET": view(applications.show_applications, applications.FIELDS)}),
         ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
         ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
-        ("console.health", "/console/health", {"GET": View(HealthView(asks, examine).show)}),
+        ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", pages.FILE_ROUTE, {"GET": pages.show_file}),
         ("console.keys", APP + "/_keys", {"GET": view(applications.show_keys)}),
         ("console.audit", APP + "/_audit", {"GET": view(applications.show_log, applications.LOG_FIELDS)}),
@@ -80,15 +93,21 @@ def resources(
         ("console.group", APP + "/_groups/{group}", {"GET": View(groups.show, asks=True)}),
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
-        ("console.queues", APP, {"GET": view(applications.show_queues, applications.FIELDS)}),
+        ("console.overview", APP, {"GET": view(overview.show, overview.FIELDS)}),
+        ("console.figures", APP + "/_overview", {"GET": View(figures.show)}),
+        ("console.queues", APP + "/_queues", {"GET": view(applications.show_queues, applications.QUEUES_FIELDS)}),
         (
             "console.failures",
             APP + "/_failures",
-            {"GET": view(applications.show_failures, applications.FIELDS, page=True)},
+            {"GET": view(applications.show_failures, applications.FAILURES_FIELDS, page=True)},
         ),
-        ("console.queue", QUEUE, {"GET": view(queue.show)}),
-        ("console.part", QUEUE + "/parts/{part}", {"GET": view(queue.show_part, queue.FIELDS, page=True)}),
-        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True)}),
+        ("console.queue", QUEUE, {"GET": view(queue.show, queue.FIELDS, page=True)}),
+        (
+            "console.tab",
+            QUEUE + f"/{{tab:{'|'.join(queue.TABS)}}}",
+            {"GET": view(queue.show_tab, queue.TAB_FIELDS, page=True)},
+        ),
+        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, asks=True)}),
         ("console.messages", QUEUE + "/messages", {"GET": view(messages.show_list, messages.FIELDS, page=True)}),
         ("console.message", QUEUE + "/messages/{place}", {"GET": view(messages.show, page=True)}),
         ("console.body", QUEUE + "/messages/{place}/body", {"GET": view(messages.download, page=True)}),
@@ -96,7 +115,12 @@ def resources(
 
 
 def console(
-    examine: Examine, *, samples: bool = False, users: Users | None = None, providers: Sequence[Provider] = ()
+    examine: Examine,
+    *,
+    samples: bool = False,
+    users: Users | None = None,
+    providers: Sequence[Provider] = (),
+    is_local: bool = False,
 ) -> Include:
     """Returns the include of the console.
 
@@ -105,6 +129,7 @@ def console(
         samples: Have a thread count the messages of queues that are used, for their charts.
         users: The setting.
         providers: At which users may log in.
+        is_local: It is for browsers on this machine alone, and has links that log in once.
     """
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -112,13 +137,14 @@ def console(
         service, authorization = app.service, app.authorization
         callers = SessionCallers(service.store, service.sessions, users or {})
         app.authenticate.add(callers)
-        app.facades.append(Console(callers))
+        app.facades.append(Console(callers, is_local=is_local))
         history = History(service.workers)
         service.metrics.heard = history.note
         if samples:
             work = partial(sample, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()
-        for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
+        pages = resources(service, authorization, examine, history, callers, providers, is_local=is_local)
+        for name, pattern, views in pages:
             config.add_resource(name, pattern, views)
 
     return includeme
@@ -129,16 +155,20 @@ class Console:
 
     Args:
         callers: Make a credential of a session's token.
+        is_local: For other browsers than those on this machine, and behind proxies, there is no page.
     """
 
-    def __init__(self, callers: SessionCallers) -> None:
+    def __init__(self, callers: SessionCallers, *, is_local: bool = False) -> None:
         self._callers = callers
+        self._is_local = is_local
 
     def admit(self, request: Request) -> bool:
         """Gives a request for a page the credential of its session, and no other."""
         path = request.path
         if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
             return False
+        if self._is_local and not cookies.is_direct(request):
+            raise NoSuchResource("The resource could not be found.")
         request.facade = self
         request.headers.pop("authorization", None)
         token = cookies.read(request, cookies.SESSION)
@@ -210,8 +240,7 @@ class HealthView:
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""
         ask = await request.in_pool(lambda: self._asks.of(request, match, {}))
-        # A thread of its own examines, for all who ask meanwhile.
-        findings = await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
+        findings = await self._examined()
         operates = any(grant.application is None for grant in ask.caller.grants)
         statistics = await request.in_pool(ask.service.statistics) if operates else {}
         return ask.render(
@@ -223,6 +252,18 @@ class HealthView:
             store=self._store.name,
             version=__version__,
         )
+
+    async def seen(self, ask: Ask) -> Sequence[Finding] | None:
+        """Returns the findings that a caller may see; None if they take longer than a page may wait."""
+        try:
+            findings = await asyncio.wait_for(self._examined(), MAX_WAIT)
+        except TimeoutError:
+            return None
+        return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
+
+    async def _examined(self) -> list[Finding]:
+        # A thread of its own examines, for all who ask meanwhile.
+        return await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
 
     def _try(self) -> Finding:
         try:

@@ -15,6 +15,7 @@ from queuey.console import cookies, pages
 from queuey.errors import InvalidRequest, NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key, Queue
 from queuey.service import QueueAccess, Service
+from queuey.service.browsing.history import History
 from queuey.service.operating.credentials import Session, Sessions, UserLogin
 from queuey.settings import Users
 from queuey.storage import Applications
@@ -69,8 +70,7 @@ class SessionCallers:
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
-        key = self._key(holder)
-        return f"key {key.id} of {key.application}{f' ({key.note})' if key.note else ''}"
+        return name_of_key(self.key(holder))
 
     def rights_end(self, request: Request) -> float | None:
         """Returns when the rights of a session's key or user end, in seconds since 1970; None: never.
@@ -78,16 +78,25 @@ class SessionCallers:
         Those of a user are known for as long as the session.
         """
         session = self._session(request)
-        return session.expires if isinstance(session.holder, UserLogin) else self._key(session.holder).expires
+        return session.expires if isinstance(session.holder, UserLogin) else self.key(session.holder).expires
 
     def _session(self, request: Request) -> Session:
         return self._sessions.find(cookies.read(request, cookies.SESSION) or "")
 
-    def _key(self, digest: bytes) -> Key:
+    def key(self, digest: bytes) -> Key:
+        """Returns the key of a digest.
+
+        Raises:
+            NotAuthenticated: It was revoked.
+        """
         key = self._applications.find_key(digest)
         if key is None:
             raise NotAuthenticated("The key of this session was revoked.")
         return key
+
+
+def name_of_key(key: Key) -> str:
+    return f"key {key.id} of {key.application}{f' ({key.note})' if key.note else ''}"
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +111,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     authorization: Authorization
     callers: SessionCallers
     schedules: ScheduleSaver
+    history: History
     request: Request
     match: Match
     caller: Caller
@@ -178,6 +188,7 @@ class Asks(NamedTuple):
     authorization: Authorization
     callers: SessionCallers
     schedules: ScheduleSaver
+    history: History
 
     def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
         """Returns the caller with the request.
@@ -249,7 +260,9 @@ def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
 
 def _is_of_this_site(request: Request) -> bool:
     """Returns whether a page of this host sent the request, by the browser; a proxy may change port and scheme."""
-    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site not in {None, "same-origin"}:
         return False
-    origin = request.headers.get("origin")
+    if origin == "null":  # Of a page that sends no referrer, as that of a link which logs in.
+        return site is not None
     return origin is None or cookies.name_of(origin.partition("://")[2]) == cookies.host_of(request)

@@ -91,6 +91,25 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         """
         return ()
 
+    def resolved(self, settings: Settings, address: str, *, terminal: bool) -> Room:
+        """Returns the room as a start serves it, by what only the process that starts knows.
+
+        Args:
+            settings: The settings in force.
+            address: Where the service listens, without the port.
+            terminal: Whether the start has a terminal.
+        """
+        return self
+
+    def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:
+        """Returns lines for the terminal of a start alone. They may hold secrets, so no log has them.
+
+        Args:
+            url: Where the service answers.
+            link: Makes a token that logs in once, with the key of the profile; None if there is no profile.
+        """
+        return ()
+
     def beside(self, settings: Settings, address: tuple[str, int]) -> AbstractContextManager[Callable[[], object]]:
         """Runs what the parent process has beside its workers.
 

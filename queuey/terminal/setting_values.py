@@ -130,8 +130,8 @@ def convert(
         SettingsError: Names the setting, where its value came from, and what is wrong with it.
     """
     value = given.value
-    if isinstance(value, str) and kind is bool:
-        value = _SWITCHES.get(value.lower(), value.lower())
+    if {"on", "off"}.issubset(choices_of(kind)):
+        value = _switch(value, kind)
     try:
         if kind is Path:
             text = msgspec.convert(value, Annotated[str, msgspec.Meta(min_length=1)])
@@ -145,3 +145,14 @@ def convert(
         reason = f"Expected: {wanted.replace('`', '')}" if told else str(error).removesuffix(".")
         said = shown(name, given.value)
         raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {reason}.") from error
+
+
+def _switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or a TOML value, and a type
+    """Reads each spelling of a switch: for ``bool`` as one of its texts, otherwise as ``on`` or ``off``."""
+    text = _SWITCHES.get(value.lower(), value.lower()) if isinstance(value, str) else value
+    if kind is bool:
+        return text
+    try:
+        return "on" if msgspec.convert(text, bool, strict=False) else "off"
+    except msgspec.ValidationError:
+        return value

@@ -17,8 +17,8 @@ const make = (name, properties = {}, ...children) => {
 const input = (properties) => make("input", { autocomplete: "off", spellcheck: false, ...properties });
 const labelled = (text, control) => make("label", {}, make("span", {}, text), control);
 
-const application = input({ value: "queuey", size: 12 });
-const key = input({ type: "password", size: 24 });
+const application = input({ value: "queuey", size: 10 });
+const key = input({ type: "password", size: 20 });
 addEventListener("pagehide", () => (key.value = ""));
 
 let operations;
@@ -171,13 +171,13 @@ const offer = (section) => {
       details.append(make("p", { role: "alert" }, `No forms: ${error.message}`));
     }
   });
-  section.querySelector(":scope > p").after(details);
+  section.querySelector(".api-pair").after(details);
 };
 
 // A proxy may give the service another host than the browser's.
 if (/^(localhost|127(\.\d{1,3}){3}|\[::1\])$/.test(location.hostname)) {
   const about = make("small", {}, "The key stays in this field. It is gone when you reload or leave the page.");
   const fields = [labelled("Application", application), labelled("Key", key), about];
-  document.querySelector(".api main").prepend(make("div", { className: "api-key" }, ...fields));
-  for (const section of document.querySelectorAll("section:has(> p > .api-method)")) offer(section);
+  document.querySelector(".api-bar").append(make("div", { className: "api-key" }, ...fields));
+  for (const section of document.querySelectorAll(".api-operation > section")) offer(section);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -13,11 +13,54 @@ from typing import Any
 
 import msgspec
 
+from queuey.web.openapi import indented
+
 Part = Mapping[str, Any]
 """A part of an OpenAPI document."""
 
 KINDS = {"string": "text", "boolean": "true or false"}
 """Types of JSON that have another name on the page."""
+
+LANGUAGES = ("curl", "Python", "JavaScript")
+"""Languages of the examples; the first is shown."""
+OPEN = {"Queues", "Messages", "Jobs", "Groups", "Schedules"}
+"""The groups whose first operation is unfolded."""
+MAX_ROWS, NARROW = 24, 34
+"""Rows of code that are shown whole, and the characters of one on a narrow screen."""
+TOKEN = re.compile(
+    r"(?P<jc>(?:#|//) [^\n]*)"
+    r'|(?P<jk>"(?:[^"\\\n]|\\.)*"(?=:))|(?P<js>"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)'
+    r"|(?P<jn>(?<![\w.$/:-])-?\d[\d_.e+-]*(?![\w-]))"
+    r"|(?P<jl>\b(?:true|false|null|None|True|False|await|const|else|for|from|if|import|in|new|of)\b)"
+)
+"""Parts of JSON and of programs that have a colour."""
+ADDRESS = "http://127.0.0.1:5000"
+"""The address of a service in examples."""
+KEY = (
+    "`queuey serve` writes a key into your profile, and prints where that is; `queuey app key-add` makes more. The "
+    "application below is `queuey`, and `KEY` has its key:"
+)
+START = {
+    "curl": f'url={ADDRESS}\napi="$url/v1/queuey"\nauth="Authorization: Application $KEY"\n\n',
+    "Python": (
+        f'import os\n\nfrom queuey.client import Client\n\nclient = Client("{ADDRESS}", key=os.environ["KEY"])\n\n'
+    ),
+    "JavaScript": (
+        f'import {{ Queuey }} from "queuey-client";\n\nconst url = "{ADDRESS}", key = process.env.KEY;\n'
+        'const queuey = new Queuey(url, "queuey", { key });\n'
+        "const api = `${url}/v1/queuey`, auth = `Application ${key}`;\n\n"
+    ),
+}
+"""How programs begin, which the other examples go on."""
+FIRST = '# What the key may do with queues\nprint(client.rights(["orders"]))'
+"""The first call in Python, which has none for the first request."""
+LOGO = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 64 64" aria-hidden="true">'
+    '<rect width="64" height="64" rx="13"/>'
+    '<path d="M41.6 44.6A18 18 0 0 1 20.4 44.6M16.4 40.6A18 18 0 0 1 16.4 19.4M20.4 15.4A18 18 0 0 1 41.6 15.4"/>'
+    '<path class="api-tail" d="M45.6 19.4A18 18 0 0 1 45.6 40.6M35 34L52 51"/></svg>'
+)
+"""The picture of the console's ``icon.svg``; a file would need more of the policy."""
 
 
 # Files are read at the start: an installation of another version beside a running service replaces them.
@@ -44,38 +87,44 @@ def policy(*, sends: bool) -> str:
     )
 
 
-def page(document: Part, link: str, *, sends: bool = False) -> str:
+def page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = False) -> str:
     """Returns the page.
 
     Args:
         document: The OpenAPI document.
         link: Its address.
+        address: The service's address, for the first examples.
         sends: With forms that send requests.
     """
-    title = escape(f"{document['info']['title']} {document['info']['version']}: HTTP API")
+    title = escape(f"{document['info']['title']} HTTP API")
     forms = f'<script type="module">{SCRIPT}</script>\n' if sends else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f'<body class="api-page">\n<h1>{title}</h1>\n{contents(document, link)}{forms}</body>\n</html>\n'
+        f'<body class="api-page">\n<header>{LOGO}<h1>{title}</h1> '
+        f'<span class="api-quiet">{escape(document["info"]["version"])}</span></header>\n'
+        f"{contents(document, link, address)}{forms}</body>\n</html>\n"
     )
 
 
-def contents(document: Part, link: str) -> str:
+def contents(document: Part, link: str, address: str = ADDRESS) -> str:
     """Returns the part of :func:`page` below its title, for another page."""
-    operations = [
-        _operation(method, path, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    ]
+    groups: dict[str, list[tuple[str, str, Part]]] = {tag["name"]: [] for tag in document["tags"]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            groups[operation["tags"][0]].append((method, path, operation))
     parts = document["components"]
+    intro, *rules = document["info"]["description"].split("\n\n")
+    abouts = "".join(f"<p>{_text(rule)}</p>\n" for rule in rules)
+    schemas = "".join(_schema(name, schema) for name, schema in parts["schemas"].items())
+    operations = "".join(_group(tag, groups[tag["name"]], parts["schemas"]) for tag in document["tags"])
     return (
-        f'<div class="api">\n{_index(document)}<main>\n<p>{_text(document["info"]["description"])}</p>\n'
-        f'<p>This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.</p>\n'
-        f"{''.join(_credential(scheme) for scheme in parts['securitySchemes'].values())}{''.join(operations)}"
+        f'<div class="api">\n{_index(groups)}<main>\n{_languages()}<p class="api-intro">{_text(intro)}</p>\n'
+        f"{_start(document, link, address)}{operations}"
+        f'<h2 id="rules">Rules for all requests</h2>\n{abouts}'
         f'<h2 id="errors">Errors</h2>\n{_answers(parts["responses"], "error-")}'
-        f'<h2 id="types">Types</h2>\n{"".join(_schema(name, schema) for name, schema in parts["schemas"].items())}'
+        f'<details class="api-types"><summary><h2 id="types">Types</h2></summary>\n{schemas}</details>\n'
         "</main>\n</div>\n"
     )
 
@@ -93,85 +142,191 @@ def _label(method: str) -> str:
     return f'<span class="api-method api-{method}">{method.upper()}</span>'
 
 
-def _index(document: Part) -> str:
-    items = [
-        f'<li><a href="#{escape(operation["operationId"])}">{_label(method)} {_text(operation["summary"])}</a></li>\n'
-        for methods in document["paths"].values()
-        for method, operation in methods.items()
-    ]
-    ends = '<li><a href="#errors">Errors</a></li>\n<li><a href="#types">Types</a></li>\n'
-    return f"<nav>\n<ul>\n{''.join(items)}{ends}</ul>\n</nav>\n"
+def _anchor(tag: str) -> str:
+    return escape(f"group-{tag.lower().replace(' ', '-')}")
 
 
-def _credential(scheme: Part) -> str:
-    place = f"{escape(scheme['in'])} {_code(scheme['name'])}"
-    return f"<p>Credentials are sent in the {place}: {_text(scheme['description'])}</p>\n"
+def _index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
+    items = ['<li><a href="#start">Start</a></li>\n']
+    for tag, operations in groups.items():
+        links = "".join(
+            f'<li><a href="#{escape(operation["operationId"])}">{_label(method)}'
+            f"<span>{_text(operation['summary'].partition(',')[0])}</span></a></li>\n"
+            for method, _, operation in operations
+        )
+        items.append(f'<li><a href="#{_anchor(tag)}">{escape(tag)}</a>\n<ul>\n{links}</ul></li>\n')
+    items += [f'<li><a href="#{name}">{name.capitalize()}</a></li>\n' for name in ("rules", "errors", "types")]
+    return f'<nav aria-label="Contents">\n<ul>\n{"".join(items)}</ul>\n</nav>\n'
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Returns a table of cells in HTML, and nothing if it has no rows."""
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows)
-    names = "".join(f"<th>{name}</th>" for name in head)
-    return f"<table>\n<tr>{names}</tr>\n{body}</table>\n" if body else ""
+def _languages() -> str:
+    """Returns the choice of a language for all examples. It works without a script: see the styles."""
+    choices = "".join(
+        f'<label><input type="radio" name="api-language" id="api-{name.lower()}" aria-label="{name}"'
+        f"{' checked' if name == LANGUAGES[0] else ''}>{name}</label>\n"
+        for name in LANGUAGES
+    )
+    return f'<div class="api-bar"><fieldset><legend>Examples in</legend>{choices}</fieldset></div>\n'
 
 
-def _operation(method: str, path: str, operation: Part) -> str:
+def _start(document: Part, link: str, address: str) -> str:
+    """Returns how to send a first request: with the key, to this service."""
+    scheme = document["components"]["securitySchemes"]["credential"]
+    operation = document["paths"]["/v1/{app}/_me"]["get"]
+    samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
+    begun = {name: text.replace(ADDRESS, address) + samples.get(name, FIRST) for name, text in START.items()}
+    return (
+        f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
+        f"{_code(scheme['name'])}: {_text(scheme['description'])} {_text(KEY)}</p>\n"
+        f'{_pair(begun, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
+        f'these lines. This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.'
+        "</p>\n</section>\n"
+    )
+
+
+def _group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
+    shown = "".join(
+        _operation(*each, schemas, is_open=number == 0 and tag["name"] in OPEN)
+        for number, each in enumerate(operations)
+    )
+    return f'<h2 id="{_anchor(tag["name"])}">{escape(tag["name"])}</h2>\n<p>{_text(tag["description"])}</p>\n{shown}'
+
+
+def _operation(method: str, path: str, operation: Part, schemas: Part, *, is_open: bool) -> str:
+    name, comma, more = operation["summary"].partition(",")
     about = f"<p>{_text(operation['description'])}</p>\n" if "description" in operation else ""
+    answers = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
+    links = ", ".join(
+        f'<a href="#error-{status}">{status}</a>' for status in sorted(operation["responses"].keys() - answers.keys())
+    )
+    samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
+    shown = next((status for status, answer in answers.items() if _shown(answer)), next(iter(answers)))
     parameters = [
-        (_code(p["name"]), escape(p["in"]), _text(p["description"]), _type(p["schema"]))
+        (_code(p["name"]), ", ".join((escape(p["in"]), *_parameter_type(p))), [_text(p["description"])])
         for p in operation["parameters"]
     ]
-    body = ""
-    if sent := operation.get("requestBody"):
-        optional = "" if sent["required"] else ", or nothing"
-        body = f"<p>Body: {_content(sent['content'])}{optional}</p>\n"
-    answers = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
-    errors = [status for status in operation["responses"] if status not in answers]
-    links = ", ".join(f'<a href="#error-{status}">{status}</a>' for status in errors)
     return (
-        f'<section id="{escape(operation["operationId"])}">\n<h2>{_text(operation["summary"])}</h2>\n'
-        f"<p>{_label(method)} {_code(path)}</p>\n{about}"
-        f"{_table(('parameter', 'in', 'meaning', 'type'), parameters)}{body}{_answers(answers)}"
-        f"<p>Errors: {links}</p>\n</section>\n"
+        f'<details class="api-operation"{" open" if is_open else ""}>\n<summary>{_label(method)}<span>'
+        f'<strong>{_text(name)}</strong><span class="api-quiet">{comma}{_text(more)}</span> '
+        f'<span class="api-path">{escape(path)}</span></span></summary>\n'
+        f'<section id="{escape(operation["operationId"])}">\n{about}{_pair(samples, shown, answers[shown])}'
+        f"{_fields('Parameters', parameters)}{_body(operation.get('requestBody'), schemas)}"
+        f"{_answers(answers)}<p>Errors: {links}</p>\n</section>\n</details>\n"
     )
+
+
+def _parameter_type(parameter: Part) -> list[str]:
+    """Returns the type of a parameter, except in the path: a pattern of names or ids tells a reader nothing."""
+    return [] if parameter["in"] == "path" else [_type(parameter["schema"])]
+
+
+def _shown(answer: Part) -> object:
+    """Returns the example of an answer, if it has one."""
+    return next((each["example"] for each in answer.get("content", {}).values() if "example" in each), None)
+
+
+def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
+    """Returns a request in all languages, and its answer."""
+    tabs = "".join(f'<label for="api-{name.lower()}" aria-hidden="true">{name}</label>' for name in LANGUAGES)
+    sources = "".join(
+        _pre(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
+        for name in LANGUAGES
+    )
+    example = _shown(answer)
+    body = "" if example is None else example if isinstance(example, str) else indented(example)
+    media = next((media for media, each in answer.get("content", {}).items() if "example" in each), "")
+    return (
+        f'<div class="api-pair">\n<div class="api-request"><p class="api-tabs">{tabs}</p>{sources}</div>\n'
+        f'<div class="api-answer"><p><strong>{status}</strong> {escape(answer["description"])} <span class="api-quiet">'
+        f"{escape(media)}</span></p>{_pre(body) if body else ''}</div>\n</div>\n"
+    )
+
+
+def _pre(text: str, kind: str = "") -> str:
+    """Returns code. What is long scrolls within itself, so that the keyboard has to reach it."""
+    names = f' class="{kind}"' if kind else ""
+    rows = sum(len(line) // NARROW + 1 for line in text.split("\n"))
+    scrolls = ' tabindex="0"' if rows > MAX_ROWS else ""
+    return f"<pre{names}{scrolls}>{coloured(text)}</pre>"
+
+
+def coloured(code: str) -> str:
+    """Returns JSON or a program as HTML, its keys, strings, numbers, literals and comments in spans of their own."""
+    html, end = "", 0
+    for token in TOKEN.finditer(code):
+        html += f'{escape(code[end : token.start()])}<span class="{token.lastgroup}">{escape(token[0])}</span>'
+        end = token.end()
+    return html + escape(code[end:])
+
+
+def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str:
+    """Returns a list of names, types and meanings in HTML, and nothing if it is empty."""
+    items = "".join(
+        f'<li><span>{name} <span class="api-quiet">{kind}</span></span><span>{"<br>".join(abouts)}</span></li>\n'
+        for name, kind, abouts in fields
+    )
+    head = f"<h3>{title}</h3>\n" if title else ""
+    return f'{head}<ul class="api-fields">\n{items}</ul>\n' if items else ""
+
+
+def _body(body: Part | None, schemas: Part) -> str:
+    """Returns what a request may carry, with the fields of its types folded."""
+    if body is None:
+        return ""
+    types = dict.fromkeys(name for media in body["content"].values() for name in _names(media["schema"]))
+    folded = "".join(
+        f"<details><summary>Fields of {escape(name)}</summary>\n{_properties(schemas[name], 'required')}</details>\n"
+        for name in types
+    )
+    optional = "" if body["required"] else ", or nothing"
+    return f"<h3>Body</h3>\n<p>{_content(body['content'])}{optional}</p>\n{folded}"
+
+
+def _names(schema: Part) -> list[str]:
+    """Returns the types that a schema is, or may be."""
+    if "$ref" in schema:
+        return [schema["$ref"].rpartition("/")[2]]
+    return [name for each in schema.get("anyOf", ()) for name in _names(each)]
 
 
 def _answers(answers: Part, anchor: str = "") -> str:
-    """Returns the table of answers by status, with anchors if their beginning is given."""
-    rows = []
-    for status, answer in answers.items():
-        number = f'<span id="{anchor}{status}">{status}</span>' if anchor else status
-        headers = [
-            f"{_code(name)}: {_text(header['description'])}" for name, header in answer.get("headers", {}).items()
-        ]
-        rows.append(
-            (f"{number} {escape(answer['description'])}", _content(answer.get("content", {})), "<br>".join(headers))
-        )
-    return _table(("answer", "body", "headers"), rows)
-
-
-def _content(content: Part) -> str:
-    return "<br>".join(
-        f"{_code(media)} {_type(value['schema'])}{_example(value.get('example'))}" for media, value in content.items()
+    """Returns the answers by status, with anchors if their beginning is given."""
+    return _fields(
+        "" if anchor else "Answers",
+        [
+            (
+                f'<span id="{anchor}{status}">{status}</span>' if anchor else status,
+                f"{escape(answer['description'])} {_content(answer.get('content', {}))}",
+                [
+                    f"{_code(name)}: {_text(header['description'])}"
+                    for name, header in answer.get("headers", {}).items()
+                ],
+            )
+            for status, answer in answers.items()
+        ],
     )
 
 
-def _example(value: object) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
-    return f"<pre>{escape(text)}</pre>"
+def _content(content: Part) -> str:
+    return ", ".join(f"{_code(media)} {_type(value['schema'])}" for media, value in content.items())
+
+
+def _properties(schema: Part, word: str = "always there") -> str:
+    """Returns the fields of a type; ``word`` marks the required ones."""
+    required = schema.get("required", ())
+    fields = [
+        (_code(name), f"{_type(value)}{f', {word}' if name in required else ''}", _abouts(value))
+        for name, value in schema.get("properties", {}).items()
+    ]
+    return _fields("", fields) or f"<p>{_type(schema)}</p>\n"
 
 
 def _schema(name: str, schema: Part) -> str:
-    required = schema.get("required", ())
-    rows = [
-        (_code(field), "yes" if field in required else "", _type(value), "<br>".join(_abouts(value)))
-        for field, value in schema.get("properties", {}).items()
-    ]
     about = f"<p>{_text(schema['description'])}</p>\n" if "description" in schema else ""
-    fields = _table(("field", "always there", "type", "meaning"), rows) or f"<p>{_type(schema)}</p>\n"
-    return f'<section id="type-{escape(name)}">\n<h3>{escape(name)}</h3>\n{about}{fields}</section>\n'
+    return (
+        f'<details>\n<summary>{escape(name)}</summary>\n<section id="type-{escape(name)}">\n{about}'
+        f"{_properties(schema)}</section>\n</details>\n"
+    )
 
 
 def _abouts(schema: Part) -> list[str]:

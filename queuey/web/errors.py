@@ -159,9 +159,10 @@ def _problem(
 
 
 def _without_secrets(path: str) -> str:
-    """Returns a path without the id of a member of a group."""
-    begin, members, _ = path.partition("/members/")
-    return begin + members
+    """Returns a path without the id of a member of a group, or the token of a link that logs in."""
+    for begin in ("/members/", "/login/once/"):
+        path = "".join(path.partition(begin)[:2])
+    return path
 
 
 def _note_crash(error: Exception, request: Request) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import inspect
@@ -12,6 +13,9 @@ from msgspec import inspect
 from queuey.web.responses import STATUS_LINES
 
 JSON = "application/json"
+EVENTS = "text/event-stream"
+MAX_LINE = 64
+"""Max characters of JSON in one line of an example."""
 REFERENCE = "#/components/schemas/{name}"
 BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
 _BOUNDS = {"integer": "maximum", "number": "maximum", "string": "maxLength", "array": "maxItems"}
@@ -52,6 +56,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         path: Values of the names in braces.
         query, headers: Parameters.
         body: Text, or a JSON value.
+        python, javascript: The request by ``client`` or ``queuey``, the clients of these languages.
         answer: Text, or a JSON value.
     """
 
@@ -60,14 +65,24 @@ class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     body: Any = None
+    python: str = ""
+    javascript: str = ""
     status: int = 200
     answer: Any = None
+
+
+class Tag(msgspec.Struct, frozen=True):
+    """A group of operations, by its title."""
+
+    name: str
+    about: str
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A method of a path.
 
     Attributes:
+        tag: The name of its group.
         query: The struct of the query.
         parameters: Beside those of the path and the query.
         body: The content of the request; empty: none.
@@ -80,6 +95,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
+    tag: str
     success: Mapping[int, ResponseSpec]
     errors: Sequence[int]
     query: type[msgspec.Struct] | None = None
@@ -101,7 +117,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Of this program.
-        about: Rules for all operations.
+        about: What the API is for, and in further paragraphs the rules for all operations.
+        tags: The groups of operations, in the order in which a reader wants them.
         security: The one way to give a credential, as a security scheme.
         path_parameters: Every name in braces that a path may have.
         strict: The parameter that every query may have.
@@ -114,6 +131,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     security: Mapping[str, Any]
     path_parameters: Sequence[Parameter]
     strict: Parameter
+    tags: Sequence[Tag]
     operations: Sequence[Operation]
     errors: Mapping[int, ResponseSpec]
     examples: Sequence[Example]
@@ -142,6 +160,7 @@ def document(api: Api, limits: msgspec.Struct) -> Schema:
             "description": api.about,
             "license": {"name": "Apache-2.0"},
         },
+        "tags": [{"name": tag.name, "description": tag.about} for tag in api.tags],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -161,6 +180,7 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
     entry: Schema = {
         "summary": operation.summary,
         "operationId": operation.id,
+        "tags": [operation.tag],
         "parameters": [p.document() for p in (*parts, *asked, *operation.parameters)],
         "responses": answers,
         "security": [{}] if operation.anonymous else [{"credential": []}, {}],
@@ -172,7 +192,21 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
         entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
     if (example := next((each for each in api.examples if each.operation == operation.id), None)) is not None:
         _show(entry, example)
+        entry["x-codeSamples"] = [
+            {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
+            for label, source in samples(operation, example).items()
+        ]
     return entry
+
+
+def samples(operation: Operation, example: Example) -> dict[str, str]:
+    """Returns the request of an example in each language that has one."""
+    sources = {
+        "curl": _curl(operation, example),
+        "Python": example.python,
+        "JavaScript": example.javascript or _fetch(operation, example),
+    }
+    return {label: source for label, source in sources.items() if source}
 
 
 def _show(entry: Schema, example: Example) -> None:
@@ -187,6 +221,64 @@ def _show(entry: Schema, example: Example) -> None:
         if value is not None and content:
             media = JSON if JSON in content and not isinstance(value, str) else list(content)[-1]
             content[media]["example"] = value
+
+
+def _address(operation: Operation, example: Example, api: str, url: str) -> str:
+    """Returns the address of an example, which begins with a variable: the service's address, or its application's."""
+    path = operation.path.format_map({name: quote(value, safe=":@,") for name, value in example.path.items()})
+    whole = url + path if "app" not in example.path else api + path.removeprefix(f"/v1/{example.path['app']}")
+    return f"{whole}?{urlencode(example.query, safe='*')}" if example.query else whole
+
+
+def indented(value: object, depth: int = 0) -> str:
+    """Returns JSON for people: a list or an object is on one line if that is short."""
+    line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+    if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
+        return line
+    begin, end = line[0], line[-1]
+    named = value.items() if isinstance(value, dict) else (("", each) for each in value)
+    items = [(f"{indented(name)}: " if begin == "{" else "") + indented(each, depth + 1) for name, each in named]
+    margin = "\n" + "  " * depth
+    return begin + ",".join(f"{margin}  {item}" for item in items) + margin + end
+
+
+def _curl(operation: Operation, example: Example) -> str:
+    """Returns the request as a command. ``$auth`` is the header with the key."""
+    sends = example.body is not None
+    words = ["curl", "-N"] if [*operation.success[example.status].content] == [EVENTS] else ["curl"]
+    if operation.method not in ({"POST"} if sends else {"GET"}):
+        words += ["-X", operation.method]
+    words += [f'"{_address(operation, example, "$api", "$url")}"']
+    words += [] if operation.anonymous else ['-H "$auth"']
+    words += [f"-H '{name}: {value}'" for name, value in example.headers.items()]
+    if isinstance(example.body, str):
+        words += [f"-d '{example.body}'"]
+    elif sends:
+        words += [f"--json '{indented(example.body)}'"]
+    command = words[0]
+    for word in words[1:]:
+        start = word.partition("\n")[0]
+        command += (" " if len(command.rpartition("\n")[2] + start) < MAX_LINE else " \\\n  ") + word
+    return command
+
+
+def _fetch(operation: Operation, example: Example) -> str:
+    """Returns the request in JavaScript without the client. ``auth`` is the value of the header with the key."""
+    headers = example.headers if operation.anonymous else {"Authorization": "auth", **example.headers}
+    named = [f"{name}: {value}" if value == "auth" else f'"{name}": "{value}"' for name, value in headers.items()]
+    fields = [] if operation.method == "GET" else [f'method: "{operation.method}"']
+    if example.body is not None and not isinstance(example.body, str):
+        named.append(f'"Content-Type": "{JSON}"')
+    fields += [f"headers: {{ {', '.join(named)} }}"] if named else []
+    if isinstance(example.body, str):
+        fields.append(f'body: "{example.body}"')
+    elif example.body is not None:
+        fields.append("body: JSON.stringify({})".replace("{}", indented(example.body, 1)))
+    joined = ",\n  ".join(fields)
+    options = f", {{\n  {joined},\n}}" if len(fields) > 1 else ", { " + joined + " }" if fields else ""
+    address = _address(operation, example, "${api}", "${url}")
+    read = "json" if JSON in operation.success[example.status].content else "text"
+    return f"const answer = await fetch(`{address}`{options});\nconsole.log(await answer.{read}());"
 
 
 def _query(kind: type[msgspec.Struct]) -> Iterator[Parameter]:

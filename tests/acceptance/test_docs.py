@@ -63,7 +63,7 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with serving(issuer.published()) as keys:
         text = settings.text.replace("https://accounts.example.org/keys", keys.url)
         assert keys.url in text
-        (tmp_path / "queuey.toml").write_text(text)
+        settings._replace(text=text).save(tmp_path)
         with Served(tmp_path, ["--config", str(tmp_path / "queuey.toml")]) as served:
             monkeypatch.chdir(tmp_path)
             monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))

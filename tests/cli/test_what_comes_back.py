@@ -18,7 +18,7 @@ from tests.commands import Run
 from tests.pages import ROOT
 from tests.servers.served import Served
 
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "docs" / "api-messages.md"
 FORM = "application/x-www-form-urlencoded"
 LATE = "ffffffff000010008000000000000001"
 
@@ -28,7 +28,7 @@ _ROW = re.compile(r"^\| (`.*`) \| (text|value) `\[1\]` \| (?:none|`(.*)`) \|$", 
 def rows() -> list[tuple[str, str, str | None]]:
     """Each way of sending that the table names, what it says comes back, and of which type."""
     text = PAGE.read_text()
-    section = text.partition("### What comes back")[2].partition("\n## ")[0]
+    section = text.partition("## What comes back")[2].partition("\n## ")[0]
     return [
         (way, kind, named or None)
         for ways, kind, named in _ROW.findall(section)
@@ -84,5 +84,5 @@ def test_what_comes_back(
 def test_the_table_is_read() -> None:
     """Every row of the table is tried."""
     text = PAGE.read_text()
-    section = text.partition("### What comes back")[2].partition("\n## ")[0]
+    section = text.partition("## What comes back")[2].partition("\n## ")[0]
     assert len(_ROW.findall(section)) == section.count("\n| ") - 1  # less its head

@@ -23,7 +23,7 @@ from queuey.storage import Store
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.acting import Q, act, form, said
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
 from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
@@ -107,7 +107,7 @@ def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
     owner.create("q")
     key = owner.post("q", "a")["key"]
     assert len(owner.claim("q", ttl=600)) == 1
-    assert "/acts/release?message=1%3A" in browser.part(f"{Q}/parts/backlog").text
+    assert "/acts/release?message=1%3A" in browser.part(f"{Q}/jobs").text
     page = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}", then=then))
     assert ("another worker gets it" if then == "again" else "it becomes a dead letter") in page
     assert len(owner.claim("q")) == (1 if then == "again" else 0)
@@ -135,12 +135,13 @@ def test_cancel_and_retry(browser: Browser, owner: ApiCaller) -> None:
 
 
 def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
-    """The jobs of a queue offer the one that changes something."""
+    """Each page of a queue offers the one that changes something, and says if the claims are paused."""
     owner.create("q")
     owner.post("q", "a")
     for name, other, claims in (("pause", "resume", "paused"), ("resume", "pause", "open")):
-        page = browser.part(f"{Q}/parts/backlog").text
+        page = browser.part(f"{Q}/jobs").text
         assert (f"{Q}/acts/{name}" in page, f"{Q}/acts/{other}" in page) == (True, False)
+        assert ('</bdi> <span class="badge paused">paused</span></h1>' in browser.get(Q).text) == (name == "resume")
         assert f"The claims are {claims}." in said(browser, act(browser, f"{Q}/acts/{name}"))
         assert len(owner.claim("q")) == (claims == "open")
 
@@ -169,7 +170,7 @@ def test_options(browser: Browser, owner: ApiCaller) -> None:
     page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60", max_claimed="7"))
     assert "max_claimed from the usual to 7" in page
     assert "ttl from 600 to the usual" in page
-    assert "Claimed at most 7" in text_of(browser.get(Q).text)
+    assert "Claimed at most 7" in text_of(browser.get(f"{Q}/options").text)
     info = owner.get("q/info").json
     assert info["max_claimed"] == 7
     assert "max_claimed from 7 to the usual" in said(browser, act(browser, address, max_claimed=""))
@@ -211,7 +212,7 @@ def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
     owner.create("pub", type="public")
     owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
     guest = logged_in(app, GUEST_KEY)
-    part = text_of(guest.part("/console/a/queuey/pub/parts/moves").text)
+    part = text_of(guest.part("/console/a/queuey/pub/options").text)
     assert "secret" not in part
     assert "Moves are not shown" in part
 
@@ -237,11 +238,11 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     offsets = {"partitions": {"1": {"offset": places[2]}}}
     owner.send_json("PUT", "q/offsets/group", offsets)
     address = f"{Q}/acts/rewind"
-    assert "Set its offsets" in browser.part(f"{Q}/parts/groups").text
+    assert "Set its offsets" in browser.part(f"{Q}/groups").text
     blank = browser.get(address, query="group=group").text
     assert 'method="post" action="/console/a' not in blank
     query = urlencode({"group": "group", "to": places[0], "partition": "1"})
-    page = browser.get(address, query=query).text
+    page = plain(browser.get(address, query=query).text)
     assert re.findall(r"<td><bdi>([^<]*)</bdi></td>", page) == ["1", places[2], places[0], "0", "2"]
     late = form(browser, address, query)
     assert "Set 1 offsets" in said(browser, act(browser, address, query))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import Any
 
-from queuey.console import charts, cookies
+from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample
 from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
-from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, History
+from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -25,10 +26,10 @@ LIVE = "/console/a/queuey/q/live"
 EVENTS = {"accept": "text/event-stream"}
 
 
-def figures(body: bytes) -> dict[str, list[float | None]]:
+def figures(body: bytes) -> dict[str, Any]:
     """Returns what the first event of a stream has."""
     [data] = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
-    found: dict[str, list[float | None]] = json.loads(data)
+    found: dict[str, Any] = json.loads(data)
     return found
 
 
@@ -41,21 +42,66 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     assert reply.status == 200
     assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     found = figures(reply.body)
+    assert found.pop("tiles") == {}
     assert {len(each) for each in found.values()} == {CELLS}
     assert sum(each or 0 for each in found["sent"]) == 20 / STEP
     assert sum(each or 0 for each in found["taken"]) == 10 / STEP
     assert found["depth"][-1] == 20
-    assert [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)] == [STEP] * (CELLS - 1)  # type: ignore[operator]
+    assert [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)] == [STEP] * (CELLS - 1)
+
+
+def test_a_stream_has_the_figures_if_they_are_asked_for(browser: Browser, owner: Caller) -> None:
+    """They are the texts that the page has; the list of messages, which shows none, asks for none."""
+    owner.create("q")
+    for _ in range(60):
+        assert owner.batch("q", *({"body": "x"} for _ in range(20))).status == 201
+    owner.claim("q", limit=10)
+    tiles = figures(browser.get(LIVE, query="tiles=on", headers=EVENTS).body)["tiles"]
+    assert (tiles["waiting"], tiles["claimed"], tiles["dead"]) == ("1,190", "10", "0")
+    assert f'<span data-tile="waiting">{tiles["waiting"]}</span>' in browser.get("/console/a/queuey/q").text
+    assert "live?tiles" not in browser.get("/console/a/queuey/q/messages").text
+
+
+def test_the_span_has_what_is_known() -> None:
+    """The shorter span is for queues of which only the last minutes are known; an address may choose."""
+
+    def cells(sent: int = 0, depth: int = UNKNOWN) -> Cells:
+        old = CELLS - 31  # the last cell that five minutes do not show
+        return Cells(CELLS, [0] * old + [sent] + [1] * 30, [0] * CELLS, [UNKNOWN] * old + [depth] + [7] * 30)
+
+    assert [charts.span("", each) for each in (cells(), cells(sent=1), cells(depth=0))] == ["5m", "1h", "1h"]
+    assert [charts.span(name, cells()) for name in ("1h", "5m", "2h")] == ["1h", "5m", "5m"]
+
+
+def test_the_table_has_what_charts_show() -> None:
+    """Its rows follow each other, the newest first, and together have every message of the span."""
+    found = Cells(CELLS, range(CELLS), [1] * CELLS, [UNKNOWN] * (CELLS - 1) + [9])
+    for seconds in charts.SPANS.values():
+        rows = charts.table(found, seconds)
+        assert len(rows) == charts.TABLE_ROWS
+        assert sum(row.sent for row in rows) == sum(range(CELLS - seconds // STEP, CELLS))
+        assert sum(row.taken for row in rows) == seconds // STEP
+        assert (rows[0].depth, rows[1].depth) == (9, None)
+        assert {one.begin - other.begin for one, other in pairwise(rows)} == {seconds / 10}
+        assert rows[-1].begin == (CELLS + 1) * STEP - seconds
+
+
+def test_rates_are_means_of_the_last_minute() -> None:
+    """The unfinished cell and those before the last minute do not count."""
+    sent = [600, 1, 2, 3, 4, 5, 9, 1000]
+    assert charts.rates(Cells(8, sent, [0] * 8, [UNKNOWN] * 8)) == (24 / 60, 0)
+    assert charts.rates(Cells(0, [], [], [])) == (0, 0)
 
 
 def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
     """What the console reads for its pages is in no chart."""
     owner.create("q")
+    owner.create("q.dead")
     owner.batch("q", *({"body": "x"} for _ in range(20)))
     found = re.search(r'/q/(messages/1(?::|%3A)[0-9a-f]+)"', browser.get("/console/a/queuey/q/messages").text)
     assert found is not None
-    for path in ("messages", found[1], f"{found[1]}/body", "parts/size", "parts/backlog", "parts/dead"):
-        assert browser.get(f"/console/a/queuey/q/{path}").status == 200
+    for path in ("messages", found[1], f"{found[1]}/body", "", *queue.TABS):
+        assert browser.get(f"/console/a/queuey/q/{path}".rstrip("/")).status == 200
     assert set(figures(browser.get(LIVE, headers=EVENTS).body)["taken"]) == {0}
 
 

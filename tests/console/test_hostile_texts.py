@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from queuey.console import pages
+from queuey.console import pages, queue
 from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec
 from queuey.storage import Store
 from queuey.web.credentials import digest_of
@@ -27,12 +27,13 @@ PAYLOADS = [
 ]
 ELEMENTS = re.compile(
     "html|head|meta|title|link|script|body|a|header|nav|form|span|input|button|main|ol|li|h[123]|p|b|ul|section|div|table|"
-    "thead|tbody|tr|th|td|dl|dt|dd|bdi|code|pre|small|label|noscript|details|summary"
+    "thead|tbody|tr|th|td|dl|dt|dd|bdi|code|pre|small|label|noscript|details|summary|time|img|svg|path"
 )
 ATTRIBUTES = re.compile(
     "lang|charset|name|content|rel|href|nonce|type|src|defer|class|id|tabindex|aria-label|aria-labelledby|method|action|"
     "value|role|scope|for|maxlength|required|autocomplete|autofocus|size|inputmode|title|hidden|download|colspan|"
-    "data-(first|scan|stop|live|ended|depth|fresh)|hx-(get|trigger|swap|swap-oob|target)"
+    "aria-current|aria-sort|alt|width|height|viewbox|preserveaspectratio|d|datetime|placeholder|open|data-label|"
+    "aria-pressed|data-(first|scan|stop|live|ended|depth|fresh|tile|span)|hx-(get|trigger|swap|swap-oob|target)"
 )
 
 
@@ -74,7 +75,7 @@ def place(store: Store, payload: str, app: App) -> str:
 def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
     """No page has an element, attribute or address that no template has."""
     paths = [place, f"{place}/messages", pages.link("a", "queuey"), pages.link("a", "queuey", "_failures")]
-    paths += [f"{place}/parts/{part}" for part in ("explanation", "size", "backlog", "groups", "moves", "dead")]
+    paths += [f"{place}/{tab}" for tab in queue.TABS]
     html = browser.get(f"{place}/messages").text
     paths += [html.partition(f'href="{place}/messages/')[2].partition('"')[0]]
     paths[-1] = f"{place}/messages/{paths[-1]}"

@@ -15,7 +15,7 @@ from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
 from queuey.service.browsing import Wanted
 from queuey.storage import Store
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.console.test_pages import text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -25,7 +25,7 @@ LIST = "/console/a/queuey/q/messages"
 
 def previews(html: str) -> list[str]:
     """Returns the bodies in a list."""
-    return [unescape(body) for body in re.findall(r"<span class=\"kind\">\w+</span> <bdi>([^<]*)</bdi>", html)]
+    return [unescape(body) for body in re.findall(r'<td class="line"><a [^>]*><code>([^<]*)</code>', plain(html))]
 
 
 def following(html: str) -> str | None:
@@ -190,9 +190,8 @@ def test_what_readers_of_a_queue_see(browser: Browser, owner: Caller) -> None:
     """The page of a queue has the sentences of explain, and how much of each partition is shown."""
     owner.create("seen", partitions=2)
     owner.post("seen", "x", X_Partition="2")
-    assert "What readers see now" in browser.get("/console/a/queuey/seen").text
-    page = text_of(browser.part("/console/a/queuey/seen/parts/explanation").text)
-    for words in (*owner.get("seen/explain").json["sentences"][:4], "1 nothing: it is empty", "2 all"):
+    page = text_of(browser.part("/console/a/queuey/seen/options").text)
+    for words in (*owner.get("seen/explain").json["sentences"][:4], "nothing: it is empty", "UTC all"):
         assert words in page
 
 
@@ -203,7 +202,7 @@ def test_a_message(browser: Browser, owner: Caller) -> None:
     sent = owner("POST", "q", '{"a":[1,2]}', headers=headers).messages[0]
     page = browser.get(f"{LIST}/1:{sent['key']}").text
     assert "Body: JSON, 11 bytes" in page
-    assert '{\n  "a": [' in unescape(page)
+    assert '{\n  "a": [' in unescape(plain(page))
     for words in ("trace abc", "application/vnd.x", "Range reads show it.", "It expires at"):
         assert words in text_of(page)
 

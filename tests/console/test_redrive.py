@@ -23,7 +23,7 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
         bury(owner, "requests.Timeout", f"gave up after {number} s")
     bury(owner, "KeyError", "'name'")
     owner.post("q.dead", "no dead letter")
-    part = browser.part(f"{Q}/parts/dead").text
+    part = browser.part(f"{Q}/dead").text
     (path, query), *_ = [
         unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)
     ]
@@ -108,7 +108,7 @@ def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
     owner.create("q.dead")
     for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
         bury(owner, error, text)
-    part = browser.part(f"{Q}/parts/dead").text
+    part = browser.part(f"{Q}/dead").text
     links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)]
     for path, query in links:
         assert "Sent back 1 to q." in said(browser, act(browser, path, query))
@@ -124,7 +124,7 @@ def test_go_on(browser: Browser, owner: ApiCaller) -> None:
         bury(owner, "E", text, number)
         bury(owner, "E", text, number)
     bury(owner, "F", text)
-    part = browser.part(f"{Q}/parts/dead").text
+    part = browser.part(f"{Q}/dead").text
     path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', part))
     with replace_in(acts_on_messages, acts_on_messages.SECONDS, -1.0):
         reply = act(browser, path, query)

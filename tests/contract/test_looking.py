@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import eventually
 
+USED = "This link was used before, or has expired."
+
 
 def test_sessions_of_two_processes(store: Store, other: Store) -> None:
     """A session that one process begins another one finds, and ends for both."""
@@ -29,6 +32,18 @@ def test_sessions_of_two_processes(store: Store, other: Store) -> None:
         with pytest.raises(NotAuthenticated):
             sessions.find(token)
     Sessions(store).end(token)
+
+
+def test_a_link_of_two_processes(store: Store, other: Store) -> None:
+    """Of two processes that get the same link at the same moment, one logs in."""
+    one, two = Sessions(store), Sessions(other)
+    token = one.offer(b"d" * 32)
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(sessions.redeem, token) for sessions in (one, two)]
+    assert sorted(str(result.exception()) for result in results) == ["None", USED]
+    for sessions in (one, two):
+        with pytest.raises(NotAuthenticated, match="used before"):
+            sessions.redeem(token)
 
 
 def test_a_scan_meets_each_message_once(store: Store) -> None:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import FloatRect
+from playwright.sync_api import Browser, FloatRect
 
+import qdo
+import queuey.client
 from deploy.site import docstrings
 from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
+from tests.console.chromium.seeing import COLORS, accessibility
+from tests.contrast import TEXT, Colour, ratio
 from tests.pages import blocks
 from tests.servers import chromium
 
@@ -30,22 +38,22 @@ WANTED = {
     "celery": "moving-from-celery",
     "consumer group": "qdo",
     "cron": "schedules",
-    "cursor": "api",
+    "cursor": "api-messages",
     "dead letter": "claims-retries",
     "dedup": "claims-kinds",
-    "delayed message": "api",
+    "delayed message": "api-messages",
     "docker": "kubernetes",
     "exactly once": "spark",
     "fifo": "claims-kinds",
     "horizon": "concepts",
-    "idempotency key": "api",
+    "idempotency key": "api-messages",
     "inbox": "inbox",
     "install": "install",
     "javascript": "inbox",
     "kafka": "qdo-migration",
     "lag": "qdo",
     "login": "console",
-    "long poll": "api",
+    "long poll": "api-messages",
     "metrics": "operations",
     "move messages": "moves",
     "ordered queue": "claims-kinds",
@@ -57,7 +65,7 @@ WANTED = {
     "restore": "operations",
     "retry": "claims-retries",
     "sqs": "compat/sqs",
-    "stream": "api",
+    "stream": "api-messages",
     "tls": "operations",
     "unread": "users",
     "visibility timeout": "claims",
@@ -86,6 +94,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser without windows."""
+    if chromium.CHROMIUM is None:
+        pytest.skip("needs Chromium, which is not installed")
+    with chromium.chromium() as found:
+        yield found
+
+
 def test_every_page_has_a_place(site: Path) -> None:
     """Each page of the documentation is on the site, and so are the pages that stand elsewhere."""
     docs = ROOT / "docs"
@@ -96,9 +113,14 @@ def test_every_page_has_a_place(site: Path) -> None:
 
 def test_reference(site: Path) -> None:
     """The reference has what the packages export, and nothing of the marks that docstrings have."""
-    page = (site / "reference" / "client.html").read_text()
-    assert 'id="queuey.client.Client.send"' in page
-    assert ":class:" not in page
+    for package in (queuey.client, qdo):
+        part = package.__name__.rpartition(".")[2]
+        text = "".join(page.read_text() for page in (site / "reference").glob(f"{part}*.html"))
+        names = [f"{package.__name__}.{name}" for name in package.__all__]
+        assert {name: text.count(f'id="{name}"') for name in names if text.count(f'id="{name}"') != 1} == {}
+        assert 'class="highlight"' in text
+        assert [mark for mark in (":class:", "Annotated[", "&gt;&gt;&gt;</p>") if mark in text] == []
+    assert 'id="queuey.client.Client.send"' in (site / "reference" / "client.html").read_text()
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node")
@@ -118,11 +140,10 @@ def test_words_for_the_search_are_of_pages() -> None:
     assert {part for part in BACKGROUND if not any(page.startswith(part) for page in docs)} == set()
 
 
-@pytest.mark.skipif(chromium.CHROMIUM is None, reason="needs Chromium")
-def test_without_a_server(site: Path) -> None:
+def test_without_a_server(site: Path, browser: Browser) -> None:
     """Opened as files, the site searches, and its pictures follow the palette that the reader picks."""
-    with chromium.chromium() as browser:
-        page = browser.new_page(color_scheme="dark", viewport={"width": 1300, "height": 900})
+    with closing(browser.new_context(color_scheme="dark", viewport={"width": 1300, "height": 900})) as context:
+        page = context.new_page()
         page.goto((site / "concepts.html").as_uri())
         page.locator(".md-search__input").click()
         page.keyboard.type("priority")
@@ -141,11 +162,100 @@ def test_without_a_server(site: Path) -> None:
 
 def test_examples_in_three_languages_are_tabs(site: Path) -> None:
     """Each example of the API has a tab for curl, Python and JavaScript, with its block inside."""
-    page = (site / "api.html").read_text()
-    examples = [block for block in blocks("docs/api.md") if block.language == "python"]
-    assert page.count('class="tabbed-set') == len(examples) > 20
-    assert page.count('class="tabbed-block"') == 3 * len(examples)
-    assert "```" not in page
+    total = 0
+    for name in ("api", "api-messages", "api-queues", "api-jobs", "api-groups"):
+        page = (site / f"{name}.html").read_text()
+        examples = [block for block in blocks(f"docs/{name}.md") if block.language == "python"]
+        total += len(examples)
+        assert page.count('class="tabbed-set') == len(examples)
+        assert page.count('class="tabbed-block"') == 3 * len(examples)
+        assert "```" not in page
+    assert total > 20
+
+
+LONGEST, SMALL, PARTS = 20_000, 375, 8
+"""In pixels the height of a page in a window 1,280 wide, and the width of a telephone; into how many tests pages go."""
+UNDER_BUTTONS = """() => [...document.querySelectorAll(".md-code__nav")].filter(nav => {
+  const button = nav.getBoundingClientRect(), code = nav.closest("pre, .highlight").querySelector("code");
+  const text = document.createRange();
+  text.selectNodeContents(code);
+  const lines = [...text.getClientRects()].filter(line => line.width > 0 && line.width < code.clientWidth - 40);
+  return code.scrollWidth > code.clientWidth
+    || lines.some(line => line.right > button.left && line.bottom > button.top && line.top < button.bottom);
+}).map(nav => nav.closest("pre, .highlight").textContent.slice(0, 60))"""
+"""Code of which a line is cut, or stands below the button that copies it."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_page_is_too_long_or_too_wide(site: Path, browser: Browser, part: int) -> None:
+    """No page is higher than 20,000 pixels, and none scrolls sideways on a telephone."""
+    sizes = {}
+    files = sorted(site.rglob("*.html"))
+    with closing(browser.new_context(java_script_enabled=False)) as context:
+        page = context.new_page()
+        for file in files[part::PARTS]:
+            page.set_viewport_size({"width": 1280, "height": 900})
+            page.goto(file.as_uri())
+            height = page.evaluate("document.documentElement.scrollHeight")
+            page.set_viewport_size({"width": SMALL, "height": 800})
+            sizes[str(file.relative_to(site))] = height, page.evaluate("document.documentElement.scrollWidth")
+    assert len(files) > 100
+    assert {name: size for name, size in sizes.items() if size[0] > LONGEST or size[1] > SMALL} == {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "tasks", "api-messages", "settings", "access", "reference/client-jobs"])
+def test_colours_and_code(site: Path, browser: Browser, name: str, scheme: Literal["light", "dark"]) -> None:
+    """On pages of all kinds, axe-core finds no text of too little contrast, and no code is cut or below a button."""
+    with closing(browser.new_context(color_scheme=scheme)) as context:
+        page = context.new_page()
+        for width in (SMALL, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto((site / f"{name}.html").as_uri())
+            page.locator(".md-code__nav").first.wait_for(state="attached", timeout=chromium.PATIENCE)
+            assert page.evaluate(UNDER_BUTTONS) == []
+        assert accessibility(page, chromium.axe_core(), COLORS) == []
+
+
+def test_addresses_of_pages_that_were_one(site: Path, browser: Browser) -> None:
+    """The address of a section that stands on another page now leads there."""
+    moved = {
+        "api.html#streams": "api-messages.html#streams",
+        "architecture-claims.html#dedup-queues": "architecture-claims-jobs.html#dedup-queues",
+        "index.html#learn-it": "all-pages.html#learn-it",
+        "reference/client.html#queuey.client.Token": "reference/client-more.html#queuey.client.Token",
+        "reference/client.html#queuey.client.Client.send": "reference/client.html#queuey.client.Client.send",
+        "reference/qdo.html#qdo.Worker": "reference/qdo-workers.html#qdo.Worker",
+    }
+    with closing(browser.new_context()) as context:
+        page = context.new_page()
+        for old, new in moved.items():
+            page.goto((site / "404.html").as_uri())
+            page.goto(f"{site.as_uri()}/{old}")
+            page.wait_for_url(f"{site.as_uri()}/{new}", timeout=chromium.PATIENCE)
+
+
+def test_contrast_of_the_palette() -> None:
+    """Each colour of text has 4.5:1 on the grounds of its scheme; the green is the console's."""
+    css = (ROOT / "deploy" / "site" / "site.css").read_text()
+    texts = ("text", "quiet", "link", "link-hover", *(f"code-{kind}" for kind in ("keyword", "string", "number")))
+    for scheme in ("default", "slate"):
+        [block] = re.findall(rf'^\[data-md-color-scheme="{scheme}"\] \{{(.*?)^\}}', css, re.DOTALL | re.MULTILINE)
+        tokens = {name: Colour.parse(value) for name, value in re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)}
+        for text in (*texts, "code-function", "code-comment"):
+            for ground in ("md-default-bg-color", "raised"):
+                assert ratio(tokens[text], tokens[ground]) >= TEXT, (scheme, text, ground)
+    console = (ROOT / "queuey" / "console" / "static" / "console.css").read_text()
+    assert re.findall(r"--green: light-dark\((#\w+), (#\w+)\)", console) == [tuple(re.findall(r"--link: (#\w+)", css))]
+    assert re.findall(r"--green: (#\w+)", css) == re.findall(r"--link: (#\w+)", css)[:1]
+
+
+def test_tables_are_cards_on_telephones(site: Path) -> None:
+    """Each cell of a table with three columns names its column; a table of very many columns has upright heads."""
+    page = (site / "settings.html").read_text()
+    assert '<td data-label="default"><code>5000</code></td>' in page
+    assert '<table class="matrix">' in (site / "access.html").read_text()
+    assert 'data-same="post 100 messages a request"' in (site / "performance.html").read_text()
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:

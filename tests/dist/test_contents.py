@@ -38,8 +38,9 @@ def metadata(built: Built) -> Message:
 
 
 def test_wheel_has_both_packages(names: set[str]) -> None:
-    """The wheel has every file of both packages and every table of Cassandra, and nothing else."""
+    """The wheel has every file of both packages, every table of Cassandra and the demo, and nothing else."""
     tables = {f"queuey/storage/cassandra/{name}" for name in files("cql")}
+    tables |= {name.replace("deploy/", "queuey/") for name in files("deploy/demo")}
     assert {name for name in names if not name.startswith(f"{INFO}/")} == {*files("queuey", "qdo")} | tables
     assert {"queuey/py.typed", "qdo/py.typed", "queuey/spark/log4j2.properties"} <= names
 

@@ -98,7 +98,7 @@ def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
     """What the page has one type, from an empty folder on, shows each user the own inbox, and what comes to it."""
     page, port = "docs/inbox.md", free_port()
     settings, program, html = (next(each for each in blocks(page) if each.language == one) for one in LANGUAGES)
-    (tmp_path / "notify.py").write_text(program.text)
+    program.save(tmp_path)
     typed = [block for block in to_run(page) if block.language == "sh"]
 
     def here(text: str, served: int) -> str:
@@ -109,7 +109,7 @@ def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
     config = tmp_path / "queuey-dev.toml"
     assert config.read_text() == here(settings.text, 0)
     with Served(tmp_path, ["--config", str(config)]) as served:
-        (tmp_path / "index.html").write_text(here(html.text, served.port))
+        html._replace(text=here(html.text, served.port)).save(tmp_path)
         reader = Reader(served, tmp_path)
         reader.run(page, typed[1])
         command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]

@@ -58,6 +58,21 @@ def test_tutorial_of_tasks(reader: Reader) -> None:
 
 
 @pytest.mark.usefixtures("reader")
+def test_cards_of_the_landing_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each card of docs/index.md does what it says: an inbox is emptied, a job runs, a log is read again and again."""
+    inbox, jobs, log = to_run("docs/index.md")
+    with Client() as client:
+        names: dict[str, Any] = {"client": client}
+        for block in (inbox, jobs, log):
+            exec(block.text, names)
+        assert (client.read("ann").messages, names["jobs"].run_all()) == ((), 1)
+        assert [message.body for message in client.read_all("log")] == ["order 7 is paid"]
+        names["jobs"].client.close()
+    inbox_line, log_line, job_line = capsys.readouterr().out.splitlines()
+    assert (inbox_line, log_line[-15:], job_line) == ("Your parcel came", "order 7 is paid", "beach.jpg")
+
+
+@pytest.mark.usefixtures("reader")
 def test_programs_about_tasks() -> None:
     """What the pages about tasks define can be defined."""
     for page, section in ((TASKS, "Define"), ("docs/moving-from-celery.md", "Side by side")):

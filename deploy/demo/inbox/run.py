@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,13 @@ def inbox(user: str) -> str:
     return queue_name("inbox-{user}", user_name(DEV_ISSUER, user))
 
 
+def free_port() -> int:
+    """Returns a port at which nothing listens: a service of the user's keeps its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class App:
     """The app and the service behind it.
 
@@ -43,7 +51,7 @@ class App:
 
     def __init__(self, directory: Path, port: int, service_port: int) -> None:
         self._directory = directory
-        self._service_port = service_port
+        self._service_port = service_port or free_port()
         self._lock = threading.Lock()
         setup(directory, APPLICATION, [f"http://127.0.0.1:{port}", f"http://localhost:{port}"])
         self._start()
@@ -121,8 +129,8 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing of requests."""
 
 
-def main(port: int = 8000, service_port: int = 5000) -> None:
-    """Runs the app until it is interrupted."""
+def main(port: int = 8000, service_port: int = 0) -> None:
+    """Runs the app until it is interrupted, with the service at a free port unless one is given."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="queuey-inbox-") as directory:
         app = Handler.app = App(Path(directory), port, service_port)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import itertools
 import shlex
 import socket
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from errno import EADDRINUSE
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 
 from queuey.cli.operations.store_options import Config, load, with_settings
@@ -30,11 +33,19 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """The messages of a start: facts for the one line on standard output, and further notes."""
+    """The messages of a start.
+
+    Attributes:
+        facts: For the one line on standard output.
+        notes: For standard error.
+        promise: What the store promises; None if it cannot be reached.
+        welcome: Further lines on standard output, if that is a terminal.
+    """
 
     facts: str
     notes: tuple[str, ...] = ()
     promise: Acknowledgement | None = None
+    welcome: tuple[str, ...] = ()
 
 
 Facade = Annotated[
@@ -105,8 +116,14 @@ def _serve(settings: Settings) -> int:
         taken = ". Another service may be running: stop it, or choose another port: --port"
         raise Failed(text + (taken if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    rooms = tuple(room.resolved(settings, address[0], terminal=terminal) for room in settings.rooms)
+    settings = msgspec.structs.replace(settings, rooms=rooms)
     url = server.url_of(settings, address[1])
-    start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
+    if opening.is_cassandra(settings):
+        start = _look_at_cassandra(settings)._replace(welcome=_welcome(settings, url, None))
+    else:
+        start = _prepare_sqlite(settings, url)
     start = with_rooms(settings, start)
     with ExitStack() as stack:
         answering = [stack.enter_context(room.beside(settings, address)) for room in settings.rooms]
@@ -123,6 +140,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Creates the store, the application, its key and the profile where they are missing."""
     from queuey.cli.operations import first_start
     from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.service.operating.credentials import Sessions
     from queuey.storage import opening
 
     try:
@@ -137,13 +155,20 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         made = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
         for room in settings.rooms:
             room.prepare(settings, store)
+        key = None if made is None or made.profile is None else first_start.digest(made.profile.key)
+        welcome = _welcome(settings, url, None if key is None else partial(Sessions(store).offer, key))
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:
         store.close()
     if made is None:
         return Start(f"data {settings.data}, {promise.meaning}", promise=promise)
-    return Start(f"data {settings.data}, profile {made.path}, {promise.meaning}", made.notes, promise)
+    return Start(f"data {settings.data}, profile {made.path}, {promise.meaning}", made.notes, promise, welcome)
+
+
+def _welcome(settings: Settings, url: str, link: Callable[[], str] | None) -> tuple[str, ...]:
+    """Returns what rooms show at the terminal of a start. See :meth:`~queuey.settings.Room.welcome`."""
+    return tuple(line for room in settings.rooms for line in room.welcome(url, link))
 
 
 def _look_at_cassandra(settings: Settings) -> Start:
@@ -185,6 +210,8 @@ def with_rooms(settings: Settings, start: Start) -> Start:
 
 def _announce(url: str, start: Start) -> None:
     output.say(f"Queuey serves at {url}: {start.facts}")
+    for text in start.welcome if sys.stdout.isatty() else ():
+        output.say(text)
     for text in start.notes:
         output.note(text)
 

@@ -75,8 +75,10 @@ OF_SCHEDULES: tuple[OfSchedule, ...] = (
     RemoveSchedule(),
 )
 OF_APPLICATIONS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *OF_SCHEDULES)
-OFFERED = ("send", "options", "move", "purge", "delete-queue")
-"""Acts that the page of a queue offers; all others are offered beside what they are about."""
+OFFERED = ("send", "options", "move")
+"""Acts that each page of a queue offers; all others are offered beside what they are about."""
+DANGEROUS = ("purge", "delete-queue")
+"""Acts of a queue that cannot be undone."""
 RATE = Rate(1, 30)
 """Acts of one caller: thirty at once and one a second; each writes to the audit log."""
 MAX_NOTED = 600

@@ -79,6 +79,7 @@ class Act(ABC):
         noted: Those that the audit log keeps.
         previews: The fields are filled in first; then the page shows what would change.
         types_name: The name of what it is about has to be typed.
+        destroys: It cannot be undone.
         longest: Bytes of the form.
     """
 
@@ -91,6 +92,7 @@ class Act(ABC):
     noted: tuple[str, ...] = ()
     previews = False
     types_name = False
+    destroys = False
     longest = 16 * 1024
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from queuey.access import VERBS, parse_scope
-from queuey.console import pages
 from queuey.console.acts.act import Act, Deed, Field
+from queuey.console.filters import moment_absolute
 from queuey.console.sessions import Ask
 from queuey.errors import InvalidRequest
 from queuey.messages import Scope
@@ -42,7 +42,7 @@ class IssueKey(Act):
         )
         secret, key = keys.issue(ask.application, scope, expires, note)
         text = f"Made key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
-        return Deed(text=f"{text}{pages.moment(expires)}.", details={"key": key.id}, secret=secret)
+        return Deed(text=f"{text}{moment_absolute(expires)}.", details={"key": key.id}, secret=secret)
 
 
 def _usual(ask: Ask) -> str:
@@ -75,6 +75,7 @@ class RevokeKey(Act):
     name, title, needs = "key-revoke", "Revoke a key", ("admin",)
     fields = noted = ("key",)
     button = "Revoke it"
+    destroys = True
 
     def effects(self, ask: Ask) -> str:
         key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))

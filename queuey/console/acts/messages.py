@@ -104,6 +104,7 @@ class DeleteMessage(OfMessage):
         "This cannot be undone."
     )
     button = "Delete it"
+    destroys = True
 
     def do(self, ask: Ask) -> Deed:
         place = _place(ask)
@@ -143,6 +144,7 @@ class CancelJob(OfMessage):
         "This cannot be undone."
     )
     button = "Cancel it"
+    destroys = True
 
     def do(self, ask: Ask) -> Deed:
         texts: dict[JobStanding, str] = {

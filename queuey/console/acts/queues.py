@@ -180,7 +180,7 @@ class ResumeClaims(PauseClaims):
 
 class Purge(Act):
     name, title, needs = "purge", "Purge the queue", ("admin",)
-    types_name = True
+    types_name = destroys = True
     about = "All messages are removed{}, with those that are not due yet. Options and offsets of groups stay."
 
     def effects(self, ask: Ask) -> str:

@@ -93,7 +93,7 @@ class ResumeSchedule(OfSchedule):
 
 class RemoveSchedule(OfSchedule):
     name, title, needs = "schedule-remove", "Remove", ("admin",)
-    types_name = True
+    types_name = destroys = True
     about = "It posts nothing from then on. A message that is being posted now may still come.\nThis cannot be undone."
 
     def do(self, ask: Ask) -> Deed:

@@ -29,12 +29,13 @@ document.addEventListener("keydown", (event) => {
   field.focus();
 });
 
-// The last hour of a queue: each event of the stream has all of it, for charts, for a number, or to tell that there is more.
+// The last hour of a queue: each event of the stream has all of it, for charts, for figures, or to tell that there is more.
 const charts = document.querySelector("[data-live]");
 if (charts !== null) {
-  const MAX_RETRIES = 5, RETRY_MILLISECONDS = 5000;
+  const MAX_RETRIES = 5, RETRY_MILLISECONDS = 5000, STEP = 10, LINE = 16;
   const notice = document.querySelector("[data-ended]");
   const depth = document.querySelector("[data-depth]"), fresh = document.querySelector("[data-fresh]");
+  const places = [...charts.querySelectorAll("[role=img]")], spans = [...document.querySelectorAll("[data-span]")];
   let source = null, plots = [], figures = null, retries = 0, timer = null, since = null, known = 0;
 
   // A canvas takes no colour that depends on the scheme, so an element has it worked out.
@@ -46,24 +47,77 @@ if (charts !== null) {
   };
   // Tables have their times in UTC too.
   const time = (at) => new Date(at * 1e3).toISOString().slice(11, 19);
-  const lines = [
-    ["Messages a second (times in UTC)", [["sent", "--link"], ["taken", "--warn"]], ["sent", "read or claimed"]],
-    ["Messages in the queue (times in UTC)", [["depth", "--link"]], ["messages"]],
+  const few = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+  const rate = (value) => (value > 0 && value < 1 ? `${Math.round(value * 60)}/min` : `${few.format(value)}/s`);
+  const kinds = [
+    { lines: [["sent", "sent", "--green"], ["taken", "taken", "--claimed"]], text: rate, unit: "/s", least: 1 },
+    { lines: [["depth", "", "--retrying"]], text: (value) => few.format(value), unit: "", least: 4 },
   ];
 
+  const seconds = () => Number(spans.find((one) => one.ariaPressed === "true").dataset.span);
+  const data = (kind) => {
+    const first = -seconds() / STEP;
+    return [figures.at.slice(first), ...kind.lines.map(([name]) => figures[name].slice(first))];
+  };
+  const last = (values) => values.findLast((value) => value !== null) ?? null;
+
+  // The values under the pointer, otherwise the last ones, stand at the ends of the lines.
+  const label = (kind) => (plot) => {
+    const { ctx, bbox } = plot, ratio = devicePixelRatio, at = plot.cursor.idx ?? null;
+    const marks = kind.lines.map(([, title, variable], index) => {
+      const values = plot.data[index + 1];
+      return { title, variable, value: at === null ? last(values) : values[at], end: last(values) };
+    }).filter((mark) => mark.end !== null).map((mark) => ({ ...mark, top: plot.valToPos(mark.end, "y", true) }));
+    marks.sort((one, other) => one.top - other.top);
+    let lowest = -Infinity;
+    ctx.save();
+    ctx.font = `600 ${12 * ratio}px system-ui, sans-serif`;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
+    for (const mark of marks) {
+      mark.top = Math.max(Math.min(mark.top, bbox.top + bbox.height - (LINE / 2) * ratio * marks.length), lowest + LINE * ratio);
+      lowest = mark.top;
+      ctx.fillStyle = colour(mark.variable);
+      ctx.fillText(`${mark.value === null ? "–" : kind.text(mark.value)} ${mark.title}`.trim(), bbox.left + bbox.width + 6 * ratio, mark.top);
+    }
+    if (at !== null) {
+      ctx.fillStyle = colour("--quiet");
+      ctx.textAlign = "right";
+      ctx.fillText(time(plot.data[0][at]), bbox.left + bbox.width, bbox.top - 8 * ratio);
+    }
+    ctx.restore();
+  };
+
+  const describe = (kind, place) => {
+    const told = kind.lines.map(([name, title]) => {
+      const values = figures[name].slice(-seconds() / STEP).filter((value) => value !== null);
+      return values.length ? `${title || "messages"}: ${kind.text(values.at(-1))} now, ${kind.text(Math.max(...values))} at most` : `${title || "messages"}: not counted yet`;
+    });
+    place.ariaLabel = `The last ${seconds() / 60} minutes. ${told.join("; ")}.`;
+  };
+
   const draw = () => {
-    if (!charts.matches(".charts")) return;
     plots.forEach((plot) => plot.destroy());
-    plots = lines.map(([title, series, labels], index) => {
-      const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
-      const one = ([name, variable], number) => ({ label: labels[number], stroke: colour(variable), width: 2, spanGaps: name === "depth", points: { show: name === "depth", size: 4 } });
+    plots = places.map((place, index) => {
+      const kind = kinds[index];
+      const axis = { stroke: colour("--quiet"), font: "12px system-ui, sans-serif", grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+      const series = kind.lines.map(([name, title, variable]) => {
+        const stroke = colour(variable);
+        return { label: title, stroke, fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.14)"), width: 2, spanGaps: name === "depth", points: { show: name === "depth", size: 4 } };
+      });
       const options = {
-        title, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), width: Math.max(260, charts.children[index].clientWidth), height: 200, cursor: { drag: { setScale: false } },
-        axes: [{ ...axis, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)) }, { ...axis, size: 60 }],
-        series: [{ value: (_, at) => (at === null ? "" : time(at)) }, ...series.map(one)],
-        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), width: Math.max(240, place.clientWidth), height: 200,
+        cursor: { drag: { setScale: false }, y: false }, legend: { show: false }, padding: [18, kind.lines.length > 1 ? 92 : 52, 0, 0],
+        hooks: { draw: [label(kind)], setCursor: [(plot) => plot.redraw(false, false)] },
+        axes: [
+          { ...axis, size: 28, space: 56, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)), incrs: [60, 120, 300, 600, 900, 1800] },
+          { ...axis, size: 56, values: (_, splits) => splits.map((value) => few.format(value) + kind.unit) },
+        ],
+        series: [{}, ...series],
+        scales: { x: { range: () => [figures.at.at(-1) - seconds(), figures.at.at(-1)] }, y: { range: (_, low, high) => [0, Math.max(kind.least, high * 1.1)] } },
       };
-      return new uPlot(options, [figures.at, ...series.map(([name]) => figures[name])], charts.children[index]);
+      describe(kind, place);
+      return new uPlot(options, data(kind), place);
     });
   };
 
@@ -75,6 +129,12 @@ if (charts !== null) {
   };
 
   const tell = () => {
+    for (const [name, text] of Object.entries(figures.tiles ?? {})) {
+      const shown = document.querySelector(`[data-tile=${name}]`);
+      if (shown === null) continue;
+      shown.textContent = text;
+      if (["claimed", "retrying", "dead"].includes(name)) shown.closest(".tile").classList.toggle(name, text !== "0");
+    }
     const now = figures.depth.at(-1), begin = since ?? figures.at.at(-1);
     if (depth !== null && now !== null) depth.textContent = now.toLocaleString("en");
     if (fresh === null) return;
@@ -88,7 +148,7 @@ if (charts !== null) {
     source.addEventListener("chart", (event) => {
       figures = JSON.parse(event.data);
       if (plots.length === 0) draw();
-      else plots.forEach((plot, index) => plot.setData([figures.at, ...lines[index][1].map(([name]) => figures[name])]));
+      else plots.forEach((plot, index) => { plot.setData(data(kinds[index])); describe(kinds[index], places[index]); });
       tell();
       charts.dataset.state = "live";
       if (notice !== null) notice.hidden = true;
@@ -98,6 +158,16 @@ if (charts !== null) {
     // After a lost connection the browser tries again by itself; after an answer that is no stream it does not.
     source.addEventListener("error", (event) => { if (event.target.readyState === EventSource.CLOSED) end(); });
   };
+
+  // The address keeps the span, so that it is there after a reload and in a link.
+  for (const button of spans) button.addEventListener("click", (event) => {
+    event.preventDefault();
+    spans.forEach((one) => { one.ariaPressed = String(one === button); });
+    const address = new URL(location.href);
+    address.searchParams.set(button.name, button.value);
+    history.replaceState(null, "", address);
+    if (figures !== null) draw();
+  });
 
   // A browser has few connections to a host, so a page that nobody sees has none.
   document.addEventListener("visibilitychange", () => {

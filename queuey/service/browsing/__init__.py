@@ -5,6 +5,7 @@ All only read, each call no more than its caller allows. Calls block.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from queuey.messages import Message, Meta, body_bytes
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, Reading, mark_of, parse_bound
 from queuey.service.reading import Reader
+from queuey.terminal.task_calls import shown_call
 
 __all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason", "short_cursor"]
 
@@ -123,6 +125,12 @@ class Browsing:
 
     def sizes(self, access: QueueAccess) -> Sizes:
         return Sizes(self._newest(access))
+
+    def tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
+        """Counts the newest messages by the task that they call; returns the number of all of them, too."""
+        messages = self._newest(access)
+        calls = (shown_call(message.body) for message in messages if message.meta is not None and message.meta.json)
+        return Counter(call.task for call in calls if call is not None), len(messages)
 
     def failures(self, access: QueueAccess) -> Failures:
         """Groups the newest messages of a queue of dead letters by their reasons."""

@@ -6,6 +6,7 @@ those that it used longest ago. Nothing is stored.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from array import array
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from queuey.access import matches
 from queuey.messages import Queue
 from queuey.service.workers import Topic, Workers
 from queuey.turns import in_turns
@@ -24,6 +26,8 @@ MAX_QUEUES = 1000
 """Max queues; each takes 6 kB."""
 MAX_SAMPLED = 100
 """Max queues whose messages are counted in one round, those that were used last."""
+MAX_ACTIVE, RECENT = 100, 60
+"""Max queues of one answer about the queues of an application, and cells of each: ten minutes."""
 ANSWER_SECONDS = 1.0
 """Timeout in seconds for all other processes together."""
 UNKNOWN = -1
@@ -45,8 +49,36 @@ class Cells(msgspec.Struct, frozen=True, array_like=True):
     depth: Sequence[int]
 
 
+class ActivityQuery(msgspec.Struct, frozen=True, array_like=True):
+    """Selects queues of an application that were used in the last hour.
+
+    Attributes:
+        patterns: Patterns of the queues' names, as for :func:`queuey.access.matches`.
+        uids: The queues; if empty, the queues that were used last.
+    """
+
+    application: str
+    patterns: Sequence[str] = ("*",)
+    uids: Sequence[int] = ()
+
+
+class Activity(msgspec.Struct, frozen=True, array_like=True):
+    """The messages of a queue in the last minutes.
+
+    Attributes:
+        used: Number of the cell in which messages were counted last.
+        cells: The newest :data:`RECENT` cells.
+    """
+
+    uid: int
+    name: str
+    used: int
+    cells: Cells
+
+
 HISTORY = Topic(20, int, Cells)
 """Asks with the ``uid`` of a queue."""
+ACTIVITY = Topic(22, ActivityQuery, list[Activity])
 _BLANK = Cells(0, (), (), ())
 
 
@@ -74,19 +106,20 @@ class Ring:
         self.last = max(self.last, last)
         return self.last % CELLS
 
-    def cells(self, last: int) -> Cells:
-        """Returns all cells up to one."""
+    def cells(self, last: int, count: int = CELLS) -> Cells:
+        """Returns the newest cells up to one."""
         begin = self.turn(last) + 1
-        return Cells(self.last, *([*one[begin:], *one[:begin]] for one in (self.sent, self.taken, self.depth)))
+        rings = (self.sent, self.taken, self.depth)
+        return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
 
 
-def merged(found: Sequence[Cells]) -> Cells:
+def merged(found: Sequence[Cells], count: int = CELLS) -> Cells:
     """Adds up the cells of several processes, by their numbers; the highest depth counts."""
     last = max((cells.last for cells in found), default=0)
-    sent, taken, depth = [0] * CELLS, [0] * CELLS, [UNKNOWN] * CELLS
+    sent, taken, depth = [0] * count, [0] * count, [UNKNOWN] * count
     for cells in found:
         behind = last - cells.last
-        for index in range(max(0, CELLS - behind) if cells.sent else 0):
+        for index in range(max(0, count - behind) if cells.sent else 0):
             at = index
             sent[at] += cells.sent[index + behind]
             taken[at] += cells.taken[index + behind]
@@ -103,6 +136,7 @@ class History:
         self._lock = threading.Lock()
         self._rings: dict[int, Ring] = {}
         workers.handle(HISTORY, lambda uid, answer: answer(self.own(uid)))
+        workers.handle(ACTIVITY, lambda query, answer: answer(self.own_activity(query)))
 
     def note(self, queue: Queue, sent: int, taken: int) -> None:
         if not sent and not taken:
@@ -148,6 +182,36 @@ class History:
         answers = self._workers.ask_all(HISTORY, queue.uid, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
         return merged([now, self.own(queue.uid), *filter(None, answers)])
+
+    def own_activity(self, query: ActivityQuery) -> list[Activity]:
+        """Returns the activity that this process has counted, the queue that was used last first."""
+        last, uids = int(self._clock()) // STEP, frozenset(query.uids)
+
+        def is_selected(uid: int, ring: Ring) -> bool:
+            if ring.application != query.application or ring.used <= last - CELLS or (uids and uid not in uids):
+                return False
+            return any(matches(pattern, ring.name) for pattern in query.patterns)
+
+        with self._lock:
+            rings = [(uid, ring) for uid, ring in self._rings.items() if is_selected(uid, ring)]
+            rings.sort(key=lambda pair: -pair[1].used)
+            return [Activity(uid, ring.name, ring.used, ring.cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
+
+    def activity(self, query: ActivityQuery) -> list[Activity]:
+        """Merges the activity that all processes of the service have counted; waits a moment for the others.
+
+        All cells end with the present one. There are at most :data:`MAX_ACTIVE` queues.
+        """
+        answers = self._workers.ask_all(ACTIVITY, query, ANSWER_SECONDS).values()
+        now = Cells(int(self._clock()) // STEP, (), (), ())
+        counted: dict[int, list[Activity]] = {}
+        for activity in itertools.chain(self.own_activity(query), *filter(None, answers)):
+            counted.setdefault(activity.uid, []).append(activity)
+        activities = []
+        for uid, of_queue in counted.items():
+            cells = merged([now, *(activity.cells for activity in of_queue)], RECENT)
+            activities.append(Activity(uid, of_queue[0].name, max(activity.used for activity in of_queue), cells))
+        return sorted(activities, key=lambda activity: -activity.used)[:MAX_ACTIVE]
 
     def _add(self, queue: Queue, last: int) -> Ring:
         ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)

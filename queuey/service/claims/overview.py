@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,22 @@ MAX_SHOWN_TEXT = 200
 """Max characters of the text of a failure in a list of jobs."""
 _PAGE, FIRST_PAGE = 1000, 10
 """Messages of one read, and of the read that searches the first one that is not done."""
+
+
+class WorkerClaims(NamedTuple):
+    """The claims of one worker.
+
+    Attributes:
+        worker: Its name for itself; blank: it gave none.
+        jobs: Messages that it has.
+        renewed: When it claimed or renewed one of them last, in seconds since 1970; 0: not known.
+        expires: When the last of its claims ends, in seconds since 1970.
+    """
+
+    worker: str
+    jobs: int
+    renewed: float
+    expires: float
 
 
 class ClaimOverview(ABC):
@@ -97,13 +113,27 @@ class ClaimOverview(ABC):
 
         return access.use(backlog)
 
-    def outstanding(self, access: QueueAccess, limit: int, *, states: bool = False) -> list[Job]:
+    def workers(self, access: QueueAccess) -> list[WorkerClaims]:
+        """Returns the workers that have messages, the busiest first. Workers without a name count as one."""
+
+        def live(state: State, expired: int) -> list[WorkerClaims]:
+            claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
+            return _by_worker(WorkerClaims(one.worker, 1, one.renewed / 1000, one.expires / 1000) for one in claims)
+
+        partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, live)))
+        workers = _by_worker(worker for some in partitions.values() for worker in some)
+        return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
+
+    def outstanding(
+        self, access: QueueAccess, limit: int, *, states: bool = False, only: JobStatus | None = None
+    ) -> list[Job]:
         """Returns delivered messages, those first whose claims end first, or have ended.
 
         Args:
             access: The queue.
             limit: Max messages.
             states: Each has the state that its worker has set, its call and its last failed attempt.
+            only: The status of the messages, or None for all.
         """
 
         def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
@@ -111,6 +141,7 @@ class ClaimOverview(ABC):
             found = (
                 (0 if status == "waiting" else one.expires, at, status, one.deliveries, one.worker, one.number)
                 for at, one, status in standings
+                if only in {None, status}
             )
             return nsmallest(limit, found)
 
@@ -224,6 +255,16 @@ class ClaimOverview(ABC):
                 yield page.messages
             more = page.more and page.next is not None
             part = msgspec.structs.replace(part, lower=page.next or part.lower)
+
+
+def _by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
+    """Adds up claims by worker."""
+    workers: dict[str, WorkerClaims] = {}
+    for worker, jobs, renewed, expires in claims:
+        before = workers.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))
+        ends = max(before.expires, expires)
+        workers[worker] = WorkerClaims(worker, before.jobs + jobs, max(before.renewed, renewed), ends)
+    return list(workers.values())
 
 
 def _said(record: Known, number: int) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, digest_of
+from queuey.service.groups.searches import find_queues, planned_queues
 from queuey.service.groups.state_cache import GroupContext
 from queuey.service.groups.state_changes import ATTEMPTS, clock_slack, draft_of
 from queuey.service.offsets import check_partitions, require_group_name
@@ -245,8 +246,12 @@ class GroupUseCases:
         *,
         start: str = "",
         lag: bool = False,
+        few: bool = False,
     ) -> GroupInfo:
         """Shows a group: 100 queues a page, 16 with ``lag``.
+
+        With ``few``, the first 16 queues of the last plan count, and none is searched: the cost does not depend on how
+        many queues there are.
 
         Raises:
             GroupNotFound: There is no such group.
@@ -258,8 +263,16 @@ class GroupUseCases:
         if state.members:
             with suppress(StoreUnavailable):
                 state = await self._without_ended(local, state)
-        work = partial(views.show, self._store, application, group, state, visible, start, lag=lag)
-        return await self._core.in_thread(work)
+        seen = local.changes.sessions.members
+
+        def view() -> GroupInfo:
+            if few:
+                queues = planned_queues(self._store, application, state, views.LAG_PAGE)
+            else:
+                queues = find_queues(self._store, application, state, fresh=False)
+            return views.show(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
+
+        return await self._core.in_thread(view)
 
     async def names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
         """Lists groups by name."""

@@ -49,6 +49,15 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
     return [queues[name] for name in sorted(queues)]
 
 
+def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
+    """Returns up to ``limit`` queues of the last plan by name, without a search; blocks."""
+    queues = []
+    for name in sorted(each.name for each in state.plan.values())[:limit]:
+        with suppress(QueueNotFound):
+            queues.append(store.queue(application, name))
+    return queues
+
+
 def _listed(store: Store, application: str, prefix: str) -> Iterator[Queue]:
     start = prefix
     for _ in range(MAX_LISTED // PAGE):

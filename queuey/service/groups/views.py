@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from queuey import ids
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.errors import QueueChanged
 from queuey.groups.owners import is_owner
-from queuey.groups.ownership import OwnedOffset
+from queuey.groups.ownership import OwnedOffset, SeenMember
 from queuey.groups.state import GroupState
 from queuey.messages import Lag, Queue
-from queuey.service.groups.searches import find_queues
 from queuey.storage import Store
 
 PAGE, LAG_PAGE = 100, 16
@@ -20,29 +19,36 @@ PAGE, LAG_PAGE = 100, 16
 
 def show(
     store: Store,
-    application: str,
     group: str,
     state: GroupState,
+    queues: Sequence[Queue],
     visible: Callable[[Queue], bool],
     start: str,
     *,
     lag: bool,
+    seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
-    """Returns a page of a group; blocks."""
-    queues = find_queues(store, application, state, fresh=False)
-    seen = [queue for queue in queues if visible(queue)]
-    page = [queue for queue in seen if queue.name >= start]
+    """Returns a page of a group with these queues; blocks."""
     limit = LAG_PAGE if lag else PAGE
+    shown = [queue for queue in queues if visible(queue)]
+    page = [queue for queue in shown if queue.name >= start]
     targets = sum(len(planned.targets) for planned in state.plan.values())
     return GroupInfo(
         group=group,
         centre=state.head.centre,
         epoch=state.head.epoch,
         members=tuple(
-            MemberInfo(each.number, each.instance, each.state, each.joined / 1000, each.session / 1000)
+            MemberInfo(
+                each.number,
+                each.instance,
+                each.state,
+                each.joined / 1000,
+                each.session / 1000,
+                max(each.joined, seen[each.number].seen if each.number in seen else 0) / 1000,
+            )
             for each in state.members.values()
         ),
-        hidden_queues=len(queues) - len(seen),
+        hidden_queues=len(queues) - len(shown),
         unassigned=max(0, sum(queue.partitions for queue in queues) - targets),
         queues={queue.name: _partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
         next=page[limit].name if len(page) > limit else None,
@@ -77,4 +83,5 @@ def _partition(row: OwnedOffset, state: GroupState, target: int | None, lag: Lag
         updated=row.updated or None,
         lag=None if lag is None else lag.count,
         lag_exact=None if lag is None else lag.exact,
+        lag_seconds=None if lag is None else lag.seconds,
     )

@@ -1,6 +1,6 @@
 """Use cases of moves: all messages of a queue are moved to another one, as a job that survives its process.
 
-See ``docs/architecture-claims.md``. The record of a move is due some seconds after the process at work on it has
+See ``docs/architecture-claims-jobs.md``. The record of a move is due some seconds after the process at work on it has
 changed it last, which it does every second. So if that process stands still, another one goes on. If the other one
 works after all, that does no harm: see :mod:`queuey.service.moves.active_move`.
 """

@@ -18,11 +18,14 @@ import msgspec
 from queuey.access import Caller, may_hand_on
 from queuey.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
 from queuey.messages import OPERATORS, Key, Scope
-from queuey.storage import Applications, Store
+from queuey.storage import Applications, Store, exchange
 
 SESSION_SECONDS = 8 * 3600
 """Max seconds of a session; the ledger keeps entries longer."""
 TOKEN_BYTES = 32
+LINK_SECONDS = 300
+"""Max seconds for which a link logs in."""
+LINK_BYTES = 16
 _FIRST = 0
 """Number of the only piece of a session in the ledger."""
 MAX_SECONDS = 366 * 86_400
@@ -140,6 +143,28 @@ class Sessions:
         self._store.enter(_work(token), _FIRST, _encode(session), expected=None)
         return token, session
 
+    def offer(self, holder: bytes) -> str:
+        """Returns a token for a link that logs in once, within ``LINK_SECONDS``, with the key of a digest."""
+        token = secrets.token_urlsafe(LINK_BYTES)
+        link = _encode(Session(holder, self._clock() + LINK_SECONDS))
+        self._store.enter(_link(token), _FIRST, link, expected=None)
+        return token
+
+    def redeem(self, token: str) -> bytes:
+        """Spends the token of a link; returns the digest of its key. Only one of several callers gets it.
+
+        Raises:
+            NotAuthenticated: There is no such link, it was used, or it has expired.
+        """
+        entry = self._store.entry(_link(token), _FIRST)
+        link = None if entry is None else _decode(entry)
+        if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
+            # Random bytes, so that a caller knows its own value from that of another.
+            spent = _encode(Session(secrets.token_bytes(LINK_BYTES), 0.0))
+            if exchange(self._store, _link(token), _FIRST, spent, expected=entry) == spent:
+                return link.holder
+        raise NotAuthenticated("This link was used before, or has expired.")
+
     def find(self, token: str) -> Session:
         """Returns the session of a token.
 
@@ -166,3 +191,7 @@ class Sessions:
 
 def _work(token: str) -> str:
     return f"console session {sha256(token.encode()).hexdigest()}"
+
+
+def _link(token: str) -> str:
+    return f"console link {sha256(token.encode('utf-8', 'replace')).hexdigest()}"

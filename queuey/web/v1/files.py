@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -29,6 +30,10 @@ def _document(describe: Describe, limits: Limits) -> bytes:
 @cache
 def _page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> bytes:
     return api_page.page(describe(limits), link, sends=sends).encode()
+
+
+ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
+"""The addresses of a service that a page shows in a command: nothing that a shell would understand otherwise."""
 
 
 _CLIENT = {name: (files("queuey.web") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
@@ -72,17 +77,24 @@ class FileViews:
         return Response(200, b'{"servers":%b,%b' % (servers, _document(self._describe, self._limits)[1:]), JSON)
 
     def page(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document as a page, with forms that send requests if only this machine can see it."""
+        """Serves the OpenAPI document as a page, with forms that send requests if only this machine can see it.
+
+        The page is made once; what differs is the address that the caller has used.
+        """
         # The link to the document is relative, because a proxy may serve everything under a path.
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
         sends = self._on_loopback and _names_this_machine(request)
         keeping = "no-store" if sends else "public, max-age=3600"
+        page = _page(self._describe, self._limits, link, sends=sends)
+        if ORIGIN.fullmatch(request.origin):
+            page = page.replace(api_page.ADDRESS.encode(), request.origin.encode())
         return Response(
             200,
-            _page(self._describe, self._limits, link, sends=sends),
+            page,
             ("Content-Type", "text/html; charset=utf-8"),
             ("Content-Security-Policy", api_page.policy(sends=sends)),
             ("Cache-Control", keeping),
+            ("Vary", "X-Forwarded-Proto"),
             ("Cross-Origin-Opener-Policy", "same-origin"),
             ("X-Content-Type-Options", "nosniff"),
             ("Referrer-Policy", "no-referrer"),

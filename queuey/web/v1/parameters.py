@@ -36,6 +36,7 @@ SECURITY = {
     "description": "`Application <key>`; several credentials are separated by `;`.",
 }
 ABOUT = (
+    "Send, read and claim messages, and manage queues, from any language that speaks HTTP.\n\n"
     "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
     "one of those named here. The header `Warning` names unknown fields of a query or body, and headers without a "
     "meaning at an operation; with `strict=1` they get 400. On a post it says that a body that looks like a batch was "

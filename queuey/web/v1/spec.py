@@ -14,7 +14,7 @@ from queuey.api.queues import Action
 from queuey.messages import OPERATORS
 from queuey.service import Limits
 from queuey.web import openapi
-from queuey.web.openapi import JSON, Api, Example, ResponseSpec
+from queuey.web.openapi import JSON, Api, Example, ResponseSpec, Tag
 from queuey.web.v1 import parameters
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.files import FileViews, HelloView
@@ -58,6 +58,29 @@ IDS, NAMED, GROUP, MOVE, JOB = (
     APP + "/_moves/{move}",
     QUEUE + "/jobs/{id}",
 )
+TAGS = {
+    Tag("Queues", "Create queues, set their options, and see what they hold."): (QueueViews,),
+    Tag("Messages", "Send messages, read them by time as often as you like, and follow queues live."): (
+        MessageViews,
+        RangeViews,
+        StreamViews,
+    ),
+    Tag("Named messages", "Messages that are found and replaced by a name of yours."): (NameViews,),
+    Tag("Unread", "What each user has read, on all devices."): (UnreadViews,),
+    Tag("Jobs", "Claim messages as work, acknowledge or release them, and see what became of them."): (ClaimViews,),
+    Tag("Groups", "Consumers that share the partitions of queues."): (GroupViews,),
+    Tag("Offsets", "How far a consumer group has processed a queue, and its lag."): (OffsetViews,),
+    Tag("Schedules", "Messages that are posted at certain times."): (ScheduleViews,),
+    Tag("Moves", "Move the messages of one queue to another."): (MoveViews,),
+    Tag("Access", "Who the caller is, and what it may do."): (QueueViews.me, QueueViews.rights),
+    Tag("Service", "The service itself, its API document and its browser client. No key is needed."): (
+        HelloView,
+        FileViews,
+    ),
+    Tag("Operators", "For the operators of a service, with a key of `@all`."): (QueueViews.applications,),
+}
+"""The groups of operations, and whose views they are; a view that is named itself has no other group."""
+_TAG_NAMES = {owner.__qualname__: tag.name for tag, owners in TAGS.items() for owner in owners}
 
 
 def _operation(
@@ -80,6 +103,8 @@ def _operation(
     success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
     more["body"] = {} if body is None else body if isinstance(body, dict) else {JSON: body}
     more.setdefault("errors", (*(USUAL if body is None else WITH_BODY), *also))
+    name = view.__qualname__
+    more["tag"] = _TAG_NAMES.get(name) or _TAG_NAMES[name.partition(".")[0]]
     return Operation(method=method, path=path, summary=summary, success=success, view=view, action=action, **more)
 
 
@@ -231,14 +256,6 @@ OPERATIONS = (
         reads=True,
     ),
     _operation(f"DELETE {NAMED}", "Delete named message", values.Done, NameViews.delete, also=(409,)),
-    _operation(
-        f"POST {QUEUE}/lag",
-        "Measure lag, behind cursors",
-        progress.LagRead,
-        OffsetViews.lag,
-        "measure",
-        body=progress.Cursors,
-    ),
     _operation(f"GET {QUEUE}/offsets", "List groups", progress.GroupList, OffsetViews.groups, "measure"),
     _operation(f"GET {GROUP}", "Show offsets", progress.Offsets, OffsetViews.show, "measure"),
     _operation(
@@ -253,6 +270,14 @@ OPERATIONS = (
         also=(409,),
     ),
     _operation(f"DELETE {GROUP}", "Delete group", values.Done, OffsetViews.forget, "claim", also=(409,)),
+    _operation(
+        f"POST {QUEUE}/lag",
+        "Measure lag, behind cursors",
+        progress.LagRead,
+        OffsetViews.lag,
+        "measure",
+        body=progress.Cursors,
+    ),
     _operation(
         f"POST {CONSUMERS}/members",
         "Join group",
@@ -508,6 +533,7 @@ def document(limits: Limits | None = None) -> dict[str, Any]:
         security=parameters.SECURITY,
         path_parameters=parameters.PATH_PARAMETERS,
         strict=parameters.STRICT,
+        tags=tuple(TAGS),
         operations=OPERATIONS,
         errors=parameters.ERRORS,
         examples=EXAMPLES,

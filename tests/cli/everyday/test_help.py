@@ -69,7 +69,7 @@ def test_commands_and_closed_values(complete: Any) -> None:  # noqa: ANN401
     assert complete("queue", "create", "x", "--kind", "") == ["plain", "dedup", "ordered"]
     assert complete("schedule", "put", "x", "--missed", "c") == ["catch_up"]
     assert complete("serve", "--log-level", "w") == ["warning"]
-    assert complete("serve", "--console", "") == ["on", "off"]
+    assert complete("serve", "--console", "") == ["auto", "on", "off"]
 
 
 def test_names_of_queues_and_groups(complete: Any, client: Client, queue: str) -> None:  # noqa: ANN401

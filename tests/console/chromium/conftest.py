@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
-import platformdirs
 import pytest
 from playwright.sync_api import Browser, Page, StorageState
 
@@ -17,9 +13,6 @@ from tests.console.chromium.seeing import Watched
 from tests.servers import chromium as browsers
 from tests.servers.chromium import CHROMIUM
 from tests.servers.served import Served
-
-AXE = "4.14.1"
-NPM = shutil.which("npm")
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +71,5 @@ def page(watched: Watched, session: StorageState) -> Page:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The program of axe-core, fetched once."""
-    if NPM is None:
-        pytest.skip("needs npm, which is not installed")
-    cache = platformdirs.user_cache_path("queuey-tests") / f"axe-core-{AXE}"
-    found = Path(cache / "node_modules" / "axe-core" / "axe.min.js")
-    if not found.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        command = [NPM, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(cache), f"axe-core@{AXE}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            pytest.skip(f"axe-core could not be fetched: {done.stderr[-300:]}")
-    return found.read_text("utf-8")
+    """The program of axe-core."""
+    return browsers.axe_core()

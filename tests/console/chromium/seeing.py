@@ -30,7 +30,7 @@ class Watched:
         expect(self.page.get_by_role("heading", level=1)).to_have_text("Log in")
         self.page.keyboard.type(key)
         self.page.keyboard.press("Enter")
-        expect(self.page.get_by_role("heading", level=1)).to_have_text("Applications")
+        expect(self.page.get_by_role("heading", level=1)).to_have_text("Overview of queuey")
 
     def _note_dialog(self, dialog: Dialog) -> None:
         self.troubles.append(dialog.message)

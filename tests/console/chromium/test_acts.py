@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from playwright.sync_api import Browser, Page, StorageState, expect
 
-from queuey.client import Client
+from queuey.client import Client, Outgoing
 from tests.console.chromium.seeing import Watched
 from tests.console.chromium.test_chromium import APPLICATION, PAYLOADS
 
@@ -75,6 +75,7 @@ def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) 
     """The browser wants the name, and the service the right one."""
     open_queue(watched, client, "emptied")
     client.send_many("emptied", ["x"] * 3)
+    page.get_by_role("link", name="Options", exact=True).click()
     page.get_by_role("link", name="Purge the queue").click()
     page.get_by_role("button", name="Purge the queue").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Purge the queue: emptied")
@@ -85,7 +86,29 @@ def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) 
     page.get_by_role("button", name="Purge the queue").click()
     assert done(page) == "Removed all messages, about 3."
     page.get_by_role("link", name="emptied").first.click()
+    page.get_by_role("link", name="Options", exact=True).click()
     page.get_by_role("link", name="Delete the queue").click()
     fill(page, typed="emptied")
     page.get_by_role("button", name="Delete the queue").click()
     assert done(page) == "Deleted queue emptied."
+
+
+def test_one_job(page: Page, watched: Watched, client: Client) -> None:
+    """Claims are paused from the page of a queue, and one job is retried, cancelled and released beside its row."""
+    open_queue(watched, client, "worked", partitions=1)
+    client.send_many("worked", [Outgoing(json={"task": name, "args": [1]}) for name in ("late", "doomed", "held")])
+    jobs = client.job_queue("worked")
+    jobs.release(jobs.receive(3, ttl=600)[0], delay=600)
+    page.get_by_role("link", name="Pause the claims").click()
+    page.get_by_role("button", name="Pause the claims").click()
+    assert done(page) == "The claims are paused."
+    for task, act, button, text in (
+        ("late", "Retry", "Retry it now", "The next claim can get the job."),
+        ("doomed", "Cancel", "Cancel it", "Asked its worker to stop. The job is not tried again."),
+        ("held", "Release", "Release it", "Released: another worker gets it."),
+    ):
+        watched.open(f"{QUEUE}/worked/jobs")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Jobs of worked paused")
+        page.get_by_role("row", name=f"{task}(1)").get_by_role("link", name=act).click()
+        page.get_by_role("button", name=button).click()
+        assert done(page) == text

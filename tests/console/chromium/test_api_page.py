@@ -25,8 +25,9 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
 
 
 def opened(page: Page, operation: str) -> Locator:
-    """The section of an operation with its form."""
+    """The section of an operation with its form; the link to it unfolds it."""
     section = page.locator(f"#{operation}")
+    page.evaluate("name => { location.hash = name }", operation)
     section.get_by_text("Try it").click()
     expect(section.get_by_role("button", name="Send")).to_be_visible()
     return section
@@ -53,6 +54,8 @@ def test_a_post_and_a_get(page: Page, client: Client, served: Served) -> None:
 
 def test_the_keyboard(page: Page) -> None:
     """A form opens, sends and stops without a mouse; without a key the answer says what is missing."""
+    page.locator("summary:has(+ #listQueues)").focus()
+    page.keyboard.press("Enter")
     section = page.locator("#listQueues")
     section.get_by_text("Try it").focus()
     page.keyboard.press("Enter")
@@ -136,10 +139,58 @@ def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
     expect(section.get_by_role("status")).to_have_text("404 Not Found")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     # The other operations are like these, and axe-core needs ten seconds for all.
-    page.evaluate("document.querySelectorAll('section:not(#postMessages, #updateQueue)').forEach(one => one.remove())")
+    page.evaluate(
+        "document.querySelectorAll('details:has(> section):not(:has(#postMessages, #updateQueue))')"
+        ".forEach(one => one.remove())"
+    )
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert accessibility(page, axe) == []
+
+
+@pytest.fixture
+def reading(chromium: Browser, served: Served) -> Iterator[Page]:
+    """The page in a browser without scripts."""
+    with closing(chromium.new_context(java_script_enabled=False)) as context:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{served.port}/docs")
+        yield page
+
+
+def test_languages_without_scripts(reading: Page) -> None:
+    """A language that is chosen at one example, or by the keyboard at the top, is that of all examples."""
+    post, create = reading.locator("#postMessages .api-request"), reading.locator("#createQueue .api-request")
+    expect(create.locator(".api-curl")).to_be_visible()
+    expect(create.locator(".api-python")).to_be_hidden()
+    post.get_by_text("Python", exact=True).click()
+    expect(create.locator(".api-python")).to_contain_text("client.create_queue(")
+    expect(create.locator(".api-curl")).to_be_hidden()
+    reading.get_by_role("radio", name="Python").focus()
+    reading.keyboard.press("ArrowRight")
+    expect(create.locator(".api-javascript")).to_be_visible()
+    expect(create.locator(".api-python")).to_be_hidden()
+
+
+def test_links_unfold(reading: Page) -> None:
+    """A link of the list leads to a folded operation, and one to a folded type, and both are unfolded."""
+    expect(reading.locator("#showSchedule")).to_be_hidden()
+    reading.locator("nav a[href='#showSchedule']").click()
+    expect(reading.locator("#showSchedule")).to_be_visible()
+    reading.locator("#showSchedule a[href='#type-ScheduleState']").click()
+    expect(reading.locator("#type-ScheduleState")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_the_page_is_not_long(reading: Page, width: int) -> None:
+    """It has at most 20,000 pixels, and the first operation is near its beginning; nothing is wider than the window."""
+    reading.set_viewport_size({"width": width, "height": 800})
+    height, wide, first = reading.evaluate(
+        "[document.documentElement.scrollHeight, document.documentElement.scrollWidth,"
+        " document.querySelector('.api-operation').getBoundingClientRect().top]"
+    )
+    assert height <= 20_000
+    assert wide <= width
+    assert first <= 1_100
 
 
 def test_a_page_behind_a_proxy_has_no_forms(chromium: Browser, served: Served) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import cast
 
 import pytest
@@ -82,6 +83,8 @@ def test_jobs(browser: Browser, client: Client) -> None:
     for job in jobs.claim():
         message = job.message
         query = f"message={message.partition}:{message.id}"
+        assert "Workers" in browser.get(f"{A}/jobs/jobs").text
+        assert f"messages/{query[8:].replace(':', '%3A')}" in browser.get(f"{A}/jobs/jobs").text
         assert "another worker gets it" in said(browser, act(browser, f"{A}/jobs/acts/release", query))
         again = next(jobs.claim())
         assert (again.message.id, again.deliveries) == (message.id, 2)
@@ -110,3 +113,28 @@ def test_the_audit_log(browser: Browser, client: Client) -> None:
     reply = act(browser, f"{A}/logged/acts/send", body="x")
     assert "Stored message" in said(browser, reply)
     assert eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)
+
+
+def is_on(browser: Browser, address: str, words: str) -> bool:
+    """Returns whether a page has some words."""
+    return words in browser.get(address).text
+
+
+def test_the_pages_of_a_queue(browser: Browser, client: Client) -> None:
+    """Every page of a queue with jobs, a group and dead letters has what it has on SQLite, at whichever worker."""
+    for name in ("paged", "paged.dead"):
+        client.create_queue(name, partitions=3)
+    receipts = client.send_many("paged", [Outgoing(json={"task": "thumb", "args": [n]}) for n in range(9)])
+    client.commit("paged", "statistics", {receipt.partition: receipt.id for receipt in receipts})
+    assert eventually(lambda: len(client.job_queue("paged").receive(1, ttl=600)) == 1)
+    for page, words in (
+        ("", 'data-tile="claimed">1<'),
+        ("/jobs", "<bdi>thumb</bdi>"),
+        ("/groups", "<bdi>statistics</bdi>"),
+        ("/dead", "No dead letters."),
+        ("/options", "Danger zone"),
+        ("/messages", 'aria-label="Pages of the queue"'),
+    ):
+        for _ in range(4):
+            assert eventually(partial(is_on, browser, f"{A}/paged{page}", words))
+    assert "not known yet" not in browser.get(f"{A}/paged/jobs").text

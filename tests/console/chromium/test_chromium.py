@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, StorageState, expect
+from playwright.sync_api import Browser, Page, Route, StorageState, ViewportSize, expect
 
 from queuey.api.groups import Heartbeat
 from queuey.client import Client, Outgoing
 from queuey.console import cookies
-from tests.console.chromium.seeing import COLORS, Watched, accessibility
+from tests.console.chromium.seeing import AA, COLORS, Watched, accessibility
 from tests.servers.served import Served
 
 PAYLOADS = [
@@ -58,19 +58,23 @@ def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) 
     """An operator finds a queue, sees how it is, looks at a message, downloads it, and logs out."""
     page = watched.page
     watched.log_in(str(served.profile.key))
-    page.get_by_role("link", name=APPLICATION, exact=True).click()
+    expect(page.get_by_role("heading", name="Busiest queues")).to_be_visible()
+    page.get_by_role("link", name="Queues", exact=True).click()
     page.get_by_label("Names that begin with").fill("ord")
     page.keyboard.press("Enter")
     page.get_by_role("link", name="orders", exact=True).click()
     expect(page.get_by_text("61 messages", exact=True)).to_be_visible()
-    expect(page.get_by_text("Wait to be claimed")).to_be_visible()
-    expect(page.get_by_text("billing: 61 messages")).to_be_visible()
+    expect(page.locator("[data-tile=waiting]")).to_have_text("61")
+    parts = page.get_by_role("navigation", name="Pages of the queue")
+    parts.get_by_role("link", name="Groups").click()
+    expect(page.get_by_text("61 messages and")).to_be_visible()
+    parts.get_by_role("link", name="Dead letters").click()
     expect(page.get_by_text("No dead letters.")).to_be_visible()
-    page.get_by_role("link", name="Messages", exact=True).click()
+    parts.get_by_role("link", name="Messages").click()
     expect(page.locator("tbody tr:not(.more)")).to_have_count(50)
     page.get_by_role("link", name="Next page").click()
     expect(page.locator("tbody tr:not(.more)")).to_have_count(61)
-    page.locator("tbody code").first.click()
+    page.locator("tbody .line a").first.click()
     expect(page.get_by_text("00000000  00 01 fe")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
@@ -120,11 +124,11 @@ def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched:
     with closing(page.context.new_page().context) as _:
         other = page.context.pages[-1]
         other.goto(evil.as_uri())
-        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Applications") < 0
+        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Overview") < 0
         other.get_by_role("button").click()
         expect(other.get_by_text("another site")).to_be_visible()
         page.reload()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Applications")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Overview of queuey")
 
 
 def test_the_policy_stops_foreign_scripts(page: Page, watched: Watched) -> None:
@@ -150,11 +154,22 @@ def test_hostile_texts(watched: Watched, page: Page, client: Client, payload: st
     client.send(name, payload, key=payload, headers={"x": payload})
     client.send(name, payload.encode(), key=payload)
     place = f"a/{APPLICATION}/{quote(name, safe='')}"
-    for address in (f"a/{APPLICATION}", place, f"{place}/messages", f"{place}/messages?text={quote(payload)}"):
+    for address in (
+        f"a/{APPLICATION}",
+        f"a/{APPLICATION}/_queues",
+        place,
+        f"{place}/messages",
+        f"{place}/messages?text={quote(payload)}",
+    ):
         watched.open(address)
-        assert page.evaluate("document.querySelectorAll('img, svg, iframe, [onerror], [onfocus]').length") == 0
+        assert (
+            page.evaluate(
+                "document.querySelectorAll('img:not(.logo), svg:not(.spark), iframe, [onerror], [onfocus]').length"
+            )
+            == 0
+        )
     expect(page.locator("tbody")).to_contain_text(payload)
-    page.locator("tbody code").last.click()
+    page.locator("tbody .line a").last.click()
     expect(page.locator("dd", has_text=payload).first).to_be_visible()
     expect(page.locator("pre")).to_have_text(payload)
 
@@ -186,13 +201,19 @@ ADDRESSES = [
     "",
     f"a/{APPLICATION}",
     f"a/{APPLICATION}/orders",
-    f"a/{APPLICATION}/orders/parts/backlog",
-    f"a/{APPLICATION}/claimed",
+    f"a/{APPLICATION}/orders/jobs",
+    f"a/{APPLICATION}/orders/groups",
+    f"a/{APPLICATION}/orders/options",
+    f"a/{APPLICATION}/failed.dead/dead",
+    f"a/{APPLICATION}/claimed/jobs",
     f"a/{APPLICATION}/orders/messages",
     f"a/{APPLICATION}/orders/messages?text=number",
     f"a/{APPLICATION}/orders/acts/send",
     f"a/{APPLICATION}/orders/acts/purge",
     f"a/{APPLICATION}/_acts/key-add",
+    f"a/{APPLICATION}/_queues",
+    f"a/{APPLICATION}/_queues?sort=waiting&down=on",
+    f"a/{APPLICATION}/_overview",
     f"a/{APPLICATION}/_audit",
     f"a/{APPLICATION}/_keys",
     f"a/{APPLICATION}/later/messages?delayed=on",
@@ -204,42 +225,52 @@ ADDRESSES = [
     f"a/{APPLICATION}/_acts/schedule-add",
     f"a/{APPLICATION}/nothing",
     "a/another",
+    "?prefix=a",
     "health",
 ]
+
+
+SMALL, LARGE = ViewportSize(width=375, height=700), ViewportSize(width=1280, height=800)
 
 
 @pytest.fixture(scope="module")
 def narrow(chromium: Browser, session: StorageState, filled: Client, url: str) -> Iterator[Watched]:
     """A small window, whose user has logged in: for all pages, because a window costs more than a page."""
-    with closing(chromium.new_context(viewport={"width": 375, "height": 700}, storage_state=session)) as context:
+    with closing(chromium.new_context(viewport=SMALL, storage_state=session)) as context:
         yield Watched(context.new_page(), url)
 
 
 @pytest.mark.parametrize("address", [*ADDRESSES, "message", "login"])
 def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> None:
-    """No page is wider than 375 pixels, and axe-core finds nothing in it at AA, in light and in dark."""
+    """No page is wider than a small or a large window, and axe-core finds nothing in it at AA, in light and in dark."""
     page = narrow.page
     page.emulate_media(color_scheme="light")
+    page.set_viewport_size(SMALL)
     narrow.troubles.clear()
     narrow.open(f"a/{APPLICATION}/orders/messages" if address == "message" else address)
     if address == "message":
-        page.locator("tbody code").first.click()
+        page.locator("tbody .line a").first.click()
         expect(page.locator("pre")).to_be_visible()
     if address.endswith("/orders"):
         expect(page.locator("[data-live] canvas")).to_have_count(2)
-    if address.endswith("/claimed"):
-        expect(page.get_by_role("region", name="Jobs under way")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    assert accessibility(page, axe) == []
-    page.emulate_media(color_scheme="dark")
-    assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    assert accessibility(page, axe, COLORS) == []
+    if address.endswith("/claimed/jobs"):
+        for table in ("Jobs under way", "Workers and their jobs"):
+            expect(page.get_by_role("region", name=table)).to_be_visible()
+    page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
+    for size, rules in ((SMALL, AA), (LARGE, COLORS)):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.emulate_media(color_scheme="light")
+        assert accessibility(page, axe, rules) == []
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+        assert accessibility(page, axe, COLORS) == []
     assert narrow.troubles == []
 
 
 def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
     """All that a mouse reaches the keyboard reaches, and one sees where one is."""
-    watched.open(f"a/{APPLICATION}")
+    watched.open(f"a/{APPLICATION}/_queues")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the contents")).to_be_focused()
     page.keyboard.press("/")
@@ -256,6 +287,53 @@ def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
     assert {"orders", "Log out", "Health", "Show"} <= reached
 
 
+TEXT = "body => getComputedStyle(body).color"
+
+
+def test_the_span_of_charts(page: Page, watched: Watched, client: Client) -> None:
+    """A button chooses what charts show, and a reload keeps it; what they show is said to who does not see them."""
+    client.create_queue("spanned")
+    client.send_many("spanned", ["x"] * 120)
+    watched.open(f"a/{APPLICATION}/spanned")
+    expect(page.locator("[data-live] canvas")).to_have_count(2)
+    short, whole = (page.get_by_role("button", name=name, exact=True) for name in ("5 min", "1 h"))
+    expect(short).to_have_attribute("aria-pressed", "true")
+    chart = page.get_by_role("img", name="messages: 120 now, 120 at most")
+    expect(chart).to_have_accessible_name(re.compile("^The last 5 minutes"))
+    expect(page.get_by_role("img", name=re.compile(r"sent: .* now, .* at most; taken: "))).to_be_visible()
+    whole.click()
+    for _ in range(2):
+        expect(page).to_have_url(re.compile(r"/spanned\?range=1h$"))
+        expect(chart).to_have_accessible_name(re.compile("^The last 60 minutes"))
+        expect(whole).to_have_attribute("aria-pressed", "true")
+        expect(short).to_have_attribute("aria-pressed", "false")
+        page.reload()
+    page.get_by_text("The same as a table").click()
+    expect(page.get_by_role("region", name="Activity").get_by_role("row")).to_have_count(11)
+
+
+def test_the_values_of_charts(page: Page, watched: Watched, client: Client) -> None:
+    """The last values stand at the ends of the lines with their units, and those under the pointer instead."""
+    client.create_queue("drawn")
+    client.send_many("drawn", ["x"] * 1230)
+    page.add_init_script(
+        "{ const fill = CanvasRenderingContext2D.prototype.fillText; window.drawn = [];"
+        " CanvasRenderingContext2D.prototype.fillText = function (text, ...rest)"
+        " { window.drawn.push(text); return fill.call(this, text, ...rest); } }"
+    )
+    watched.open(f"a/{APPLICATION}/drawn")
+    expect(page.locator("[data-live] canvas")).to_have_count(2)
+    page.wait_for_function("window.drawn.includes('1.23K')")
+    drawn = page.evaluate("window.drawn")
+    assert {"123/s sent", "0/s taken"} <= set(drawn)
+    assert any(text in drawn for text in ("100/s", "50/s"))
+    page.evaluate("window.drawn.length = 0")
+    page.locator("[data-live] .u-over").first.hover()
+    page.wait_for_function("window.drawn.some(text => /^\\d\\d:\\d\\d:\\d0$/.test(text))")
+    assert "0/s sent" in page.evaluate("window.drawn")
+    assert page.locator(".u-legend").count() == 0
+
+
 def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, client: Client) -> None:
     """The number of messages follows the stream, and the list of messages tells of new ones, which a link shows."""
     client.create_queue("growing")
@@ -263,7 +341,12 @@ def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, c
     watched.open(f"a/{APPLICATION}/growing")
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
     client.send_many("growing", ["x"] * 1233)
+    expect(page.locator("[data-tile=dead]")).to_have_css("color", page.locator("body").evaluate(TEXT))
+    client.create_queue("growing.dead")
+    client.send("growing.dead", "x")
     expect(page.locator(".figures")).to_contain_text("1,234 messages", timeout=60_000)
+    expect(page.locator("[data-tile=waiting]")).to_have_text("1,234")
+    expect(page.locator(".tile.dead [data-tile=dead]")).to_have_text("1", timeout=60_000)
     watched.open(f"a/{APPLICATION}/growing/messages")
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
     expect(page.get_by_role("status").filter(has_text="new messages")).to_be_hidden()
@@ -276,7 +359,7 @@ def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, c
     """The list of queues is there at once, and gets its numbers by itself; an error leaves it as it is."""
     client.create_queue("counted-1")
     client.send_many("counted-1", ["x"] * 1500)
-    address = f"a/{APPLICATION}?prefix=counted"
+    address = f"a/{APPLICATION}/_queues?prefix=counted"
     row = page.get_by_role("row", name="counted-1")
     watched.open(address)
     expect(row).to_contain_text("1,500")
@@ -306,7 +389,7 @@ def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, cli
     client.create_queue("unseen")
     page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen})")
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/live") else None)
+    page.on("request", lambda request: asked.append(request.url) if "/live" in request.url else None)
     watched.open(f"a/{APPLICATION}/unseen")
     page.wait_for_timeout(300)
     assert asked == []
@@ -324,7 +407,7 @@ def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -
         given = next(answers, None)
         route.continue_() if given is None else route.fulfill(**given)  # type: ignore[arg-type]
 
-    page.route("**/live", answer)
+    page.route("**/live*", answer)
     watched.open(f"a/{APPLICATION}/stopped")
     expect(page.get_by_text("The charts have stopped.")).to_be_visible()
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "ended")

@@ -72,7 +72,7 @@ def test_from_login_to_logout(
         go(watched, provider)
         if asks:
             page.get_by_role("link", name="Go on as ann").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Applications")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Queues of queuey")
         expect(page.get_by_text(f"user:{issuer_tag(provider.root)}.ann of queuey")).to_be_visible()
         assert {one["name"] for one in context.cookies() if one["domain"] == "127.0.0.1"} == {cookies.SESSION}
         page.get_by_role("link", name="queuey", exact=True).click()
@@ -118,7 +118,7 @@ def test_pages_are_for_everybody(chromium: Browser, provider: OpenIdProvider, ur
         watched = Watched(context.new_page(), url)
         if address != "login":
             go(watched, provider)
-            expect(watched.page.get_by_role("heading", level=1)).to_have_text("Applications")
+            expect(watched.page.get_by_role("heading", level=1)).to_have_text("Queues of queuey")
         watched.open(address)
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= 375
         assert accessibility(watched.page, axe) == []

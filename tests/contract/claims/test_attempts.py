@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -212,6 +214,7 @@ def test_who_has_which(store: Store) -> None:
     assert found[2].expires is not None
     assert 29 < found[2].expires - found[1].expires < 31
     assert service.claims.outstanding(access, 2) == found[:2]
+    assert service.claims.outstanding(access, 9, only="claimed") == [job for job in found if job.status == "claimed"]
 
 
 def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
@@ -233,3 +236,26 @@ def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
     assert isinstance(found[0].failure, Attempt)
     assert (found[0].failure.error, len(found[0].failure.text), found[1].failure) == ("Last", MAX_SHOWN_TEXT, UNSET)
     assert {(job.task, job.failure) for job in two.claims.outstanding(there, 9)} == {(UNSET, UNSET)}
+
+
+def test_workers(store: Store, other: Store) -> None:
+    """Who has how many messages, and when each worker claimed or renewed last, in all processes of the store."""
+    queue = make_queue(store, partitions=2)
+    for number in (1, 2):
+        say(store, queue, *"abc", partition=number)
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    claims, begun = blocking(one.claims), time.time()
+    assert one.claims.workers(access) == []
+    claimed = claims.claim(access, limit=3, ttl=60, worker="ann:1", partitions=[1])
+    assert eventually(
+        lambda: len(blocking(two.claims).claim(there, limit=1, ttl=60, worker="bob:2", partitions=[2])) == 1
+    )
+    assert eventually(lambda: len(claims.claim(access, limit=1, ttl=60, partitions=[2])) == 1)
+    claims.release(access, [claimed[0].receipt], 600.0)
+    [ann, nobody, bob] = two.claims.workers(there)
+    assert (ann.worker, ann.jobs) == ("ann:1", 2)
+    assert (nobody.worker, nobody.jobs, bob.worker, bob.jobs) == ("", 1, "bob:2", 1)
+    assert all(begun - 1 <= each.renewed <= time.time() + 1 < each.expires for each in (ann, nobody, bob))
+    claims.renew(access, [claimed[1].receipt], 300)
+    [later, *_] = two.claims.workers(there)
+    assert (later.jobs, later.renewed >= ann.renewed, later.expires > ann.expires + 200) == (2, True, True)

@@ -33,7 +33,9 @@ def properties() -> dict[str, Any]:
 def _schema(line: Setting) -> dict[str, Any]:
     kind, meta = bare(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
     if typing.get_origin(kind) is typing.Literal:
-        return {"enum": list(typing.get_args(kind))}
+        choices = list(typing.get_args(kind))
+        # YAML reads on and off as booleans.
+        return {"enum": [*choices, True, False] if {"on", "off"} <= set(choices) else choices}
     if kind is SecretName:
         return {"type": "string", "pattern": "^(env|file):."}
     if kind not in PLAIN:

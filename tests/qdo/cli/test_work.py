@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -55,6 +56,43 @@ def test_handles_everything_and_drains(
     ]
     assert group.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
     assert run("status", "--json", "--no-lag").json["members"] == []
+
+
+PRINTING = """
+import sys, threading
+from qdo.cli.work import print_whole_lines
+print_whole_lines()
+sys.setswitchinterval(1e-6)
+def handle(name):
+    for number in range(300):
+        print(name, number, "x" * 1000, "end")
+threads = [threading.Thread(target=handle, args=[name]) for name in range(4)]
+for each in (*threads, threading.Thread(target=print, args=["without end"], kwargs={"end": ""})):
+    each.start()
+"""
+
+
+def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
+    """What handlers print in several threads of two workers comes line by line; what has no end comes at the end."""
+    path = tmp_path / "printed"
+    with path.open("a") as printed:
+        writers = [subprocess.Popen([sys.executable, "-c", PRINTING], stdout=printed) for _ in range(2)]
+        assert [writer.wait(60) for writer in writers] == [0, 0]
+    text = path.read_text()
+    assert text.count("without end") == 2
+    wanted = [f"{name} {number} {'x' * 1000} end" for name in range(4) for number in range(300)]
+    assert sorted(text.replace("without end", "").splitlines()) == sorted(wanted * 2)
+
+
+@pytest.mark.parametrize("mode", [["--threads", "2"], ["--processes", "1"]], ids=" ".join)
+def test_a_printed_line_appears_at_once(hire: Hire, queue: str, sent: list[str], mode: list[str]) -> None:
+    """What a handler prints is in a pipe before the worker ends."""
+    with hire("handlers:printing", "--queue", queue, *mode) as worker:
+        lines = worker.said(9)
+        assert worker.end() == 0
+    assert sorted(line.split() for line in lines) == [
+        ["printed", f"{n}.{index}"] for n in (1, 2, 3) for index in range(3)
+    ]
 
 
 def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: list[str]) -> None:

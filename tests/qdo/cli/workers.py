@@ -33,6 +33,9 @@ def say(*words):
 def handle(message, context):
     say("handled", message.partition, message.body)
 
+def printing(message, context):
+    print("printed", message.body)
+
 def fail(message, context):
     raise ValueError(f"cannot bear {message.body}")
 

@@ -90,10 +90,10 @@ def without_keys(state: State) -> bytes:
         state.busy = busy
 
 
-def resting_for_good(state: State, position: Position, expires: int) -> None:
+def resting_for_good(state: State, position: Position, expires: int, now: int) -> None:
     """Has what was released with a delay rest although somebody works on it again."""
     rested = position in state.resting
-    REAL_RENEW(state, position, expires)
+    REAL_RENEW(state, position, expires, now)
     if rested:
         state.resting.add(position)
 

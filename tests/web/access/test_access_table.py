@@ -58,16 +58,21 @@ Row = dict[str, str]
 
 
 def rows(first: str = "route") -> list[Row]:
-    """Reads a table, of which the first column has this name: by row, what stands in each column."""
-    lines = [line.strip("| \n").split(" | ") for line in PAGE.read_text().split(f"\n| {first} | ")[1].splitlines()]
-    header = [first, *lines[0]]
-    table = lines[2 : lines.index([""])] if [""] in lines else lines[2:]
-    assert {len(line) for line in table} == {len(header)}
-    return [dict(zip(header, (cell.strip("`") for cell in line), strict=True)) for line in table]
+    """Reads the tables of which the first column has this name: by row, what stands in each column."""
+    found: list[Row] = []
+    for text in PAGE.read_text().split(f"\n| {first} | ")[1:]:
+        lines = [line.strip("| \n").split(" | ") for line in text.splitlines()]
+        header = [first, *lines[0]]
+        table = lines[2 : lines.index([""])] if [""] in lines else lines[2:]
+        assert {len(line) for line in table} == {len(header)}
+        more = [dict(zip(header, (cell.strip("`") for cell in line), strict=True)) for line in table]
+        found = [one | other for one, other in zip(found or more, more, strict=True) if one[first] == other[first]]
+        assert len(found) == len(more)
+    return found
 
 
 ROWS = rows()
-COLUMNS = list(ROWS[0])[2:]
+COLUMNS = [column for column in ROWS[0] if column not in {"route", "compat"}]
 EXAMPLES = max(1, settings().max_examples // 20 - 2)
 """Names that are drawn for each kind of queue."""
 

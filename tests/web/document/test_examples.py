@@ -29,8 +29,8 @@ class Player:
     """Plays examples; ids and the like that were answered stand in later requests for those of the examples."""
 
     def __init__(self, app: App) -> None:
-        self._owner = Caller(app, f"Application {KEY}", base="/v1/shop")
-        self._operator = Caller(app, f"Application {KEY[::-1]}", base="/v1/shop")
+        self._owner = Caller(app, f"Application {KEY}", base="/v1/queuey")
+        self._operator = Caller(app, f"Application {KEY[::-1]}", base="/v1/queuey")
         self._known = Known()
 
     def play(self, example: Example) -> Reply:
@@ -55,7 +55,7 @@ class Player:
 def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
     """The answers to all examples."""
     store = open_store(tmp_path_factory.mktemp("examples"))
-    for name, key in (("shop", KEY), ("@all", KEY[::-1])):
+    for name, key in (("queuey", KEY), ("@all", KEY[::-1])):
         if name != "@all":
             store.create_application(name)
         store.add_key(name, digest_of(key))

@@ -88,7 +88,11 @@ def test_operations_are_told_apart() -> None:
 
 def test_texts_have_no_marks_of_docstrings() -> None:
     """Descriptions are for readers of the document, who know no roles of Sphinx and no None."""
-    assert re.findall(r":\w+:`|``|\bNone\b", json.dumps(document())) == []
+    found = document()
+    for path in found["paths"].values():
+        for access in path.values():
+            del access["x-codeSamples"]
+    assert re.findall(r":\w+:`|``|\bNone\b", json.dumps(found)) == []
 
 
 def test_bodies_that_must_be_sent(owner: Caller) -> None:

@@ -1,4 +1,4 @@
-"""The examples of ``docs/api.md``, played in their order in each of three languages against a service."""
+"""The examples of ``docs/api.md`` and the pages beside it, played in order in each of three languages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.contract.samples import eventually
 from tests.javascript.test_node import NODE, needs_node
-from tests.pages import Block, Reader, blocks, to_run
+from tests.pages import Block, Reader, blocks
 from tests.servers.served import Served
 from tests.web.document.alike import Known, is_like, values_in
 
-PAGE = "docs/api.md"
+PAGES = [f"docs/{name}" for name in ("api.md", "api-messages.md", "api-queues.md", "api-jobs.md", "api-groups.md")]
+"""Each goes on where the one before has ended."""
 URL = "http://127.0.0.1:5000"
 LANGUAGES = ["sh", "python", "javascript"]
 SECONDS = 1
@@ -53,6 +54,12 @@ def unused(app: App, served: Served) -> set[str]:
     return {name for name in app.endpoints if name.startswith("v1.")} - FOR_OTHERS - set(used)
 
 
+def every(*languages: str) -> list[tuple[str, Block]]:
+    """The blocks of all pages that are run, in these languages, each with its page."""
+    found = ((page, block) for page in PAGES for block in blocks(page))
+    return [(page, block) for page, block in found if block.language in languages and not block.mark]
+
+
 def requests_of(block: Block) -> Iterator[tuple[str, str]]:
     """Method and path of each request of a block of curl's."""
     for line in re.findall(r"^curl .*?(?=^curl |\Z)", block.text, re.MULTILINE | re.DOTALL):
@@ -65,7 +72,7 @@ def requests_of(block: Block) -> Iterator[tuple[str, str]]:
 
 def test_every_operation_is_shown() -> None:
     """There is a request by curl for each operation of the OpenAPI document."""
-    shown = {request for block in to_run(PAGE, languages={"sh"}) for request in requests_of(block)}
+    shown = {request for _, block in every("sh") for request in requests_of(block)}
     missing = set()
     for operation in OPERATIONS:
         form = re.sub(
@@ -78,9 +85,9 @@ def test_every_operation_is_shown() -> None:
 
 def test_each_example_has_three_languages() -> None:
     """Examples come as curl, Python and JavaScript, in this order, which the site makes tabs of."""
-    found = [block.language for block in blocks(PAGE) if block.language in LANGUAGES and not block.mark]
+    found = [block.language for _, block in every(*LANGUAGES)]
     alone = {'curl "$api/_moves" -H "$auth"', 'curl "http://127.0.0.1:5000/v1/@all'}
-    more = [block for block in to_run(PAGE, languages={"sh"}) if block.text.startswith(tuple(alone))]
+    more = [block for _, block in every("sh") if block.text.startswith(tuple(alone))]
     assert len(found) - len(more) == 3 * found.count("python") == 3 * found.count("javascript")
 
 
@@ -91,17 +98,17 @@ def test_curl(served: Served, tmp_path: Path) -> None:
         operator = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])[0]
     reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), OPERATOR=operator)
     known, ran = Known(), []
-    [first, *rest] = [block for block in blocks(PAGE) if block.language in {"sh", "json"} and not block.mark]
+    [(_, first), *rest] = every("sh", "json")
     output = ""
-    for block in rest:
+    for page, block in rest:
         if block.language == "json":
             shown = json.loads(block.text)
-            assert is_like(values_in(output)[-1], shown), f"{PAGE}:{block.line} {output}"
+            assert is_like(values_in(output)[-1], shown), f"{page}:{block.line} {output}"
             known.learn(shown, values_in(output)[-1])
             continue
         text = known.translated(first.text + block.text).replace(URL, served.profile.url)
         text = re.sub(r"^(curl -N .*)$", rf"timeout {SECONDS} \1 || test $? -eq 124", text, flags=re.MULTILINE)
-        output = reader.run(PAGE, Block("sh", text, block.line))
+        output = reader.run(page, Block("sh", text, block.line))
         ran.append(block)
     assert len(ran) > 20
 
@@ -110,8 +117,8 @@ def test_python(app: App, served: Served, monkeypatch: pytest.MonkeyPatch) -> No
     """Each block runs after those before it, and together they use every route."""
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
     names: dict[str, Any] = {}
-    for block in to_run(PAGE, languages={"python"}):
-        exec(compile("\n" * (block.line - 1) + block.text, PAGE, "exec"), names)
+    for page, block in every("python"):
+        exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
     names["client"].close()
     assert eventually(lambda: unused(app, served) == FOR_OTHER_CLIENTS, 10), unused(app, served)
 
@@ -124,8 +131,8 @@ def test_javascript(app: App, served: Served, tmp_path: Path) -> None:
     for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
         path.rename(path.parents[1] / path.name)
     lines: list[str] = []
-    for number, block in enumerate(to_run(PAGE, languages={"javascript"})):
-        lines += [""] * (block.line - 2 - len(lines)) + ["{" if number else ""]
+    for number, (page, block) in enumerate(every("javascript")):
+        lines += [f"{'{ ' if number else ''}// {page}:{block.line}"]
         lines += [*block.text.replace(URL, served.profile.url).splitlines(), "}" if number else ""]
     (tmp_path / "api.mjs").write_text("\n".join(lines))
     done = subprocess.run(

@@ -65,7 +65,7 @@ def test_a_queue(owner: Caller, q: str) -> None:
 
 def test_the_page_has_every_code() -> None:
     """The table of the API's page has a line for each code."""
-    section = (ROOT / "docs/api.md").read_text().partition("\n## Explain\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/api-queues.md").read_text().partition("\n## Explain\n")[2].partition("\n## ")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(get_args(Code))
 
 

@@ -77,8 +77,8 @@ class GroupViews(Views):
     async def show(self, request: Request, match: Match) -> Response:
         return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
 
-    async def find(self, request: Request, match: Match, query: api.GroupQuery) -> api.GroupInfo:
-        """Returns a page of a group, for callers who may see it."""
+    async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
+        """Returns a page of a group, for callers who may see it; with ``few``, searches no queues."""
         refused = None
         try:
             await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
@@ -96,7 +96,7 @@ class GroupViews(Views):
 
         try:
             shown = await self._service.groups.show(
-                match["app"], match["group"], visible, start=query.start, lag=query.lag
+                match["app"], match["group"], visible, start=query.start, lag=query.lag, few=few
             )
         except GroupNotFound as error:
             raise refused or error from None

@@ -125,13 +125,13 @@ def test_a_user_logs_in(browser: Browser, provider: OpenIdProvider) -> None:
     reply = log_in(browser, provider, "/console/a/queuey")
     assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey")
     assert set(browser.cookies) == {cookies.SESSION}
-    assert f"user:{issuer_tag(provider.root)}.ann of queuey" in browser.get("/console").text
+    assert f"user:{issuer_tag(provider.root)}.ann of queuey" in browser.get("/console/health").text
     [form] = provider.exchanged
     assert form["redirect_uri"] == f"http://localhost:5000{FORM}/{issuer_tag(provider.root)}/back"
     copied = Browser(browser.app)
     copied.cookies = dict(browser.cookies)
-    assert browser.post("/console/logout", {"form_token": browser.token("/console")}).status == 303
-    assert copied.get("/console").status == 303
+    assert browser.post("/console/logout", {"form_token": browser.token("/console/health")}).status == 303
+    assert copied.get("/console/health").status == 303
 
 
 def test_what_the_provider_is_asked(browser: Browser, provider: OpenIdProvider) -> None:
@@ -158,7 +158,7 @@ def test_a_user_sees_the_own_queue(app: App, browser: Browser, provider: OpenIdP
     for name in (inbox(provider), inbox(provider, "bob"), "orders"):
         service.queues.create("queuey", name, QueueSpec())
     assert log_in(browser, provider).status == 303
-    assert '<a href="/console/a/queuey">' in browser.get("/console").text
+    assert browser.get("/console").headers["Location"] == "/console/a/queuey"
     page = browser.get("/console/a/queuey")
     assert page.status == 200
     assert f'<a href="/console/a/queuey/{inbox(provider)}">' in page.text
@@ -176,7 +176,7 @@ def test_a_role(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": ["staff", "admins"]}
     assert log_in(browser, provider).status == 303
-    assert "/console/a/queuey/orders" in browser.get("/console/a/queuey").text
+    assert "/console/a/queuey/orders" in browser.get("/console/a/queuey/_queues").text
     assert browser.get("/console/a/queuey/orders/messages").status == 200
     token = provider.issuer.token("ann", groups=["staff", "admins"])
     ann = Caller(app, f"Bearer {token}")
@@ -214,7 +214,7 @@ def test_a_session_has_the_rights_of_the_settings_in_force(
     assert browser.get("/console/a/queuey/orders").status == 200
     browser.app = assembled(store, {"queuey": (msgspec.structs.replace(trusted, roles={}),)})
     assert browser.get("/console/a/queuey/orders").status == 403
-    assert browser.get("/console").status == 200
+    assert browser.get("/console/health").status == 200
     kept = dict(browser.cookies)
     for other in (
         {},
@@ -223,7 +223,7 @@ def test_a_session_has_the_rights_of_the_settings_in_force(
         {"queuey": (msgspec.structs.replace(trusted, issuer="https://accounts.example.org"),)},
     ):
         browser.cookies, browser.app = dict(kept), assembled(store, other)
-        assert browser.get("/console").status == 303
+        assert browser.get("/console/health").status == 303
 
 
 def test_a_session_outlives_the_token(store: Store, users: Users) -> None:

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from html import unescape
 
 from queuey.access import parse_scope
-from queuey.console import applications
+from queuey.console import applications, overview
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from tests.console.browser import Browser
+from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
@@ -24,10 +24,11 @@ NONE = "\N{EN DASH}"
 
 def depths(browser: Browser, query: str = "") -> dict[str, tuple[str, str]]:
     """Returns what the list of queues says of the messages of each, as a script gets it: how many, and the oldest."""
-    page = browser.part("/console/a/queuey", query=f"depth=on&{query}").text
-    assert 'hx-swap-oob="true"' in page
-    cells = r'<bdi>([^<]*)</bdi></a></td><td class="number">([^<]*)</td><td>([^<]*)</td>'
-    return {name: (count, oldest) for name, count, oldest in re.findall(cells, page)}
+    page = plain(browser.part("/console/a/queuey/_queues", query=f"depth=on&{query}").text)
+    assert "<h1" not in page
+    rows = re.findall(r"<bdi>([^<]*)</bdi></a></td>((?:<td.*?</td>)*)</tr>", page, re.DOTALL)
+    cells = {unescape(name): [text_of(cell) for cell in row.split("</td>")] for name, row in rows}
+    return {name: (row[0], row[4]) for name, row in cells.items()}
 
 
 def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
@@ -36,18 +37,18 @@ def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
     owner.create("full", partitions=3)
     for partition in "123":
         owner.post("full", "x", X_Partition=partition)
-    page = browser.get("/console/a/queuey").text
-    [link] = re.findall(r'<p hx-get="[^"]*" hx-trigger="load"><a href="([^"]*)">Show how many', page)
-    assert "hx-swap-oob" not in page
+    page = browser.get("/console/a/queuey/_queues").text
+    [link] = re.findall(r'<div hx-get="[^"]*" hx-trigger="load"><a href="([^"]*)">Show how many', page)
+    assert text_of(page).count(NONE) > 2 * 5
     found = depths(browser)
     assert found["empty"] == ("0", NONE)
     assert found["full"][0] == "3"
     assert re.fullmatch(r"\d{4}-.* UTC", found["full"][1])
     assert depths(browser, "prefix=em") == {"empty": ("0", NONE)}
-    whole = browser.get("/console/a/queuey", query=unescape(link).partition("?")[2]).text
-    assert "hx-swap-oob" not in whole
+    whole = browser.get("/console/a/queuey/_queues", query=unescape(link).partition("?")[2]).text
     assert "<h1>" in whole
-    assert found["full"][1] in whole
+    assert "hx-get" not in whole
+    assert found["full"][1] in plain(whole)
     assert "not counted" not in whole
 
 
@@ -61,11 +62,13 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
     """A page counts so many partitions and for so long, and says of how many queues the messages are not counted."""
     for name, partitions in (("a", 2), ("b", 4), ("c", 1)):
         owner.create(name, partitions=partitions)
-    with replace_in(applications, applications.MAX_PARTITIONS, 3):
+    with replace_in(overview, overview.MAX_PARTITIONS, 3):
         assert {name for name, (count, _) in depths(browser).items() if count == "0"} == {"a", "c"}
-        assert "Of 1 queues they were not counted" in browser.get("/console/a/queuey", query="depth=on").text
+        page = browser.get("/console/a/queuey/_queues", query="depth=on").text
+        assert "Of 1 queues the messages were not counted" in page
     with replace_in(applications, applications.LOOKING_SECONDS, -1.0):
-        assert "Of 3 queues they were not counted" in browser.part("/console/a/queuey", query="depth=on").text
+        page = browser.part("/console/a/queuey/_queues", query="depth=on").text
+    assert "Of 3 queues the messages were not counted" in page
 
 
 def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: Browser) -> None:
@@ -88,9 +91,9 @@ def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: 
     assert "You may do here: send." in text_of(page.text)
     assert "the credential allows send" in page.text
     assert "secret" not in page.text
-    assert re.findall(r'class="button" href="([^"]*)"', page.text) == ["/console/a/queuey/orders/acts/send"]
+    assert re.findall(r'class="button[ \w]*" href="([^"]*)"', page.text) == ["/console/a/queuey/orders/acts/send"]
     assert sender.get("/console/a/queuey/orders/acts/send").status == 200
-    for path in ("other", "orders/messages", "orders/parts/size", "_failures"):
+    for path in ("other", "orders/messages", "orders/options", "_failures"):
         assert sender.get(f"/console/a/queuey/{path}").status == 403
     assert "the credential allows send" in sender.get("/console/a/queuey/orders/messages").text
 
@@ -116,18 +119,14 @@ def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
     bury(owner, "Timeout", "gave up after 9 s", into="graveyard")
     bury(owner, "KeyError", "'name'", into="b.dead")
     owner.post("b.dead", "no dead letter")
-    page = browser.get("/console/a/queuey/_failures").text
+    page = plain(browser.get("/console/a/queuey/_failures").text)
     rows = re.findall(
         r'<td class="number">(\d+)</td><td><bdi>([^<]*)</bdi></td><td class="preview"><bdi>([^<]*)<', page
     )
     assert [(count, error) for count, error, _ in rows] == [("4", "Timeout"), ("1", "KeyError")]
     assert rows[0][2] == "gave up after &lt;n&gt; s"
     text = text_of(page)
-    for words in (
-        "3 in a.dead , from q :",
-        "1 in graveyard , from q :",
-        "b.dead : 2 messages, 1 of them say no reason",
-    ):
+    for words in ("a.dead (3) graveyard (1) q q 2026-01-01 00:00:00 UTC", "b.dead q 2026", "b.dead 2 1"):
         assert words in text
     for address in re.findall(r'href="(/console/a/queuey/[^"]*messages/[^"]*)"', page):
         assert browser.get(unescape(address)).status == 200
@@ -151,7 +150,8 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
                 stack.enter_context(replace_in(applications, getattr(applications, name), value))
             while query is not None:
                 page = by.get("/console/a/queuey/_failures", query=query).text
-                found += re.findall(r'<li><a href="[^"]*"><bdi>([^<]*)</bdi></a>:', page)
+                searched = page.partition("Queues that were searched")[2]
+                found += re.findall(r'<td data-label="Queue"><a href="[^"]*"><bdi>([^<]*)</bdi></a>', searched)
                 following = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', page)
                 query = None if following is None else unescape(following[1])
         return found
@@ -167,3 +167,51 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
     refused = measuring.get("/console/a/queuey/_failures")
     assert refused.status == 403
     assert "This needs read; the credential allows measure." in refused.text
+
+
+def order(browser: Browser, query: str) -> list[str]:
+    """Returns the names in a list of queues from above."""
+    page = browser.get("/console/a/queuey/_queues", query=query).text
+    return re.findall(r'id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
+
+
+def test_queues_are_sorted_by_their_figures(browser: Browser, owner: Caller) -> None:
+    """Each head sorts the page by its column, and again the other way; a queue without a figure comes last."""
+    for name, messages in (("a", 2), ("b", 0), ("c", 3)):
+        owner.create(name)
+        for _ in range(messages):
+            owner.post(name, "x")
+    owner.create("hidden", principals="app:guest")
+    owner.claim("c", limit=2, ttl=60)
+    assert order(browser, "sort=name&down=on") == ["hidden", "c", "b", "a"]
+    assert order(browser, "sort=waiting") == ["b", "c", "a", "hidden"]
+    assert order(browser, "sort=waiting&down=on") == ["a", "c", "b", "hidden"]
+    assert order(browser, "sort=claimed&down=on")[0] == "c"
+    assert order(browser, "sort=oldest") == ["a", "c", "b", "hidden"]
+    for key in ("retrying", "dead", "sent", "taken"):
+        assert len(order(browser, f"sort={key}")) == 4
+    page = browser.get("/console/a/queuey/_queues", query="sort=waiting&down=on").text
+    assert re.search(r'<th [^>]*aria-sort="descending"[^>]*><a href="/console/a/queuey/_queues\?sort=waiting">', page)
+    assert "Only the queues of this page are sorted." not in page
+    with replace_in(applications, applications.PAGE_SIZE, 2):
+        page = browser.get("/console/a/queuey/_queues", query="sort=waiting").text
+    assert "Only the queues of this page are sorted." in page
+    assert browser.get("/console/a/queuey/_queues", query="sort=principals").status == 400
+
+
+def test_columns_that_are_constant_are_left_out(browser: Browser, owner: Caller) -> None:
+    """What all queues of a page have in common has no column."""
+
+    def heads() -> set[str]:
+        page = browser.get("/console/a/queuey/_queues").text
+        return set(re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]*)", page)) & {"Kind", "Type", "Partitions", "Created"}
+
+    owner.create("a")
+    owner.create("b")
+    assert heads() == set()
+    owner.create("c", partitions=3)
+    assert heads() == {"Partitions"}
+    owner.create("d", kind="ordered", type="public")
+    assert heads() == {"Kind", "Type", "Partitions"}
+    with replace_in(applications, applications.DAY, 0.0):
+        assert "Created" in heads()

@@ -44,7 +44,7 @@ def test_who_has_not_logged_in_is_asked_to(stranger: Browser, path: str) -> None
 
 def test_a_part_of_a_page_leads_to_the_form(stranger: Browser) -> None:
     """A script gets no form to put into the page: it has the browser open the form."""
-    reply = stranger.part("/console/a/queuey/q/parts/size")
+    reply = stranger.part("/console/a/queuey/q/options")
     assert (reply.status, reply.headers["HX-Redirect"], reply.body) == (401, "/console/login", b"")
 
 
@@ -77,9 +77,9 @@ def test_a_link_of_another_site_ends_no_session(browser: Browser) -> None:
     assert reply.status == 303
     assert "set-cookie" not in {name.lower() for name, _ in reply.all_headers}
     browser.cookies = kept
-    assert browser.get("/console").status == 200
+    assert browser.get("/console/health").status == 200
     browser.cookies = {SESSION: "x" * 43}
-    assert browser.get("/console").status == 303
+    assert browser.get("/console/health").status == 303
     assert browser.cookies == {}
 
 
@@ -88,16 +88,16 @@ def test_log_in_and_out(stranger: Browser) -> None:
     reply = stranger.log_in(KEY, next="/console/a/queuey")
     assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey")
     assert set(stranger.cookies) == {SESSION}
-    assert "key of queuey" in stranger.get("/console").text
+    assert "key of queuey" in stranger.get("/console/health").text
     copied = Browser(stranger.app)
     copied.cookies = dict(stranger.cookies)
     token = copied.cookies[SESSION]
-    assert stranger.post("/console/logout", {"form_token": stranger.token("/console")}).status == 303
+    assert stranger.post("/console/logout", {"form_token": stranger.token("/console/health")}).status == 303
     assert stranger.cookies == {}
-    assert copied.get("/console").status == 303
+    assert copied.get("/console/health").status == 303
     copied.cookies = {SESSION: token}
     copied.app = make_app(stranger.app.service.store, includes=[console(examine)])
-    assert copied.get("/console").status == 303
+    assert copied.get("/console/health").status == 303
 
 
 def test_a_login_ends_the_session_before(browser: Browser) -> None:
@@ -105,8 +105,8 @@ def test_a_login_ends_the_session_before(browser: Browser) -> None:
     before = Browser(browser.app)
     before.cookies = dict(browser.cookies)
     assert browser.log_in(LIMITED_KEY).status == 303
-    assert browser.get("/console").status == 200
-    assert before.get("/console").status == 303
+    assert browser.get("/console/health").status == 200
+    assert before.get("/console/health").status == 303
 
 
 def test_the_cookie_over_https(app: App) -> None:
@@ -114,9 +114,9 @@ def test_the_cookie_over_https(app: App) -> None:
     browser = Browser(app, "queues.example.org")
     assert browser.log_in(KEY).status == 303
     assert set(browser.cookies) == {f"__Host-{SESSION}"}
-    assert browser.get("/console").status == 200
+    assert browser.get("/console/health").status == 200
     browser.cookies = {SESSION: browser.cookies[f"__Host-{SESSION}"]}
-    assert browser.get("/console").status == 303
+    assert browser.get("/console/health").status == 303
 
 
 @pytest.mark.parametrize(("host", "secure"), [("localhost:5000", False), ("10.0.0.7", True), ("[::1]:80", False)])
@@ -147,13 +147,13 @@ def test_forms_of_others_are_refused(
     browser: Browser, path: str, fields: dict[str, str], headers: dict[str, str], words: str
 ) -> None:
     """A form counts only with a cookie, and from a page of this host."""
-    token = browser.token("/console/login" if path == "/console/login" else "/console")
+    token = browser.token("/console/login" if path == "/console/login" else "/console/health")
     if path == "/console/logout" and "cookie" in headers:
         headers = {"cookie": "other=1"}
     reply = browser.post(path, {"form_token": token, "key": KEY, **fields}, headers)
     assert reply.status == 403
     assert words in reply.text
-    assert browser.get("/console").status == 200
+    assert browser.get("/console/health").status == 200
 
 
 @pytest.mark.parametrize("token", ["x" * 43, "", "é"])
@@ -161,7 +161,7 @@ def test_a_form_needs_the_token_of_its_cookie(browser: Browser, stranger: Browse
     """A form with another token ends no session, and begins none: the login form is shown again."""
     reply = browser.post("/console/logout", {"form_token": token})
     assert (reply.status, "another session" in reply.text) == (403, True)
-    assert browser.get("/console").status == 200
+    assert browser.get("/console/health").status == 200
     stranger.token("/console/login")
     reply = stranger.post("/console/login", {"form_token": token, "key": KEY, "next": "/console/health"})
     assert (reply.status, "another session" in reply.text) == (403, True)
@@ -171,7 +171,7 @@ def test_a_form_needs_the_token_of_its_cookie(browser: Browser, stranger: Browse
 
 def test_the_token_of_one_form_is_none_of_another(browser: Browser) -> None:
     """The token of the login form ends no session, and the other way round."""
-    login, logout = browser.token("/console/login"), browser.token("/console")
+    login, logout = browser.token("/console/login"), browser.token("/console/health")
     assert login != logout
     assert browser.post("/console/logout", {"form_token": login}).status == 403
     before = dict(browser.cookies)
@@ -245,7 +245,7 @@ def test_expired_and_revoked_keys(store: Store, app: App) -> None:
     [key] = [key for key in store.keys("guest") if key.expires is None]
     store.revoke_key("guest", key.id)
     browser.app = make_app(store, includes=[console(examine)])
-    assert browser.get("/console").status == 303
+    assert browser.get("/console/health").status == 303
 
 
 def test_a_session_ends(store: Store) -> None:

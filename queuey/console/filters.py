@@ -1,0 +1,173 @@
+"""How pages show times, numbers, JSON and tables. What comes of a filter as HTML has everything else escaped."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import NamedTuple
+
+from queuey.time_parsing import length
+
+MAX_COLOURED = 4000
+"""Max pieces of JSON that get a colour: each is an element of the page."""
+MAX_RELATIVE = 60 * 86_400
+"""Max seconds from now within which a time is shown by its distance."""
+SPARK_WIDTH, SPARK_HEIGHT = 100, 20
+_TOKEN = re.compile(
+    r'(?P<string>"(?:[^"\\]|\\.)*+(?:"|\\?\Z))(?P<colon>\s*+:)?|(?P<number>-?\d[\d.eE+-]*+)|(?P<literal>true|false|null)',
+    re.DOTALL,
+)
+_CELL = re.compile(r"<tr\b|<td\b(?P<bare>>)?")
+
+
+class Html(str):
+    """Text that templates put into a page as it is."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
+
+
+def moment_absolute(seconds: float | None) -> str:
+    """Returns an instant, given in seconds since 1970, as people read it.
+
+    Example:
+        >>> moment_absolute(1.5)
+        '1970-01-01 00:00:01 UTC'
+    """
+    if not seconds:
+        return "never"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s since 1970"
+
+
+def relative(seconds: float, now: float) -> str:
+    """Returns an instant by its distance from now, or by its date.
+
+    Example:
+        >>> relative(1000, 1420), relative(1720, 1420), relative(1420, 1420)
+        ('7 min ago', 'in 5 min', 'now')
+    """
+    distance = round(now - seconds)
+    if abs(distance) > MAX_RELATIVE:
+        return moment_absolute(seconds)[:10]
+    if not distance:
+        return "now"
+    return f"{length(distance)} ago" if distance > 0 else f"in {length(-distance)}"
+
+
+def moment(seconds: float | None) -> str:
+    """Returns an instant, given in seconds since 1970, by its distance from now; the pointer shows when it was."""
+    absolute = moment_absolute(seconds)
+    if not seconds or not absolute.endswith("UTC"):
+        return absolute
+    machine = f"{absolute[:10]}T{absolute[11:19]}Z"
+    return Html(f'<time datetime="{machine}" title="{absolute}">{relative(seconds, time.time())}</time>')
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes as people read it.
+
+    Example:
+        >>> size(1536), size(12)
+        ('1.5 KiB', '12 bytes')
+    """
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def compact(number: float) -> str:
+    """Returns a number of few digits; the pointer shows all of a large one.
+
+    Example:
+        >>> compact(9999), compact(12_345)
+        ('9,999', '<span title="12,345">12.3k</span>')
+    """
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= 10 * scale or (unit != "k" and number >= scale):
+            return Html(f'<span title="{number:,.0f}">{number / scale:.1f}{unit}</span>')
+    return f"{number:,.0f}"
+
+
+def coloured_json(text: str) -> str:
+    """Returns JSON, which may have been cut, with a colour for each kind of value; a very long one has few."""
+    pieces: list[str] = []
+    end = 0
+    for number, match in enumerate(_TOKEN.finditer(text)):
+        if number == MAX_COLOURED:
+            break
+        kind = "k" if match["colon"] else {"string": "s", "number": "n", "literal": "l"}[match.lastgroup or ""]
+        token = match["string"] or match[0]
+        pieces += (escape(text[end : match.start()]), f'<span class="j{kind}">{escape(token)}</span>')
+        end = match.start() + len(token)
+    return Html("".join((*pieces, escape(text[end:]))))
+
+
+def spark_paths(values: Sequence[float | None]) -> tuple[str, str]:
+    """Returns the paths of a small chart: its area and its line. A value that is missing is as the one before."""
+    levels: list[float] = []
+    for value in values:
+        levels.append(max(0.0, value) if value is not None else levels[-1] if levels else 0.0)
+    if len(levels) < 2:  # noqa: PLR2004 - no line has fewer points
+        levels = [*levels, *levels] or [0.0, 0.0]
+    highest, step = max(*levels, 1e-9), SPARK_WIDTH / (len(levels) - 1)
+    heights = [SPARK_HEIGHT - 1 - (SPARK_HEIGHT - 2) * level / highest for level in levels]
+    line = "M" + " L".join(f"{step * number:.4g},{height:.4g}" for number, height in enumerate(heights))
+    return f"{line} L{SPARK_WIDTH},{SPARK_HEIGHT} L0,{SPARK_HEIGHT} Z", line
+
+
+class Head(NamedTuple):
+    """The head of a column: what it says, the class of its cells, and the key by which it sorts the rows."""
+
+    text: str
+    kind: str = ""
+    key: str = ""
+
+
+def heads(columns: Iterable[str | tuple[str, ...]]) -> list[Head]:
+    """Returns heads of a table: a column is its text, or a tuple of text, class (``number``) and key to sort by."""
+    return [Head(column) if isinstance(column, str) else Head(*column) for column in columns]
+
+
+class Sorting(NamedTuple):
+    """The order of a list.
+
+    Attributes:
+        key: The column that sorts it.
+        down: The greatest is first.
+        address: Makes the address of the list in another order.
+    """
+
+    key: str
+    down: bool
+    address: Callable[[str, bool], str]
+
+    def link(self, head: Head) -> str:
+        """Returns the address that sorts by a column: numbers from the greatest down, the same column the other way."""
+        return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
+
+
+def labelled(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
+    """Gives each cell of some rows the text and the class of its head: narrow windows show rows as cards."""
+    of_cells: Iterator[Head] = iter(())
+
+    def name(match: re.Match[str]) -> str:
+        nonlocal of_cells
+        if match[0] == "<tr":
+            of_cells = iter(heads(columns))
+            return "<tr"
+        head = next(of_cells, Head(""))
+        if not head.text:
+            return match[0]
+        kind = f' class="{head.kind}"' if match["bare"] and head.kind else ""
+        return f'<td data-label="{escape(head.text)}"{kind}{match["bare"] or ""}'
+
+    return Html(_CELL.sub(name, rows))

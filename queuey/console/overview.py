@@ -1,0 +1,243 @@
+"""The overview of an application, and the figures of queues in lists. The cost does not grow with the application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from queuey.access import VERBS, allowed
+from queuey.api.claims import Backlog
+from queuey.console import pages
+from queuey.console.charts import backlog, rates
+from queuey.console.groups import GroupPages
+from queuey.console.queue import failures
+from queuey.console.sessions import Ask, Asks
+from queuey.deadletters import holds_dead, queue_for
+from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
+from queuey.messages import Finding, Queue
+from queuey.service.browsing import Failure, by_reason
+from queuey.service.browsing.history import ActivityQuery, Cells
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request
+from queuey.web.responses import Response
+
+FIELDS = frozenset({"prefix", "start", "depth", "queue"})
+"""The fields of the list of queues, which had this address once, and the name of a queue to open."""
+MAX_QUEUES = 50
+"""Max queues that an overview counts."""
+MAX_PARTITIONS = 400
+"""Max partitions of a page's queues that are counted, together."""
+LOOKING_SECONDS = 1.0
+"""Timeout in seconds, once for counting queues and once for reading groups."""
+MAX_SHOWN = 10
+"""Max queues, groups and reasons in the tables of an overview."""
+MAX_SAMPLED = 3
+"""Max queues of dead letters that an overview reads."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A queue with its figures.
+
+    Attributes:
+        backlog: None if its messages were not counted.
+        cells: Its activity; None if it was not used in the last hour.
+    """
+
+    queue: Queue
+    backlog: Backlog | None
+    cells: Cells | None
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Messages a second that were sent and taken in the last minute."""
+        return (0.0, 0.0) if self.cells is None else rates(self.cells)
+
+    @property
+    def undone(self) -> int:
+        """Messages that are not done."""
+        return sum(getattr(self.backlog, name, 0) for name in ("waiting", "delayed", "claimed", "retrying"))
+
+
+class Survey(NamedTuple):
+    """Some queues of an application.
+
+    Attributes:
+        rows: Queues that the caller may measure, the queue that was used last first.
+        is_whole: There are no others.
+    """
+
+    rows: Sequence[Row]
+    is_whole: bool
+
+    @property
+    def jobs(self) -> list[Row]:
+        """The queues that do not hold dead letters."""
+        letters = {row.queue.dead_letter for row in self.rows}
+        return [row for row in self.rows if not holds_dead(row.queue.name) and row.queue.name not in letters]
+
+    @property
+    def dead(self) -> dict[str, int]:
+        """Dead letters by the queue in which they lie, without empty ones."""
+        jobs = {row.queue.name: row.backlog for row in self.jobs}
+        reported = {queue_for(name): backlog.dead for name, backlog in jobs.items() if backlog}
+        others = {row.queue.name: row.undone for row in self.rows if row.queue.name not in jobs}
+        return {name: count for name, count in (others | reported).items() if count}
+
+    @property
+    def largest(self) -> list[Row]:
+        """The queues with the largest share of the backlog or of the rate, at most :data:`MAX_SHOWN`."""
+        used = [row for row in self.jobs if row.undone or any(row.rates)]
+        backlog = max((row.undone for row in used), default=0) or 1
+        rate = max((sum(row.rates) for row in used), default=0) or 1
+        return sorted(used, key=lambda row: -max(row.undone / backlog, sum(row.rates) / rate))[:MAX_SHOWN]
+
+    def totals(self) -> dict[str, Any]:
+        jobs, backlogs = self.jobs, [row.backlog for row in self.jobs if row.backlog]
+        sums = {
+            name: sum(getattr(each, name) for each in backlogs)
+            for name in ("waiting", "delayed", "claimed", "retrying")
+        }
+        cells = [row.cells for row in jobs if row.cells]
+        return sums | {
+            "exact": all(each.exact for each in backlogs),
+            "dead": sum(self.dead.values()),
+            "oldest": min((each.oldest for each in backlogs if each.oldest is not None), default=None),
+            "sent": sum(row.rates[0] for row in jobs),
+            "taken": sum(row.rates[1] for row in jobs),
+            "sent_cells": [sum(cell) for cell in zip(*(row.sent for row in cells), strict=True)],
+            "taken_cells": [sum(cell) for cell in zip(*(row.taken for row in cells), strict=True)],
+            "uncounted": sum(row.backlog is None for row in self.rows),
+        }
+
+
+def count(ask: Ask, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
+    """Counts the messages of queues that the caller may measure, in their order, as long as that is cheap."""
+    backlogs: dict[str, Backlog] = {}
+    partitions = MAX_PARTITIONS
+    for queue in queues:
+        if queue.partitions > partitions or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
+            continue
+        partitions -= queue.partitions
+        with suppress(NotFound, NotAllowed, StoreBusy):
+            backlogs[queue.name] = _backlog(ask, queue)
+    return backlogs
+
+
+def _backlog(ask: Ask, queue: Queue) -> Backlog:
+    where = {"app": queue.application, "queue": queue.name}
+    access = ask.authorization.enter(ask.request, where, "measure")
+    return backlog(ask.service, access)
+
+
+def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
+    """Returns queues of the application with their figures; without ``until`` no messages are counted."""
+    query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
+    cells = {activity.uid: activity.cells for activity in ask.history.activity(query)} if queues else {}
+    backlogs = {} if until is None else count(ask, queues, until)
+    return [
+        Row(queue, backlogs.get(queue.name), cells.get(queue.uid) if allowed(queue, ask.caller, "measure") else None)
+        for queue in queues
+    ]
+
+
+def survey(ask: Ask, application: str, limit: int, until: float) -> Survey:
+    """Counts the queues that were used last, and then the first ones by name, as long as that is cheap."""
+    patterns = ask.caller.patterns(application, "measure")
+    active = ask.history.activity(ActivityQuery(application, patterns))
+    try:
+        listed, following = ask.service.queues.list(application, start="", limit=limit, patterns=patterns)
+    except InvalidRequest:  # Too many would have to be read to find one.
+        listed, following = [], ""
+    by_name = {queue.name: queue for queue in listed}
+    names = list(dict.fromkeys([*(activity.name for activity in active), *by_name]))
+    queues = []
+    for name in names[:limit]:
+        with suppress(NotFound):
+            queue = by_name.get(name) or ask.service.find(application, name)
+            if allowed(queue, ask.caller, "measure"):
+                queues.append(queue)
+    backlogs, cells = count(ask, queues, until), {activity.uid: activity.cells for activity in active}
+    counted = [Row(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
+    return Survey(counted, following is None and len(names) <= limit)
+
+
+def unlisted(ask: Ask) -> Response | None:
+    """Returns the page of a caller who may list no queues: its rights, as queues open by name. None if it may."""
+    try:
+        ask.patterns("measure")
+    except NotAllowed as refusal:
+        grants, why = ask.caller.grants_within(ask.application), refusal.args[0]
+        values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
+        return ask.render("queues_unlisted.html", "Queues of", ask.application, **values)
+    return None
+
+
+def show(ask: Ask) -> Response:
+    """Shows the page of an application, whose figures follow."""
+    if name := ask.given.get("queue"):
+        return pages.redirect(pages.link("a", ask.application, name))
+    if ask.given:
+        return pages.redirect(pages.link("a", ask.application, "_queues", **ask.given))
+    return unlisted(ask) or ask.render("overview.html", "Overview of", ask.application)
+
+
+class OverviewPages:
+    """The view of ``_overview``: the figures of an application.
+
+    Args:
+        asks: Knows who asks.
+        groups: Reads groups.
+        findings: Returns the checks of the store that a caller may see; None if they take too long.
+    """
+
+    def __init__(
+        self, asks: Asks, groups: GroupPages, findings: Callable[[Ask], Awaitable[Sequence[Finding] | None]]
+    ) -> None:
+        self._asks = asks
+        self._groups = groups
+        self._findings = findings
+
+    async def show(self, request: Request, match: Match) -> Response:
+        ask = await request.in_pool(partial(self._asks.of, request, match, {}))
+        values = await request.in_pool(partial(_figures, ask), computes=True, page=True)
+        names, following = await self._groups.names(request, match, MAX_SHOWN)
+        groups = await self._groups.standings(request, match, names, time.monotonic() + LOOKING_SECONDS)
+        values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
+        values["findings"] = await self._findings(ask)
+        return ask.render("overview_figures.html", "Overview of", ask.application, **values)
+
+
+def _figures(ask: Ask) -> dict[str, Any]:
+    patterns = ask.patterns("measure")
+    surveyed = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + LOOKING_SECONDS)
+    return {
+        "survey": surveyed,
+        "totals": surveyed.totals(),
+        "workers": _workers(ask, surveyed.jobs),
+        "reasons": _reasons(ask, surveyed.dead),
+        "patterns": patterns,
+    }
+
+
+def _workers(ask: Ask, queues: Iterable[Row]) -> int | None:
+    """Returns the number of workers with jobs of queues that the caller may read; None if it may read none of them."""
+    names: set[str] = set()
+    claimed = [row for row in queues if row.backlog and row.backlog.claimed]
+    readable = [row for row in claimed if allowed(row.queue, ask.caller, "read")]
+    for row in readable:
+        with suppress(NotFound, NotAllowed, ClaimsRefused):
+            names |= {each.worker for each in ask.service.claims.workers(ask.enter("read", row.queue.name))}
+    return len(names) if readable or not claimed else None
+
+
+def _reasons(ask: Ask, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
+    """Returns why the newest dead letters failed, the latest reason first."""
+    largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
+    samples = [failures(ask, name)["failures"] for name in largest]
+    reasons = by_reason(sample for sample in samples if sample is not None)
+    return sorted(reasons, key=lambda reason: -max(failure.latest for _, failure in reason))[:MAX_SHOWN]

@@ -1,0 +1,76 @@
+"""``queuey serve`` at a terminal: the console that is there by itself, and its link."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment, free_port
+from tests.servers.terminal import terminal
+
+
+def test_the_link_of_a_terminal(tmp_path: Path) -> None:
+    """With four workers one of many browsers is logged in by it, at whichever; no log has it."""
+    with terminal(tmp_path, "--workers", "4", "--log-level", "debug") as served:
+        first, link, how = served.lines(3)
+        assert first.startswith(f"Queuey serves at {served.url}: ")
+        page, _, token = link.removeprefix("Console: ").rpartition("/")
+        assert page == f"{served.url}/console/login/once"
+        assert "start again, or log in with the key" in how
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(served.status, [f"/console/login/once/{token}"] * 24)) == {200}
+            statuses = list(pool.map(served.spend, [token] * 12))
+        assert sorted(statuses) == [303, *[403] * 11]
+        for headers in ({"Host": "evil.example"}, {"Via": "1.1 x"}, {"Forwarded": "for=1"}, {"X-Forwarded-Host": "a"}):
+            assert {served.status("/console/login", headers=headers) for _ in range(8)} == {404}
+        served.process.terminate()
+        assert served.process.wait(60) == 0
+    assert token not in served.log.read_text()
+    with terminal(tmp_path) as again:
+        other = again.lines(3)[1].rpartition("/")[2]
+        assert (again.spend(token), again.spend(other)) == (403, 303)
+
+
+@pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--console", "off"), ("--facade", "mq")], ids=" ".join)
+def test_a_terminal_without_console(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """It is not there where other machines can connect, where it is turned off, or where a facade has all paths."""
+    with terminal(tmp_path, *options) as served:
+        assert "Queuey serves at" in served.lines(1)[0]
+        assert served.status("/console/login") in {400, 401, 403, 404}
+        assert served.status("/console/login/once/x") in {400, 401, 403, 404}
+
+
+def test_no_console_in_a_pipe(tmp_path: Path) -> None:
+    """A service whose output is read by a program has no console, and prints no link."""
+    with Served(tmp_path) as served:
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{served.port}/console/login", timeout=60)
+        assert "login" not in served.output
+
+
+def test_no_console_without_input(tmp_path: Path) -> None:
+    """Nor has one whose output alone is a terminal."""
+    master, slave = pty.openpty()
+    port = free_port()
+    command = [sys.executable, "-m", "queuey", "serve", "--port", str(port), "--data", str(tmp_path / "data")]
+    process = subprocess.Popen(
+        [*command, "--profile", str(tmp_path / "profile.toml")],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        env=environment(),
+        start_new_session=True,
+    )
+    os.close(slave)
+    with ending(process):
+        assert b"Queuey serves at" in os.read(master, 4096)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/console/login", timeout=60)

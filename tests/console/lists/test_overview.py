@@ -1,0 +1,206 @@
+"""The overview of an application: each figure is what the API says, for the queues that the caller may measure."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from queuey.access import parse_scope
+from queuey.console import applications, groups, overview
+from queuey.console.filters import moment_absolute
+from queuey.messages import QueueSpec
+from queuey.service.browsing.history import STEP, History
+from queuey.storage import Store
+from queuey.web.credentials import digest_of
+from queuey.web.parts import App
+from tests.console.browser import Browser, plain
+from tests.console.conftest import logged_in
+from tests.console.lists.test_groups import owners
+from tests.console.test_pages import bury, text_of
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY
+
+A = "/console/a/queuey"
+SENDER_KEY = "5" * 64
+
+
+def tiles(browser: Browser, application: str = "queuey") -> dict[str, str]:
+    """Returns the numbers of an overview by what they count."""
+    page = plain(browser.part(f"/console/a/{application}/_overview").text)
+    found = re.findall(r"<dt>([^<]*)</dt><dd>(?:<a [^>]*>)?<b>(.*?)</b>", page)
+    return {label: text_of(number) for label, number in found}
+
+
+def busy(owner: Caller, name: str) -> None:
+    """Makes a queue with four messages: one is claimed, one retries, two wait."""
+    owner.create(name)
+    for body in "abcd":
+        owner.post(name, body)
+    owner.post(name, "later", X_Delay="86400")
+    [_, job] = owner.claim(name, limit=2, worker=f"worker of {name}", ttl=60)
+    owner.send_json("POST", f"{name}/claims/release", {"receipts": [job["receipt"]], "delay": 600})
+
+
+def backlog(owner: Caller, name: str) -> dict[str, int]:
+    """Returns what the API says of a queue."""
+    found: dict[str, int] = owner("GET", f"{name}/backlog").json
+    return found
+
+
+def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
+    """Tiles have the sums of the backlogs; dead letters are not counted as waiting, and each of them once."""
+    for name in ("orders", "mails"):
+        busy(owner, name)
+    for name in ("orders.dead", "graveyard"):
+        owner.create(name)
+    owner.create("special", dead_letter="graveyard")
+    bury(owner, "Timeout", "late", into="orders.dead")
+    bury(owner, "Timeout", "late", into="graveyard")
+    found, said = tiles(browser), [backlog(owner, name) for name in ("orders", "mails", "special")]
+    figures = (("Waiting", "waiting"), ("Not due yet", "delayed"), ("Claimed", "claimed"), ("Retrying", "retrying"))
+    for label, name in figures:
+        assert found[label] == str(sum(each[name] for each in said)) != "0"
+    assert found["Dead letters"] == "2"
+    assert found["Workers"] == "2"
+    assert found["Groups that lag"] == "0"
+    oldest = min(each["oldest"] for each in said if each["oldest"])
+    assert found["Oldest waiting"] == moment_absolute(oldest)
+    page = plain(browser.part(f"{A}/_overview").text)
+    assert "These are the figures of all 5 queues." in text_of(page)
+    assert re.findall(r'<td><a href="/console/a/queuey/([^"/]*)"><bdi>\1</bdi></a></td><td class="number">', page)
+    assert "Timeout late" in text_of(page)
+
+
+def test_an_application_without_anything(browser: Browser) -> None:
+    """Sections that have nothing to show are left out."""
+    page = browser.part(f"{A}/_overview").text
+    assert "<h2" not in page
+    assert "<table" not in page
+    assert "the figures of no queue: there is none" in text_of(page)
+    assert "ok Store can be written and read." in text_of(page)
+
+
+def test_rates(app: App, browser: Browser, owner: Caller) -> None:
+    """Messages in and out are those that this service counted in the last finished minute, of the application alone."""
+    owner.create("q")
+    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
+    now = 1_000_000.0
+    history._clock = lambda: now
+    for _ in range(30):
+        owner.post("q", "x")
+    owner.claim("q", limit=12, ttl=60)
+    now += STEP
+    found = tiles(browser)
+    assert (found["Messages in"], found["Messages out"]) == ("0.50/s", "0.20/s")
+    assert tiles(logged_in(app, GUEST_KEY), "guest")["Messages in"] == "0/s"
+
+
+def test_a_limited_key_sees_sums_of_its_queues(
+    app: App, store: Store, browser: Browser, limited: Browser, measuring: Browser, owner: Caller
+) -> None:
+    """Queues beyond the key's patterns do not count, nor those whose principals keep it out, nor unreadable ones."""
+    busy(owner, "orders-1")
+    busy(owner, "private")
+    for name in ("orders-1", "private"):
+        owner.create(f"{name}.dead")
+        bury(owner, "Timeout", f"of {name}", into=f"{name}.dead")
+    owner.create("orders-closed", principals="app:guest")
+    owner.post("orders-closed", "x")
+    member = owners(owner)
+    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
+    now = history._clock() + STEP
+    history._clock = lambda: now
+    assert tiles(browser)["Waiting"] == "6"
+    found, page = tiles(limited), text_of(limited.part(f"{A}/_overview").text)
+    assert (found["Waiting"], found["Claimed"], found["Retrying"], found["Dead letters"]) == ("2", "1", "1", "1")
+    assert found["Messages in"] == "0.08/s"
+    assert found["Workers"] == str(1 + 2)
+    assert "private" not in page
+    assert "closed" not in page
+    assert "all 2 queues that the key may measure" in page
+    assert "g not shown" in page
+    page = text_of(measuring.part(f"{A}/_overview").text)
+    assert "Timeout" not in page
+    assert "in groups alone: jobs need the right read" in page
+    assert tiles(measuring)["Dead letters"] == "2"
+    store.add_key("queuey", digest_of(SENDER_KEY), scope=parse_scope(["send"], ["orders-*"]))
+    sender = logged_in(app, SENDER_KEY)
+    assert "You may do here: send: queues that match orders-*" in text_of(sender.get(A).text)
+    assert sender.get(f"{A}/_overview").status == 403
+    assert member.beat().status == 200
+
+
+def test_bounds(browser: Browser, owner: Caller) -> None:
+    """So many queues are counted, for so long, those that were used last before others; the page says so."""
+    for number in range(6):
+        owner.create(f"q{number}")
+    owner.post("q5", "x")
+    with replace_in(overview, overview.MAX_QUEUES, 3):
+        page = text_of(browser.part(f"{A}/_overview").text)
+        assert tiles(browser)["Waiting"] == "1"
+    assert "figures of 3 queues, those that were used last and the first by name. There are more: all queues ." in page
+    with replace_in(overview, overview.LOOKING_SECONDS, -1.0):
+        page = text_of(browser.part(f"{A}/_overview").text)
+    assert "Of 6 of them the messages were not counted, as it would take too long." in page
+
+
+def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
+    """A group lags if a message has been ahead of it for a while; its lag and members are what the API says."""
+    owners(owner)
+    said = owner.get("_groups/g", lag="1").json
+    ahead = sum(each["lag"] for each in said["queues"]["q"].values())
+    assert ahead == 1
+    assert tiles(browser)["Groups that lag"] == "0"
+    assert tiles(browser)["Workers"] == "2"
+    for address in (f"{A}/_overview", f"{A}/_groups"):
+        page = text_of(browser.part(address, query="lag=on" if "_groups" in address else "").text)
+        assert "g rebalancing 2 1 " in page
+    with replace_in(groups, groups.LAGGING_SECONDS, 0.0):
+        assert tiles(browser)["Groups that lag"] == "1"
+
+
+def test_health_at_a_glance(app: App, operator: Browser, browser: Browser) -> None:
+    """An operator sees the worst finding, everybody else whether the store can be used."""
+    app.service.store.create_queue("queuey", "q", QueueSpec())
+    page = operator.part(f"{A}/_overview").text
+    assert "warn Clock: is &lt;b&gt;late&lt;/b&gt;." in re.sub(r"<[^>]+>", " ", page).replace("  ", " ")
+    assert 'href="/console/health"' in page
+    assert "ok Store can be written and read." in text_of(browser.part(f"{A}/_overview").text)
+
+
+def test_the_only_application_opens_at_once(browser: Browser, operator: Browser, store: Store) -> None:
+    """A caller who may see one application comes to its overview; others choose, by figures that follow the page."""
+    reply = browser.get("/console")
+    assert (reply.status, reply.headers["Location"]) == (303, A)
+    assert browser.get("/console", query="prefix=q").status == 200
+    store.create_queue("guest", "q", QueueSpec())
+    page = operator.get("/console").text
+    assert 'hx-get="/console?depth=on"' in page
+    found = plain(operator.part("/console", query="depth=on").text)
+    assert re.findall(r'<bdi>(\w+)</bdi></a></td>((?:<td class="number">[^<]*</td>){6})', found)
+    with replace_in(applications, applications.MAX_APPLICATIONS, 1):
+        assert "of 1 applications" in operator.part("/console", query="depth=on").text
+
+
+@pytest.mark.parametrize(
+    ("query", "address"),
+    [
+        ("prefix=a%26b&start=c", f"{A}/_queues?prefix=a%26b&start=c"),
+        ("depth=on", f"{A}/_queues?depth=on"),
+        ("queue=a%2Fb", f"{A}/a%2Fb"),
+    ],
+)
+def test_former_addresses(browser: Browser, query: str, address: str) -> None:
+    """The list of queues had the address of the overview: its fields lead to the list."""
+    reply = browser.get(A, query=query)
+    assert (reply.status, reply.headers["Location"]) == (303, address)
+
+
+def test_the_page_does_not_wait(browser: Browser) -> None:
+    """The figures follow the page, or by a link where no script runs."""
+    page = browser.get(A).text
+    assert f'<div hx-get="{A}/_overview" hx-trigger="load"' in page
+    assert f'<a href="{A}/_overview">Show the figures</a>' in page
+    assert "<h1>" in browser.get(f"{A}/_overview").text

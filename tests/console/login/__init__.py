@@ -1,0 +1,1 @@
+"""Logins to the console, and their sessions."""

@@ -1,0 +1,237 @@
+"""Links that log in once, and the console that only browsers on this machine reach."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from html import unescape
+from typing import Any
+
+import pytest
+
+from queuey.console import cookies, pages
+from queuey.console.resources import console
+from queuey.errors import NotAuthenticated
+from queuey.service.operating.credentials import LINK_SECONDS, Sessions
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials import digest_of
+from queuey.web.errors import NO_SUCH_RESOURCE
+from queuey.web.parts import App
+from queuey.web.responses import Response
+from tests.console.browser import Browser
+from tests.console.conftest import examine
+from tests.replacing import replace
+from tests.web.conftest import KEY
+from tests.web.gateway_calls import Reply
+
+FORM = "/console/login/once"
+SAME = {"origin": "null", "sec-fetch-site": "same-origin"}
+"""What a browser sends with a form of a page without referrer."""
+
+
+@pytest.fixture
+def local(store: Store) -> App:
+    """The application with the console that ``auto`` serves."""
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of(KEY), note="made by queuey serve")
+    return make_app(store, includes=[console(examine, is_local=True)])
+
+
+@pytest.fixture
+def token(local: App) -> str:
+    """A token as the terminal shows it."""
+    return local.service.sessions.offer(digest_of(KEY))
+
+
+def spend(browser: Browser, token: str, **headers: str) -> Reply:
+    """Presses the button of a link."""
+    return browser.post(FORM, {"token": token}, SAME | headers)
+
+
+def test_a_link_logs_in_once(local: App, token: str) -> None:
+    """Its page has one button and sends no referrer; the form begins a session of the key, and a second one none."""
+    browser = Browser(local)
+    shown = browser.get(f"{FORM}/{token}")
+    assert shown.status == 200
+    assert [value for name, value in shown.all_headers if name.lower() == "referrer-policy"] == ["no-referrer"]
+    assert (shown.headers["Cache-Control"], browser.cookies) == ("no-store", {})
+    [form] = re.findall(r"<form.*?</form>", shown.text, re.DOTALL)
+    assert f'action="{FORM}"' in form
+    assert f'name="token" value="{token}"' in form
+    assert form.count("<button") == 1
+    reply = spend(browser, token)
+    assert (reply.status, reply.headers["Location"], set(browser.cookies)) == (303, "/console", {cookies.SESSION})
+    assert "key of queuey" in browser.get().text
+    other = Browser(local)
+    again = spend(other, token)
+    assert (again.status, "used before" in again.text, cookies.SESSION in other.cookies) == (403, True, False)
+    assert 'name="key"' in again.text
+
+
+def test_a_prefetch_spends_nothing(local: App, token: str) -> None:
+    """The page may be fetched any number of times, also by HEAD, before the form is sent."""
+    browser = Browser(local)
+    for _ in range(30):
+        assert browser.get(f"{FORM}/{token}", headers={"sec-purpose": "prefetch"}).status == 200
+    head = browser._send("HEAD", f"{FORM}/{token}", b"", "", {})
+    assert (head.status, head.body) == (200, b"")
+    assert spend(browser, token).status == 303
+
+
+def test_one_of_many_browsers_wins(local: App) -> None:
+    """However many send the form at the same moment, one of them is logged in."""
+    for _ in range(5):
+        token = local.service.sessions.offer(digest_of(KEY))
+        with ThreadPoolExecutor(8) as pool:
+            statuses = sorted(
+                reply.status for reply in pool.map(spend, [Browser(local) for _ in range(4)], [token] * 4)
+            )
+        assert statuses == [303, 403, 403, 403]
+
+
+def test_a_link_expires(store: Store) -> None:
+    """It is valid for five minutes."""
+    now = 1000.0
+    sessions = Sessions(store, lambda: now)
+    early, late = sessions.offer(b"d" * 32), sessions.offer(b"d" * 32)
+    now += LINK_SECONDS - 1
+    assert sessions.redeem(early) == b"d" * 32
+    now += 1
+    with pytest.raises(NotAuthenticated):
+        sessions.redeem(late)
+
+
+def test_a_link_is_no_session(store: Store) -> None:
+    """Neither token is of use where the other one is asked for."""
+    sessions = Sessions(store)
+    with pytest.raises(NotAuthenticated):
+        sessions.find(sessions.offer(b"d" * 32))
+    with pytest.raises(NotAuthenticated):
+        sessions.redeem(sessions.begin(b"d" * 32)[0])
+
+
+def test_tokens_cannot_be_guessed(local: App, token: str) -> None:
+    """A token has 128 random bits; after twenty guesses of an address no link logs it in, and a key does."""
+    assert re.fullmatch("[A-Za-z0-9_-]{22}", token)
+    assert local.service.store.entry(f"console link {token}", 0) is None
+    browser = Browser(local)
+    for number in range(30):
+        assert browser.get(f"{FORM}/{number:022}").status == 200
+    assert [spend(browser, f"{number:022}").status for number in range(20)] == [403] * 20
+    refused = spend(browser, token)
+    assert (refused.status, cookies.SESSION in browser.cookies) == (429, False)
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert browser.log_in(KEY).status == 303
+
+
+@pytest.mark.parametrize("token", ["", "é", "\udc80", "x" * 5000, "../../v1"])
+def test_nonsense_for_a_token(local: App, token: str) -> None:
+    """Whatever is sent for a token begins no session, and the page does not repeat it."""
+    reply = Browser(local).post(FORM, {"token": token.encode("utf-8", "surrogateescape").decode("latin-1")}, SAME)
+    assert reply.status in {400, 403}
+    assert len(token) < 2 or token not in reply.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
+        {"origin": "https://evil.example"},
+        {"origin": "null", "sec-fetch-site": "cross-site"},
+        {"origin": "null", "sec-fetch-site": "same-site"},
+        {"origin": "null"},
+    ],
+)
+def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -> None:
+    """A page of another site cannot log a browser in, and does not spend the link."""
+    browser = Browser(local)
+    reply = browser.post(FORM, {"token": token}, headers)
+    assert (reply.status, "another site" in reply.text, browser.cookies) == (403, True, {})
+    assert spend(browser, token).status == 303
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "localhost.evil.example:5000"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "evil.example, localhost"},
+        {"host": "localhost@evil.example"},
+        {"host": "192.168.0.7:5000"},
+        {"host": ""},
+        {"forwarded": "for=10.0.0.1"},
+        {"x-forwarded-for": "127.0.0.1"},
+        {"x-forwarded-host": "localhost"},
+        {"x-forwarded-anything": ""},
+        {"x-forwarded-for": "é"},
+        {"via": "1.1 proxy"},
+    ],
+)
+def test_only_browsers_on_this_machine(local: App, token: str, headers: dict[str, str]) -> None:
+    """Under another name, as after DNS rebinding, and through a proxy there is no console: an answer like any other."""
+    browser = Browser(local)
+    assert spend(browser, local.service.sessions.offer(digest_of(KEY))).status == 303
+    addresses = ("/console", "/console/", "/console/login", f"{FORM}/{token}", "/console/a/queuey", "/console/health")
+    for path in (*addresses, pages.file_address("console.css"), "/console/nowhere"):
+        reply = browser.get(path, headers=headers)
+        assert (reply.status, reply.text) == (404, NO_SUCH_RESOURCE)
+    assert spend(browser, token, **headers).status == 404
+    assert browser.get("/__heartbeat__", headers=headers).status == 200
+    assert spend(browser, token).status == 303
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]", "[::1]:5000"])
+def test_names_of_this_machine(local: App, host: str) -> None:
+    """Each name of this machine leads to the console, at any port."""
+    assert Browser(local, host).get("/console/login").status == 200
+
+
+def test_the_console_that_was_turned_on(app: App) -> None:
+    """With ``on`` any host and any proxy may lead to it, and there are no links."""
+    browser = Browser(app, "queues.example.org")
+    token = app.service.sessions.offer(digest_of(KEY))
+    assert browser.get("/console/login", headers={"x-forwarded-for": "10.0.0.1", "via": "1.1 proxy"}).status == 200
+    assert browser.get(f"{FORM}/{token}").status == 404
+    assert spend(browser, token).status in {404, 405}
+
+
+def test_a_key_that_was_revoked(local: App, token: str) -> None:
+    """A link is of no use without its key."""
+    store = local.service.store
+    [key] = store.keys("queuey")
+    store.revoke_key("queuey", key.id)
+    browser = Browser(local)
+    reply = spend(browser, token)
+    assert (reply.status, "revoked" in reply.text, cookies.SESSION in browser.cookies) == (403, True, False)
+
+
+def test_a_login_by_link_is_recorded(local: App, token: str) -> None:
+    """The audit log names the key that has logged in, and no token."""
+    browser = Browser(local)
+    spend(browser, token)
+    log = unescape(browser.get("/console/a/queuey/_audit").text)
+    assert "log-in" in log
+    assert re.search(r"key \w+ of queuey \(made by queuey serve\)", log)
+    assert token not in log
+
+
+def test_no_log_has_the_token(local: App, token: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not even a defect writes it down, nor do the metrics."""
+    render = pages.render
+
+    def fail(*given: Any, **more: Any) -> Response:  # noqa: ANN401 - as it gets them
+        if given[1] == "once.html":
+            raise RuntimeError("a defect")
+        return render(*given, **more)
+
+    caplog.set_level("DEBUG")
+    browser = Browser(local)
+    with replace(pages.render, fail), replace(Sessions.redeem, partial(fail, None, "once.html")):
+        replies = [browser.get(f"{FORM}/{token}"), spend(browser, token)]
+    assert [(reply.status, token in reply.text) for reply in replies] == [(500, False)] * 2
+    assert caplog.text.count("crash ") == 2
+    assert FORM in caplog.text
+    assert token not in caplog.text + browser.get("/metrics").text

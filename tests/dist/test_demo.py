@@ -1,0 +1,55 @@
+"""``queuey demo`` from the wheel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from queuey.extras import DISTRIBUTION
+from tests.acceptance.test_demo import accounts_for_the_parts
+from tests.dist.building import Built
+from tests.servers.served import environment
+
+
+def needed(name: str) -> set[str]:
+    """Returns the names of what a distribution needs, itself included, without extras."""
+    found, new = set(), [name]
+    while new:
+        found.add(each := new.pop())
+        lines = map(Requirement, distribution(each).requires or [])
+        wanted = [line.name for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
+        new += [other for other in wanted if other not in found]
+    return found
+
+
+def test_the_demo_of_an_installed_wheel(built: Built, tmp_path: Path) -> None:
+    """In an empty environment with the wheel and what it needs, without Spark, the demo shows all; nothing is left."""
+    home, place = tmp_path / "environment", tmp_path / "place"
+    place.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    (packages,) = home.glob("lib/*/site-packages")
+    for name in needed(DISTRIBUTION) - {DISTRIBUTION}:
+        for file in distribution(name).files or []:
+            top = packages / file.parts[0]
+            if file.parts[0] not in {"..", "__pycache__"} and not top.exists():
+                top.symlink_to(Path(str(distribution(name).locate_file(file.parts[0]))))
+    python = str(home / "bin" / "python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(built.wheel)], check=True)
+    ended = subprocess.run(
+        [str(home / "bin" / "queuey"), "demo"],
+        cwd=place,
+        env=environment(TMPDIR=str(place), PYTHONPATH=""),
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+    accounts_for_the_parts(ended.stdout)
+    assert "PySpark is not installed" in ended.stdout
+    assert not list(place.iterdir())

@@ -1,0 +1,229 @@
+"""The examples in curl, Python and JavaScript of the OpenAPI document and its page, run in their order."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+
+from deploy.npm import NAME, pack
+from queuey.client import Client
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+from queuey.web.api_page import ADDRESS, FIRST, START
+from queuey.web.credentials import digest_of
+from queuey.web.openapi import Example, samples
+from queuey.web.v1.spec import EXAMPLES
+from tests.in_process import InProcess
+from tests.javascript.test_node import NODE, needs_node
+from tests.pages import Block, Reader
+from tests.servers.served import Served
+from tests.web.document.alike import Known, is_like, values_in
+from tests.web.document.test_examples import OPERATIONS_BY_ID
+from tests.web.gateway_calls import KEY
+
+STREAMS = {"followQueues", "followManyQueues", "readMessages"}
+"""Operations that follow queues; clients choose among them."""
+FOLLOWING = {"followQueues", "followManyQueues", "joinGroup"}
+"""Operations whose examples go on for ever."""
+WITHOUT_PYTHON = {
+    "describeCaller",
+    "getApiPage",
+    "getBrowserClient",
+    "getBrowserClientTypes",
+    "getOpenapiDocument",
+    "listApplications",
+    "showService",
+}
+
+
+class Exchange(NamedTuple):
+    """A request that a client sent, and its answer."""
+
+    method: str
+    path: str
+    status: int
+    answer: Any
+
+
+class Stopped(Exception):
+    """The first message has come."""
+
+
+def source_of(example: Example, language: str) -> str:
+    """An example in a language, or nothing."""
+    return samples(OPERATIONS_BY_ID[example.operation], example).get(language, "")
+
+
+def answer_to(example: Example, exchanges: list[Exchange]) -> Any:  # noqa: ANN401 - JSON
+    """What a client got from the operation of an example; batches that it sent one by one are put together."""
+    names = STREAMS if example.operation in STREAMS else {example.operation}
+    operations = [OPERATIONS_BY_ID[name] for name in names]
+    forms = {(each.method, re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each.path))) for each in operations}
+    found = [
+        each
+        for each in exchanges
+        for method, form in forms
+        if each.method == method and re.fullmatch(form, each.path.rstrip("/") or "/")
+    ]
+    assert found, f"{example.operation} is not what was called: {exchanges}"
+    assert found[0].status == example.status, found[0]
+    if example.operation == "postMessages":
+        return {"messages": [message for each in found for message in each.answer["messages"]]}
+    return found[0].answer
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A service that nobody has used."""
+    with Served(tmp_path) as served:
+        yield served
+
+
+def operator_key(served: Served) -> str:
+    """A key of an operator."""
+    with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
+        [key] = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])
+    return str(key)
+
+
+def test_curl(served: Served, tmp_path: Path) -> None:
+    """Each command, typed after the first lines of the page, is answered as the page shows."""
+    (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
+    keys = {"listApplications": operator_key(served)}
+    known = Known()
+    for example in EXAMPLES:
+        key = keys.get(example.operation, str(served.profile.key))
+        reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), KEY=key)
+        source = START["curl"].replace(ADDRESS, served.profile.url) + known.translated(source_of(example, "curl"))
+        if isinstance(example.answer, str) and "curl -N" in source:
+            source = source.replace("curl -N", "timeout 1 curl -N") + " || test $? -eq 124"
+        output = reader.run("/docs", Block("sh", source, 1))
+        if example.answer is not None and not isinstance(example.answer, str):
+            [answer] = values_in(output)
+            assert is_like(answer, example.answer), output
+            known.learn(example.answer, answer)
+        elif isinstance(example.answer, str):
+            assert example.answer.split("data:")[1][:14] in output
+
+
+class Recording(InProcess):
+    """Reaches an application, and notes what is sent there."""
+
+    def __init__(self, app: Any) -> None:  # noqa: ANN401
+        super().__init__(app)
+        self.exchanges: list[Exchange] = []
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = super().handle_request(request)
+        is_json = "json" in answer.headers.get("Content-Type", "")
+        body = json.loads(answer.content) if is_json else None
+        self.exchanges.append(Exchange(request.method, request.url.path, answer.status_code, body))
+        return answer
+
+
+def test_python(tmp_path: Path) -> None:
+    """Each program calls the operation that it stands at, and uses what the programs before it have made."""
+    store = open_store(tmp_path)
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of(KEY))
+    transport = Recording(make_app(store))
+    names: dict[str, Any] = {"client": Client(ADDRESS, key=KEY, transport=transport)}
+    known, missing = Known(), set()
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    for example in EXAMPLES:
+        source = known.translated(source_of(example, "Python"))
+        if not source:
+            missing.add(example.operation)
+            continue
+        transport.exchanges.clear()
+        names["print"] = stop if example.operation in FOLLOWING else lambda *_: None
+        try:
+            exec(compile(source, example.operation, "exec"), names)
+        except Stopped:
+            continue
+        answer = answer_to(example, transport.exchanges)
+        known.learn(example.answer, answer)
+    assert missing == WITHOUT_PYTHON
+    names["client"].close()
+    store.close()
+
+
+RECORDER = """
+import { writeFileSync } from "node:fs";
+const exchanges = [], real = fetch;
+globalThis.fetch = async (address, options = {}) => {
+  const answer = await real(address, options);
+  const body = /json/.test(answer.headers.get("Content-Type")) ? await answer.clone().json() : null;
+  exchanges.push([options.method ?? "GET", new URL(address).pathname, answer.status, body]);
+  return answer;
+};
+process.on("exit", () => writeFileSync("exchanges.json", JSON.stringify(exchanges)));
+"""
+
+
+@pytest.fixture
+def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
+    """Runs a program beside the client's package; returns what it sent."""
+    with tarfile.open(pack(tmp_path)) as package:
+        package.extractall(tmp_path / "node_modules" / NAME, filter="data")
+    for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
+        path.rename(path.parents[1] / path.name)
+
+    def run(source: str, key: str) -> list[Exchange]:
+        (tmp_path / "sample.mjs").write_text(
+            RECORDER + START["JavaScript"].replace(ADDRESS, served.profile.url) + source
+        )
+        done = subprocess.run(
+            [str(NODE), "sample.mjs"],
+            cwd=tmp_path,
+            env={**os.environ, "KEY": key},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), source + done.stdout + done.stderr
+        return [Exchange(*each) for each in json.loads((tmp_path / "exchanges.json").read_text())]
+
+    return run
+
+
+@needs_node
+def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -> None:
+    """Each program calls the operation that it stands at; programs of claims use what was claimed before."""
+    keys = {"listApplications": operator_key(served)}
+    known, claimed = Known(), "[]"
+    for example in EXAMPLES:
+        source = known.translated(source_of(example, "JavaScript"))
+        if "claimed[" in source:
+            source = f"const claimed = {claimed};\n{source}"
+        if example.operation in FOLLOWING:
+            source = f"setTimeout(() => process.exit(), 2000);\n{source}"
+        exchanges = run_module(f"{{\n{source}\n}}", keys.get(example.operation, str(served.profile.key)))
+        answer = answer_to(example, exchanges)
+        if example.operation == "claimMessages":
+            claimed = json.dumps(answer["messages"])
+        known.learn(example.answer, answer)
+
+
+def test_first_program(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first program in Python, with the address of the service, works with its key."""
+    monkeypatch.setenv("KEY", str(served.profile.key))
+    with served.client() as client:
+        client.create_queue("orders")
+    names: dict[str, Any] = {}
+    exec(compile(START["Python"].replace(ADDRESS, served.profile.url) + FIRST, "/docs", "exec"), names)
+    names["client"].close()
+    assert "'send'" in capsys.readouterr().out
