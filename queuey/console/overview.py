@@ -98,7 +98,10 @@ class Survey(NamedTuple):
 
     def totals(self) -> dict[str, Any]:
         jobs, backlogs = self.jobs, [row.backlog for row in self.jobs if row.backlog]
-        sums = {name: sum(getattr(each, name) for each in backlogs) for name in ("waiting", "claimed", "retrying")}
+        sums = {
+            name: sum(getattr(each, name) for each in backlogs)
+            for name in ("waiting", "delayed", "claimed", "retrying")
+        }
         cells = [row.cells for row in jobs if row.cells]
         return sums | {
             "exact": all(each.exact for each in backlogs),

@@ -38,6 +38,7 @@ _MEANT = frozenset(
     b"authorization content-encoding content-length content-type transfer-encoding x-ttl x-partition x-message-key "
     b"x-delay x-after x-encoding idempotency-key".split()
 )
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-")
 _HEADERS = {
     name.encode(): name
     for name in (
@@ -291,6 +292,8 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
         if not raw.isascii():
             if raw_name in _MEANT or name.startswith(OWN_HEADER):
                 foreign.append(name)
+            elif name.startswith(_OF_PROXIES):
+                headers.setdefault(name, "")  # It tells of a proxy, whatever its value.
             continue
         value = raw.decode()
         if name in headers:

@@ -50,8 +50,8 @@ if (charts !== null) {
   const few = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const rate = (value) => (value > 0 && value < 1 ? `${Math.round(value * 60)}/min` : `${few.format(value)}/s`);
   const kinds = [
-    { lines: [["sent", "sent", "--green"], ["taken", "taken", "--claimed"]], text: rate, least: 1 },
-    { lines: [["depth", "", "--retrying"]], text: (value) => few.format(value), least: 4 },
+    { lines: [["sent", "sent", "--green"], ["taken", "taken", "--claimed"]], text: rate, unit: "/s", least: 1 },
+    { lines: [["depth", "", "--retrying"]], text: (value) => few.format(value), unit: "", least: 4 },
   ];
 
   const seconds = () => Number(spans.find((one) => one.ariaPressed === "true").dataset.span);
@@ -111,7 +111,7 @@ if (charts !== null) {
         hooks: { draw: [label(kind)], setCursor: [(plot) => plot.redraw(false, false)] },
         axes: [
           { ...axis, size: 28, space: 56, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)), incrs: [60, 120, 300, 600, 900, 1800] },
-          { ...axis, size: 56, values: (_, splits) => splits.map(kind.text) },
+          { ...axis, size: 56, values: (_, splits) => splits.map((value) => few.format(value) + kind.unit) },
         ],
         series: [{}, ...series],
         scales: { x: { range: () => [figures.at.at(-1) - seconds(), figures.at.at(-1)] }, y: { range: (_, low, high) => [0, Math.max(kind.least, high * 1.1)] } },

@@ -166,6 +166,7 @@ def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -
         {"x-forwarded-for": "127.0.0.1"},
         {"x-forwarded-host": "localhost"},
         {"x-forwarded-anything": ""},
+        {"x-forwarded-for": "é"},
         {"via": "1.1 proxy"},
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.messages import Queue
 from queuey.service.browsing import history
-from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History, merged
+from queuey.service.browsing.history import CELLS, RECENT, STEP, UNKNOWN, ActivityQuery, Cells, History, merged
 from queuey.service.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
@@ -163,5 +163,30 @@ def test_processes_are_merged() -> None:
             kept[number].note(queue(1), number, 10 * number)
         assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
         assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
+        for process in kept.values():
+            [activity] = process.activity(ActivityQuery("a"))
+            assert (activity.name, sum(activity.cells.sent), sum(activity.cells.taken)) == ("q1", 3, 30)
         workers[2].leave(1)
         assert sum(kept[1].of(queue(1)).sent) == 1
+
+
+def test_activity_of_an_application() -> None:
+    """The queues of one application that match are there, the one used last first, none after an hour without use."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    kept.note(Queue(application="b", name="q9", uid=9, qid=9), 5, 0)
+    for uid in (1, 2, 3):
+        kept.note(queue(uid), uid, 1)
+        clock.now += STEP
+    recent = kept.activity(ActivityQuery("a"))
+    assert [activity.name for activity in recent] == ["q3", "q2", "q1"]
+    assert [sum(activity.cells.sent) for activity in recent] == [3, 2, 1]
+    assert {(len(activity.cells.sent), activity.cells.last) for activity in recent} == {
+        (RECENT, int(clock.now) // STEP)
+    }
+    assert [activity.uid for activity in kept.activity(ActivityQuery("a", ("q1", "*3")))] == [3, 1]
+    assert [activity.uid for activity in kept.activity(ActivityQuery("a", uids=(2, 9)))] == [2]
+    with replace_in(history, history.MAX_ACTIVE, 2):
+        assert [activity.uid for activity in kept.activity(ActivityQuery("a"))] == [3, 2]
+    clock.now += CELLS * STEP
+    assert kept.activity(ActivityQuery("a")) == []

@@ -16,7 +16,7 @@ from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
-from tests.console.test_groups import owners
+from tests.console.lists.test_groups import owners
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -38,6 +38,7 @@ def busy(owner: Caller, name: str) -> None:
     owner.create(name)
     for body in "abcd":
         owner.post(name, body)
+    owner.post(name, "later", X_Delay="86400")
     [_, job] = owner.claim(name, limit=2, worker=f"worker of {name}", ttl=60)
     owner.send_json("POST", f"{name}/claims/release", {"receipts": [job["receipt"]], "delay": 600})
 
@@ -58,7 +59,8 @@ def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
     bury(owner, "Timeout", "late", into="orders.dead")
     bury(owner, "Timeout", "late", into="graveyard")
     found, said = tiles(browser), [backlog(owner, name) for name in ("orders", "mails", "special")]
-    for label, name in (("Waiting", "waiting"), ("Claimed", "claimed"), ("Retrying", "retrying")):
+    figures = (("Waiting", "waiting"), ("Not due yet", "delayed"), ("Claimed", "claimed"), ("Retrying", "retrying"))
+    for label, name in figures:
         assert found[label] == str(sum(each[name] for each in said)) != "0"
     assert found["Dead letters"] == "2"
     assert found["Workers"] == "2"
@@ -113,7 +115,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     assert tiles(browser)["Waiting"] == "6"
     found, page = tiles(limited), text_of(limited.part(f"{A}/_overview").text)
     assert (found["Waiting"], found["Claimed"], found["Retrying"], found["Dead letters"]) == ("2", "1", "1", "1")
-    assert found["Messages in"] == "0.07/s"
+    assert found["Messages in"] == "0.08/s"
     assert found["Workers"] == str(1 + 2)
     assert "private" not in page
     assert "closed" not in page

@@ -167,3 +167,51 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
     refused = measuring.get("/console/a/queuey/_failures")
     assert refused.status == 403
     assert "This needs read; the credential allows measure." in refused.text
+
+
+def order(browser: Browser, query: str) -> list[str]:
+    """Returns the names in a list of queues from above."""
+    page = browser.get("/console/a/queuey/_queues", query=query).text
+    return re.findall(r'id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
+
+
+def test_queues_are_sorted_by_their_figures(browser: Browser, owner: Caller) -> None:
+    """Each head sorts the page by its column, and again the other way; a queue without a figure comes last."""
+    for name, messages in (("a", 2), ("b", 0), ("c", 3)):
+        owner.create(name)
+        for _ in range(messages):
+            owner.post(name, "x")
+    owner.create("hidden", principals="app:guest")
+    owner.claim("c", limit=2, ttl=60)
+    assert order(browser, "sort=name&down=on") == ["hidden", "c", "b", "a"]
+    assert order(browser, "sort=waiting") == ["b", "c", "a", "hidden"]
+    assert order(browser, "sort=waiting&down=on") == ["a", "c", "b", "hidden"]
+    assert order(browser, "sort=claimed&down=on")[0] == "c"
+    assert order(browser, "sort=oldest") == ["a", "c", "b", "hidden"]
+    for key in ("retrying", "dead", "sent", "taken"):
+        assert len(order(browser, f"sort={key}")) == 4
+    page = browser.get("/console/a/queuey/_queues", query="sort=waiting&down=on").text
+    assert re.search(r'<th [^>]*aria-sort="descending"[^>]*><a href="/console/a/queuey/_queues\?sort=waiting">', page)
+    assert "Only the queues of this page are sorted." not in page
+    with replace_in(applications, applications.PAGE_SIZE, 2):
+        page = browser.get("/console/a/queuey/_queues", query="sort=waiting").text
+    assert "Only the queues of this page are sorted." in page
+    assert browser.get("/console/a/queuey/_queues", query="sort=principals").status == 400
+
+
+def test_columns_that_are_constant_are_left_out(browser: Browser, owner: Caller) -> None:
+    """What all queues of a page have in common has no column."""
+
+    def heads() -> set[str]:
+        page = browser.get("/console/a/queuey/_queues").text
+        return set(re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]*)", page)) & {"Kind", "Type", "Partitions", "Created"}
+
+    owner.create("a")
+    owner.create("b")
+    assert heads() == set()
+    owner.create("c", partitions=3)
+    assert heads() == {"Partitions"}
+    owner.create("d", kind="ordered", type="public")
+    assert heads() == {"Kind", "Type", "Partitions"}
+    with replace_in(applications, applications.DAY, 0.0):
+        assert "Created" in heads()

@@ -1,0 +1,1 @@
+"""Tests of the lists of the console: overviews, queues, groups and failures."""

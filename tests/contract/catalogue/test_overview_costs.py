@@ -1,0 +1,98 @@
+"""What the overview of an application asks of the store does not grow with the application."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from queuey.console import overview
+from queuey.console.resources import console
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials import digest_of
+from tests.console.browser import Browser
+from tests.contract.samples import fresh_name, new
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
+from tests.web.gateway_calls import stop_all
+
+KEY = "6" * 64
+COUNTED = 4
+"""Max queues of an overview in these tests."""
+
+
+class Counted(InterposedStore):
+    """Counts the calls of a store's methods."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the store
+        found = super().__getattr__(name)
+        if not callable(found):
+            return found
+
+        def counted(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what the method returns
+            self.calls[name] += 1
+            return found(*args, **kwargs)
+
+        return counted
+
+
+@pytest.fixture
+def prefix(store: Store) -> str:
+    """The beginning of the names of this test's queues; a key sees these alone."""
+    return fresh_name()
+
+
+@pytest.fixture
+def cost(store: Store, prefix: str) -> Iterator[Callable[[str], Counter[str]]]:
+    """Counts what a part of an application's pages asks of the store the second time."""
+    counted = Counted(store)
+    if not store.has_application("costs"):
+        store.create_application("costs")
+    store.add_key("costs", digest_of(KEY))
+    browser = Browser(make_app(counted.store, includes=[console(list)]))
+    assert browser.log_in(KEY).status == 303
+
+    def count(path: str) -> Counter[str]:
+        for _ in range(2):
+            counted.calls.clear()
+            address, _, query = path.partition("?")
+            assert browser.part(f"/console/a/costs/{address}", query=query).status == 200
+        return counted.calls
+
+    with replace_in(overview, overview.MAX_QUEUES, COUNTED), replace_in(overview, overview.LOOKING_SECONDS, 300.0):
+        yield count
+    stop_all()
+
+
+def test_an_overview_costs_the_same_with_more_queues(
+    store: Store, prefix: str, cost: Callable[[str], Counter[str]]
+) -> None:
+    """With four times as many queues and messages an overview makes as many calls: fifteen a queue at most."""
+    costs = []
+    for begin in (0, COUNTED):
+        for number in range(begin, 4 * begin + COUNTED):
+            queue, _ = store.create_queue("costs", f"{prefix}{number:03}", QueueSpec(partitions=1))
+            store.append(queue, [new("x") for _ in range(20)])
+        costs.append(cost("_overview"))
+    assert costs[0].total() <= 15 * COUNTED + 30, costs[0]
+    assert costs[1].total() <= costs[0].total(), costs
+    assert costs[1]["list_queues"] <= 2
+
+
+def test_a_page_of_queues_that_is_not_counted_reads_no_messages(
+    store: Store, prefix: str, cost: Callable[[str], Counter[str]]
+) -> None:
+    """The list itself is one call for the rows of its queues."""
+    for number in range(20):
+        store.create_queue("costs", f"{prefix}{number:03}", QueueSpec(partitions=1))
+    found = cost("_queues")
+    assert found["list_queues"] == 1
+    assert not {"read", "begin_read", "inspect", "read_log", "begin_read_log", "lag", "fetch"} & found.keys(), found
