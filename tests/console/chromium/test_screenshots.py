@@ -31,7 +31,7 @@ from tests.servers.served import Served
 DOCS = Path(__file__).parents[3] / "docs"
 WORD = b"Page"
 TAKEN = os.environ.get("QUEUEY_SCREENSHOTS")
-LOAD_SECONDS = 110 if TAKEN else 0
+LOAD_SECONDS = 95 if TAKEN else 0
 """Before each picture: it shows a service that has worked for a while. The words of a page are the same without."""
 _NUMBERS = re.compile("\\S*\\d\\S*|\N{EN DASH}")
 _OF_TIME = {"s", "min", "h", "d", "ago", "in", "now", "none", "about"}
@@ -127,7 +127,7 @@ def shop(client: Client, served: Served) -> Iterator[None]:
 def shown(chromium: Browser, session: StorageState, url: str, shop: None) -> Iterator[Watched]:
     """A window of the size that the pictures have, with sharp letters."""
     context = chromium.new_context(
-        viewport={"width": 1000, "height": 760}, device_scale_factor=1.6, storage_state=session, color_scheme="light"
+        viewport={"width": 1000, "height": 940}, device_scale_factor=1.6, storage_state=session, color_scheme="light"
     )
     time.sleep(LOAD_SECONDS)
     with closing(context):
@@ -147,7 +147,7 @@ def check(watched: Watched, name: str) -> None:
 
 def test_dead_letters(shown: Watched) -> None:
     """The reasons of dead letters."""
-    shown.page.set_viewport_size({"width": 1000, "height": 480})
+    shown.page.set_viewport_size({"width": 1000, "height": 660})
     shown.open(f"a/{APPLICATION}/thumbnails/dead")
     check(shown, "console-dead-letters.png")
 
