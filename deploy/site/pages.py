@@ -89,6 +89,8 @@ TABS = re.compile("\n\n".join(map(BLOCK.format, ("sh", "python", "javascript")))
 """An example in three languages."""
 TABLE = re.compile(r"<table>\s*<thead>(.*?)</thead>(.*?)</table>", re.DOTALL)
 CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
+FIGURE = re.compile(r"[\d.,]+( \S{1,4})?")
+"""A number, perhaps with its unit."""
 CARD_COLUMNS, MATRIX_COLUMNS = 3, 9
 """From how many columns on a table's rows are cards on a small screen, and from how many on its heads stand upright."""
 ANCHOR = re.compile(r'<h[2-6] id="([^"]+)"')
@@ -170,8 +172,10 @@ def _table(found: re.Match[str]) -> str:
         same = f' data-same="{name}"' if name and cells and not cells[0][1] else ""
         name = _plain(cells[0][1]) if cells and cells[0][1] else name
         labels = [same, *(f' data-label="{head}"' if head else "" for head in heads[1:])]
+        kinds = [' class="figure"' if FIGURE.fullmatch(text) else "" for _, text in cells]
         shown = (
-            f"<td{attributes}{label}>{text}</td>\n" for (attributes, text), label in zip(cells, labels, strict=True)
+            f"<td{attributes}{kind}{label}>{text}</td>\n"
+            for (attributes, text), kind, label in zip(cells, kinds, labels, strict=True)
         )
         return f"{line[1]}\n{''.join(shown)}</tr>"
 

@@ -11,6 +11,7 @@ from tests.console.browser import Browser
 from tests.console.conftest import logged_in
 from tests.console.test_hostile_texts import Strict
 from tests.console.test_pages import text_of
+from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY
@@ -96,3 +97,18 @@ def test_hostile_members(browser: Browser, owner: Caller, store: Store) -> None:
     for path in (LIST, f"{LIST}/g", pages.link("a", "queuey", "_groups", "<b>")):
         Strict().feed(browser.get(path).text)
     assert "alert(1)" in browser.get(f"{LIST}/g").text
+
+
+def test_the_list_searches_no_queues(browser: Browser, owner: Caller, between: InterposedStore) -> None:
+    """The list of groups reads the queues of their plans, whatever their members' patterns match."""
+    owner.create("q")
+    owner.post("q", "x")
+    Member(owner, queues=[], patterns=["*"]).beat(wait=1)
+    listed: list[None] = []
+    between.before(Store.list_queues, lambda: listed.append(None))
+    assert "g ok 1 1 0 s" in text_of(browser.part(LIST, query="lag=on").text)
+    assert listed == []
+    said = owner.get("_groups/g", lag="1").json
+    assert listed != []
+    assert said["members"][0]["seen"] >= said["members"][0]["since"]
+    assert said["queues"]["q"]["1"]["lag_seconds"] > 0
