@@ -28,6 +28,8 @@ from queuey.errors import (
 from queuey.storage.deadlines import Deadline
 
 Connection = apsw.Connection
+carray: Callable[[tuple[str | bytes, ...]], object] | None = getattr(apsw, "carray", None)
+"""A tuple that a statement reads as a table; None: SQLite was built without it."""
 DatabaseError = apsw.Error
 
 DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)

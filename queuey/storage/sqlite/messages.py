@@ -64,12 +64,12 @@ class SqliteMessages(Scanning, KeyedPosts):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after), done)
+        return self._db.writer.begin_append(Append(queue, items, after), items_of.check_items(queue, items), done)
 
     def begin_append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, done: Done, *, after: Position | None = None
     ) -> Callable[[], Outcome]:
-        return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after, key), done)
+        return self._db.writer.begin_append(Append(queue, items, after, key), items_of.check_items(queue, items), done)
 
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,14 +11,15 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
-from queuey.messages import Queue, Slice
+from queuey.messages import Meta, NewMessage, Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import arrivals as arrivals_module
+from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, UNSYNCED
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import make_queue, new
-from tests.replacing import replace
+from tests.replacing import replace, replace_in
 
 T = TypeVar("T")
 PARTITIONS = 100
@@ -33,7 +35,7 @@ def statements() -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
     """A store whose statements are written down; nothing is swept meanwhile."""
-    connect = connection.connect
+    connect = driver.connect
 
     def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
         """Opens the file as ever."""
@@ -41,7 +43,7 @@ def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
         opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
         return opened
 
-    with replace(connection.connect, traced):
+    with replace(driver.connect, traced):
         found = open_store(tmp_path, options=SqliteOptions(sweep_interval=None, pragmas=UNSYNCED))
         found.create_application(APP)
         yield found
@@ -107,6 +109,50 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
 def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Count[Any], number: int) -> None:
     """A transaction, its messages, what is kept of their ends, and the clock."""
     assert count(partial(store.append, queue, [new("x")] * number)) == 5
+
+
+def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
+    """What lies in the tables of messages and of their ends, with ids as distances from the first."""
+    with store._db.readers.reading() as opened:
+        messages: list[Any] = opened.execute("SELECT * FROM messages ORDER BY ticks").fetchall()
+        windows: list[Any] = opened.execute(
+            "SELECT queue_partition, message_count, longest_ttl FROM expiry_windows ORDER BY 1, 3"
+        ).fetchall()
+        clock: Any = opened.execute("SELECT last_ticks FROM clock").fetchone()
+    first = messages[0][1]
+    shown = [(qp, ticks - first, expires - first, *rest) for qp, ticks, _, expires, *rest in messages]
+    return [*shown, *windows, (clock[0] - first,)]
+
+
+@pytest.mark.parametrize(
+    ("items", "inserts"),
+    [
+        ([new("x")] * 100, 1),
+        ([new("x", partition=1 + number // 25) for number in range(100)], 4),
+        ([new("a", ttl=60)] * 50 + [new("\xe9\u20ac", ttl=90)] * 50, 2),
+        ([new(b"\x00\xff")] * 10, 1),
+        ([new("x", partition=1 + number % 2) for number in range(100)], 0),
+        ([new("x")] * 7, 0),
+        ([*[new("x")] * 20, new("a\x00b")], 0),
+        ([*[new("x")] * 20, new(b"\xff")], 0),
+        ([*[new("x")] * 20, new("x", meta=Meta("text/html"))], 0),
+    ],
+)
+def test_runs_of_a_batch_are_one_statement_each(
+    tmp_path: Path, store: SqliteStore, statements: list[str], items: list[NewMessage], inserts: int
+) -> None:
+    """They leave the same rows, windows and clock as messages that are inserted with their values each."""
+    queue = make_queue(store, partitions=4)
+    statements.clear()
+    store.append(queue, items)
+    assert sum("carray" in text for text in statements) == inserts
+    with (
+        replace_in(driver, driver.carray, None),
+        closing(open_store(tmp_path / "plain", options=SqliteOptions(sweep_interval=None))) as plain,
+    ):
+        plain.create_application(APP)
+        plain.append(make_queue(plain, partitions=4), items)
+        assert rows_of(plain) == rows_of(store)
 
 
 def test_claims_cost_the_same_anywhere(

@@ -28,7 +28,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.messages import body_bytes
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
@@ -104,9 +103,14 @@ class SqliteWriter:
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
-    def begin_append(self, append: Append, done: Callable[[Any, Exception | None], None]) -> Callable[[], Outcome]:
-        """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error."""
-        operation = _Operation(append, done, _weight(append))
+    def begin_append(
+        self, append: Append, weight: int, done: Callable[[Any, Exception | None], None]
+    ) -> Callable[[], Outcome]:
+        """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error.
+
+        ``weight`` is the bytes of their bodies.
+        """
+        operation = _Operation(append, done, weight)
         self._submit(operation)
         return operation.withdraw
 
@@ -290,10 +294,6 @@ class SqliteWriter:
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         except DatabaseError:
             return
-
-
-def _weight(append: Append) -> int:
-    return sum([len(item.body) if item.body.isascii() else body_bytes(item.body) for item in append.items])
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
