@@ -6,6 +6,7 @@ exact and no read delay is needed.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,9 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, Sqli
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
         return self._deadline.result(begin, "the store did not finish the write in time")
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._db.writer.adopt(loop)
 
     def ping(self) -> None:
         self._db.verify_room()

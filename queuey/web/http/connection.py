@@ -245,11 +245,17 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _live(self) -> None:
         try:
-            while self.keeps and (data := await self._next_head()) is not None:
-                await self._answer(data)
-                if self._raw and monotonic() - self._turn > MAX_TURN:
-                    await asyncio.sleep(0)
-                    self._turn = monotonic()
+            while self.keeps:
+                data = self._next_head()
+                if data is None:
+                    await self._more()
+                elif not data:
+                    break
+                else:
+                    await self._answer(self._begin(data))
+                    if self._raw and monotonic() - self._turn > MAX_TURN:
+                        await asyncio.sleep(0)
+                        self._turn = monotonic()
             self._linger(idle=self.keeps)
         except Refused as refused:
             self._refuse(refused)
@@ -261,8 +267,8 @@ class Connection(asyncio.BufferedProtocol):
             if not self.is_lingering:
                 self.transport.abort()
 
-    async def _next_head(self) -> bytes | None:
-        """Returns the next head, None if there is none.
+    def _next_head(self) -> bytes | None:
+        """Returns the next head, without a byte if there will be none, or None if more bytes have to come.
 
         Raises:
             Refused: It is too long, or has not come in time, or there is no place for the connection.
@@ -270,36 +276,39 @@ class Connection(asyncio.BufferedProtocol):
         self._head = None
         if self.is_refused:
             raise Refused("There are too many connections; try again later", 503)
-        while True:
-            if self._lost:
-                return None
-            raw = self._raw
-            if raw[:2] == b"\r\n" and not self._searched:
-                raw = self._raw = raw[2:]  # One empty line before a request is in order.
-            end = raw.find(END, self._searched)
-            if 0 <= end <= HEAD_BYTES - len(END):
-                self.all.wait(self, None)
-                data, self._raw, self._searched = raw[: end + len(END)], raw[end + len(END) :], 0
-                return data
-            if len(raw) >= HEAD_BYTES:
-                raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
-            if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
-                raise Refused("A line ends without a carriage return")
-            self._searched = max(0, len(raw) - len(END) + 1)
-            if self.ended or (self.late and not raw) or self.all.is_closing:
-                return None
-            if self.late:
-                raise Refused("The head has not arrived in time", 408)
-            self.all.wait(self, "head" if raw else "idle")
-            await self._more()
+        if self._lost:
+            return b""
+        raw = self._raw
+        if raw[:2] == b"\r\n" and not self._searched:
+            raw = self._raw = raw[2:]  # One empty line before a request is in order.
+        end = raw.find(END, self._searched) + len(END)
+        if len(END) <= end <= HEAD_BYTES:
+            self.all.wait(self, None)
+            self._raw, self._searched = raw[end:], 0
+            return raw[:end]
+        if len(raw) >= HEAD_BYTES:
+            raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
+        if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
+            raise Refused("A line ends without a carriage return")
+        self._searched = max(0, len(raw) - len(END) + 1)
+        if self.ended or (self.late and not raw) or self.all.is_closing:
+            return b""
+        if self.late:
+            raise Refused("The head has not arrived in time", 408)
+        self.all.wait(self, "head" if raw else "idle")
+        return None
 
-    async def _answer(self, data: bytes) -> None:
+    def _begin(self, data: bytes) -> Head:
+        """Begins a request; returns its head."""
         head = self._head = read_head(data)
         self.keeps = head.keeps
         self._is_chunked = head.length is None
         self._left = head.length or 0
         self._has_body = head.length != 0
         self._started = self._open_ended = False
+        return head
+
+    async def _answer(self, head: Head) -> None:
         if head.path == b"*" and head.method == "OPTIONS":
             self.respond(Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False)
         else:

@@ -24,7 +24,7 @@ from queuey.service.messages import AnyDraft, PlainDraft, partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import list_decoder, read_value
-from queuey.web.requests import OWN_HEADER, Request, note_unknown, read_body, too_large
+from queuey.web.requests import OWN_HEADER, SHORT_BODY, Request, note_unknown, read_body, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.parameters import REPLAYED, read_key
@@ -115,14 +115,20 @@ class MessageViews(Views):
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
-        access = await self._authorization.admit(request, match, "send")
+        authorization = self._authorization
+        access = authorization.admit_at_once(request, match, "send") or await authorization.admit(
+            request, match, "send"
+        )
         named = request.headers.get("idempotency-key")
         key = None if named is None else read_key(named)
         batch = _is_batch(request)
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
         async def post(queue: Queue) -> PostResult:
-            drafts, after = await request.read(partial(self._read, request, body, queue, batch=batch))
+            if len(body) <= SHORT_BODY:
+                drafts, after = self._read(request, body, queue, batch=batch)
+            else:
+                drafts, after = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
             return await self._service.messages.post(queue, drafts, after=after, key=key)
 
         posted = await access.apply(post)
