@@ -286,7 +286,11 @@ class Gateway:
         request.tenant = tenant or ANONYMOUS
         if self._rates is not None and _needs_caller(request):
             self._count(self._rates, request)
-        if request.body is None and (tenant or announced_length(request) == 0):
+        if (
+            request.body is None
+            and (tenant or announced_length(request) == 0)
+            and not self._bodies.take_at_once(request, exchange)
+        ):
             await self._bodies.take(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -18,7 +19,7 @@ from queuey.storage.sqlite import arrivals as arrivals_module
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, UNSYNCED
 from tests.blocking import BlockingNames, blocking
-from tests.contract.samples import make_queue, new
+from tests.contract.samples import make_queue, new, shown_bodies
 from tests.replacing import replace, replace_in
 
 T = TypeVar("T")
@@ -153,6 +154,30 @@ def test_runs_of_a_batch_are_one_statement_each(
         plain.create_application(APP)
         plain.append(make_queue(plain, partitions=4), items)
         assert rows_of(plain) == rows_of(store)
+
+
+def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
+    """What is begun in one turn of the loop goes to the writer together, and what is begun before the loop ends as well."""
+    queue = make_queue(store)
+
+    async def post() -> None:
+        loop = asyncio.get_running_loop()
+        store.adopt(loop)
+        for _ in range(3):
+            before = store._db.writer.commits
+            ends = [loop.create_future() for _ in range(40)]
+            for end in ends:
+                store.begin_append(
+                    queue, [new("x")], lambda *_, end=end: loop.call_soon_threadsafe(end.set_result, None)
+                )
+            await asyncio.wait_for(asyncio.gather(*ends), 60)
+            assert store._db.writer.commits == before + 1
+        store.begin_append(queue, [new("last")], lambda *_: None)
+        store.adopt(None)
+
+    asyncio.run(post())
+    store.append(queue, [new("x")])
+    assert "last" in shown_bodies(store, queue)
 
 
 def test_claims_cost_the_same_anywhere(
