@@ -183,10 +183,12 @@ class Gateway:
 
     async def answer(self, head: Head, exchange: Exchange) -> None:
         """Answers a request. However it ends, nothing of what it has held stays taken."""
-        if head.known is None:
-            head.known = head.query.decode("latin-1"), read_headers(head.fields)
-        query, fields = head.known
+        if not head.known:
+            head.known.append((head.query.decode("latin-1"), read_headers(head.fields)))
+        query, fields = head.known[0]
         request = Request(self, head.method, "", query, exchange.scheme, fields.headers.copy())
+        if head.key:
+            request.headers["idempotency-key"] = head.key.decode()
         request.address = exchange.peer
         if fields.own:
             request.has_own_headers = True

@@ -157,7 +157,7 @@ def test_runs_of_a_batch_are_one_statement_each(
 
 
 def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
-    """What is begun in one turn of the loop goes to the writer together, and what is begun before the loop ends as well."""
+    """What is begun in one turn of the loop goes to the writer together, also what is begun before the loop ends."""
     queue = make_queue(store)
 
     async def post() -> None:
