@@ -377,9 +377,9 @@ class MessageUseCases:
         """Gives each draft its partition and TTL; those without a TTL are kept, if the queue does not drop them."""
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         keeps = queue.on_expiry == "dead-letter"
-        free = sum([draft.partition is None and draft.key is None for draft in drafts])
+        free = 1 if len(drafts) == 1 else sum([draft.partition is None and draft.key is None for draft in drafts])
         first = self._sticky.choose(queue.partitions) if free else 0
-        chosen = iter(spread(free, first, queue.partitions))
+        chosen = iter((first,) if free == 1 else spread(free, first, queue.partitions))
         if queue.kind == "plain" and not keeps and drafts and isinstance(drafts[0], PlainDraft):
             return _completed(cast("Sequence[PlainDraft]", drafts), chosen, ttl)
         items = []

@@ -45,7 +45,6 @@ HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
 NO_CONTENT = 204
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
-_BAD = re.compile(r"[\r\n\0]")
 _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
 _MOST_HEADS = 1000
 
@@ -279,24 +278,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost:
             return b""
         raw = self._raw
-        if raw[:2] == b"\r\n" and not self._searched:
-            raw = self._raw = raw[2:]  # One empty line before a request is in order.
-        end = raw.find(END, self._searched) + len(END)
-        if len(END) <= end <= HEAD_BYTES:
+        if raw and (end := self._find_end(raw)):
             self.all.wait(self, None)
+            raw = self._raw
             self._raw, self._searched = raw[end:], 0
             return raw[:end]
-        if len(raw) >= HEAD_BYTES:
-            raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
-        if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
-            raise Refused("A line ends without a carriage return")
-        self._searched = max(0, len(raw) - len(END) + 1)
         if self.ended or (self.late and not raw) or self.all.is_closing:
             return b""
         if self.late:
             raise Refused("The head has not arrived in time", 408)
         self.all.wait(self, "head" if raw else "idle")
         return None
+
+    def _find_end(self, raw: bytes) -> int:
+        """Returns where the head ends in the bytes that have come, 0 if they have no end."""
+        if raw[:2] == b"\r\n" and not self._searched:
+            raw = self._raw = raw[2:]  # One empty line before a request is in order.
+        end = raw.find(END, self._searched) + len(END)
+        if len(END) <= end <= HEAD_BYTES:
+            return end
+        if len(raw) >= HEAD_BYTES:
+            raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
+        if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
+            raise Refused("A line ends without a carriage return")
+        self._searched = max(0, len(raw) - len(END) + 1)
+        return 0
 
     def _begin(self, data: bytes) -> Head:
         """Begins a request; returns its head."""
@@ -498,10 +504,11 @@ def _note_head(status: int, headers: tuple[Header, ...]) -> bytes:
     Raises:
         ValueError: A header would end its line.
     """
-    if any(_BAD.search(name) or _BAD.search(value) for name, value in headers):
+    given = with_cache_control(headers)
+    lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in given])
+    if not lines.count("\n") == lines.count("\r") == len(given) or "\0" in lines:
         raise ValueError(f"a header of {headers!r} holds the end of a line")
     if len(_heads) >= _MOST_HEADS:
         _heads.clear()
-    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in with_cache_control(headers))
     found = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
     return found
