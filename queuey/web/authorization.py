@@ -353,7 +353,9 @@ class Authorization:
         What is not in memory is looked up in a thread, as before every refusal.
         """
         admitted = self.admit_at_once(request, match, action)
-        return admitted or await request.in_pool(lambda: self.enter(request, match, action))
+        if admitted is None:
+            return await request.in_pool(lambda: self.enter(request, match, action))
+        return admitted
 
     def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
         """Authorizes a caller by what is in memory; None: it has to be looked up, see :meth:`admit`."""

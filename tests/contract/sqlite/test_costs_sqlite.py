@@ -156,6 +156,11 @@ def test_runs_of_a_batch_are_one_statement_each(
         assert rows_of(plain) == rows_of(store)
 
 
+def settle(loop: asyncio.AbstractEventLoop, end: asyncio.Future[None], _positions: object, _error: object) -> None:
+    """Ends what waits for an append, from the writer's thread."""
+    loop.call_soon_threadsafe(end.set_result, None)
+
+
 def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
     """What is begun in one turn of the loop goes to the writer together, also what is begun before the loop ends."""
     queue = make_queue(store)
@@ -167,9 +172,7 @@ def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
             before = store._db.writer.commits
             ends = [loop.create_future() for _ in range(40)]
             for end in ends:
-                store.begin_append(
-                    queue, [new("x")], lambda *_, end=end: loop.call_soon_threadsafe(end.set_result, None)
-                )
+                store.begin_append(queue, [new("x")], partial(settle, loop, end))
             await asyncio.wait_for(asyncio.gather(*ends), 60)
             assert store._db.writer.commits == before + 1
         store.begin_append(queue, [new("last")], lambda *_: None)
