@@ -113,14 +113,12 @@ _normalize = SigV4Auth(None, "sqs", "")._normalize_url_path  # noqa: SLF001 - it
 
 
 def _canonical_path(path: str) -> str:
-    if _PLAIN_PATH.fullmatch(path):
-        return path
     return str(_normalize(urlsplit(f"http://host{quote(path, safe='/~')}").path))
 
 
 def _canonical_query(query: str) -> str:
     """Returns a query in order, as it came: to decode it would hide from the signature what an action would read."""
-    pairs = [pair.partition("=") for pair in query.split("&")] if query else []
+    pairs = [pair.partition("=") for pair in query.split("&")]
     return "&".join(f"{name}={value}" for name, value in sorted((name, value) for name, _, value in pairs))
 
 
@@ -139,7 +137,9 @@ def verify(signature: Signature, request: Request, body: bytes, secret: str, now
     if said is not None and said != sha256(body).hexdigest():
         raise _differs()
     lines = "".join([f"{name}:{' '.join(text.split())}\n" for name, text in sorted(covered.items())])
-    request_lines = (request.method.upper(), _canonical_path(request.path), _canonical_query(signature.query), lines)
+    path = request.path if _PLAIN_PATH.fullmatch(request.path) else _canonical_path(request.path)
+    query = _canonical_query(signature.query) if signature.query else ""
+    request_lines = (request.method.upper(), path, query, lines)
     canonical = "\n".join((*request_lines, ";".join(sorted(covered)), sha256(body).hexdigest()))
     day = signature.date[:8]
     scope = f"{day}/{signature.region}/sqs/aws4_request"

@@ -298,7 +298,8 @@ class Gateway:
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
         """Checks a signature. Until it is right, the request and its body count for the address that sends them."""
         request.tenant = stranger(request.address)
-        await self._bodies.take(request, exchange, self._loop)
+        if not self._bodies.take_at_once(request, exchange):
+            await self._bodies.take(request, exchange, self._loop)
         if self._contention.several:
             await self._take_turn(request)
         try:

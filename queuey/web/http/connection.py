@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
                 elif not data:
                     break
                 else:
-                    await self._answer(self._begin(data))
+                    await self._answer(data)
                     if self._raw and monotonic() - self._turn > MAX_TURN:
                         await asyncio.sleep(0)
                         self._turn = monotonic()
@@ -304,17 +304,13 @@ class Connection(asyncio.BufferedProtocol):
         self._searched = max(0, len(raw) - len(END) + 1)
         return 0
 
-    def _begin(self, data: bytes) -> Head:
-        """Begins a request; returns its head."""
+    async def _answer(self, data: bytes) -> None:
         head = self._head = read_head(data)
         self.keeps = head.keeps
         self._is_chunked = head.length is None
         self._left = head.length or 0
         self._has_body = head.length != 0
         self._started = self._open_ended = False
-        return head
-
-    async def _answer(self, head: Head) -> None:
         if head.path == b"*" and head.method == "OPTIONS":
             self.respond(Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False)
         else:

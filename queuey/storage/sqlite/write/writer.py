@@ -125,7 +125,8 @@ class SqliteWriter:
         if loop is None or loop is not asyncio._get_running_loop():  # noqa: SLF001 - the quick form of get_running_loop
             self._submit(operation)
         else:
-            self._require_open()
+            if self._closed:
+                raise _closed()
             if not self._turn:
                 loop.call_soon(self._hand_over)
             self._turn.append(operation)
@@ -171,13 +172,9 @@ class SqliteWriter:
         finally:
             del operation  # It has the error, which has this frame: a cycle would keep what the caller has.
 
-    def _require_open(self) -> None:
-        if self._closed:
-            message = "the store is closed"
-            raise StoreClosed(message)
-
     def _submit(self, operation: _Operation) -> None:
-        self._require_open()
+        if self._closed:
+            raise _closed()
         self._inbox.put([operation])
         if self._ended:
             self._refuse_rest()
@@ -212,7 +209,7 @@ class SqliteWriter:
                 self._waiting += self._inbox.get_nowait() or ()
         for operation in list(self._waiting):
             if operation.claim.acquire(blocking=False):
-                operation.error = StoreClosed("the store is closed")
+                operation.error = _closed()
                 operation.done(None, operation.error)
 
     def _run(self) -> None:
@@ -327,6 +324,10 @@ class SqliteWriter:
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         except DatabaseError:
             return
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store is closed")
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
