@@ -47,7 +47,12 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, Sqli
         self._sweep = Sweep(self._db)
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        return self._deadline.result(begin, "the store did not finish the write in time")
+        def begin_now(done: Done) -> Callable[[], Outcome]:
+            withdraw = begin(done)
+            self._db.writer.hand_over()
+            return withdraw
+
+        return self._deadline.result(begin_now, "the store did not finish the write in time")
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._db.writer.adopt(loop)

@@ -184,6 +184,11 @@ class SqliteWriter:
         self._hand_over()
         self._loop = loop
 
+    def hand_over(self) -> None:
+        """Has what the loop has begun written now, as its own thread is about to wait for that within the turn."""
+        if self._loop is not None and self._loop is asyncio._get_running_loop():  # noqa: SLF001 - as above
+            self._hand_over()
+
     def _hand_over(self) -> None:
         """Gives the writer what has come in a turn, which wakes it once, and makes one group of it."""
         operations, self._turn = self._turn, []
