@@ -21,19 +21,20 @@ def key_digest(key: str) -> int:
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def spread(number: int, count: int, first: int, partitions: int) -> int:
-    """Returns the partition of one of several messages that are posted together and leave the choice.
+def spread(count: int, first: int, partitions: int) -> list[int]:
+    """Returns the partitions of messages that are posted together and leave the choice.
 
     They go in at most ``MOST_RUNS`` runs of equal length to consecutive partitions: workers of several partitions share
     a batch, which is still written as a few batches of one partition each.
 
     Args:
-        number: Which of them, from 0.
         count: How many they are.
         first: The partition of the first, 1 to ``partitions``.
         partitions: How many there are.
     """
-    if count == 1:
-        return first
     runs = min(MOST_RUNS, partitions, count)
-    return (first - 1 + number * runs // count) % partitions + 1
+    found: list[int] = []
+    for run in range(1, runs + 1):
+        # The run has the messages up to the first one whose share is that of the next run.
+        found += [(first + run - 2) % partitions + 1] * (-(-run * count // runs) - len(found))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic, wrk
+from bench.load.signing import AccessKey
 from bench.load.traffic import Job, Metered, Sample
 from bench.measures import claims
 from bench.measures.claims import CLIENTS, Supply
+from bench.measures.facades import sqs
+from bench.measures.keyed_posts import with_keys
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import ROOT, Process, Scheme, commit, inherited, package
@@ -27,6 +31,15 @@ NAMES = ("now", "before")
 GOAL, TAIL = 0.97, 1.25
 """The rate that must remain, as a part of the rate of before, and the times of its p99 that a p99 may reach."""
 CONNECTIONS = (1, 64)
+CPU_GOALS = {
+    "POST of 1": 0.7,
+    "POST of 1 with a key": 0.78,
+    "POST of 100": 0.66,
+    "GET of 1": 0.7,
+    "the same in one request": 0.7,
+    "SQS send of 1": 0.7,
+}
+"""The CPU a message that the service of this tree may need, as a part of that of commit 1ce1cc90."""
 READ, JOBS, BACKLOG = "read", "jobs", "backlog"
 BATCH = 100
 PARTITIONS = 8
@@ -37,8 +50,10 @@ CLAIMED_FOR = 3600
 """Seconds: longer than a round."""
 HORIZON = 5.5
 """Seconds after which ranges of a queue on Cassandra show what is stored, also in a version whose read delay is 5 s."""
+KEY_FILE = "access-key.json"
+"""The access key of SQS that :data:`PREPARE` leaves in the directory of a store."""
 PREPARE = """
-import importlib, pathlib, sys, types
+import importlib, json, os, pathlib, sys, types
 package, directory, keyspace, port, *hosts = sys.argv[1:]
 try:
     service = importlib.import_module(f"{package}.started.service")
@@ -50,6 +65,19 @@ if hosts:
     store = on_cassandra.prepare(found, keyspace, ())
 else:
     store = service.prepare(pathlib.Path(directory), ())
+    from queuey.settings import Settings
+    settings = Settings(data=pathlib.Path(directory))
+    try:
+        from queuey.facades.settings import SqsFacade
+        from queuey.facades.sqs import access_keys
+        secret = access_keys.deployment_secret(SqsFacade(), settings, os.environ)
+    except ModuleNotFoundError:  # commits whose facades belong to the web
+        from queuey.web.facades.sqs import access_keys
+        secret = access_keys.deployment_secret(settings, os.environ)
+    name = access_keys.new_access_key()
+    store.add_key("queuey", access_keys.digest_of(name))
+    key = {"id": name, "secret": access_keys.secret_of(secret, name)}
+    pathlib.Path(directory, "access-key.json").write_text(json.dumps(key))
 store.close()
 """
 
@@ -84,9 +112,11 @@ def _on_sqlite(bench: Bench, scheme: Scheme) -> Report:
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, tree in trees().items():
-            environment = {"PYTHONPATH": str(tree)}
-            server = service.serve(prepared(bench, tree, name), environment=environment, scheme=scheme)
-            sides[name] = Side(bench, stack.enter_context(server))
+            directory = prepared(bench, tree, name)
+            (directory / "queuey.toml").write_text(sqs.SETTINGS, "utf-8")
+            environment = {"PYTHONPATH": str(tree), "QUEUEY_CONFIG": str(directory / "queuey.toml")}
+            server = stack.enter_context(service.serve(directory, environment=environment, scheme=scheme))
+            sides[name] = Side(bench, server, key=json.loads((directory / KEY_FILE).read_text("utf-8")))
         return _compared(bench, sides)
 
 
@@ -120,8 +150,16 @@ def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None 
 class Side:
     """A running service and the work that it is given: all of it over HTTP, so that both sides get the same."""
 
-    def __init__(self, bench: Bench, server: Process, partitions: int = 1, backend: Metered | None = None) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        server: Process,
+        partitions: int = 1,
+        backend: Metered | None = None,
+        key: AccessKey | None = None,
+    ) -> None:
         self._server = server
+        self._sqs = None if key is None or server.scheme == "https" else sqs.Side(server, f"{sqs.PREFIX}/", key, int)
         self._backend = backend
         self._seconds = bench.pick(4, 0.3)
         self._singles, self._hundreds = bench.size(4_000, 300), bench.size(40_000, 2_000)
@@ -131,6 +169,8 @@ class Side:
             client.create_queue(READ)
             for queue in (JOBS, BACKLOG):
                 client.create_queue(queue, partitions=partitions)
+        if self._sqs is not None:
+            sqs.furnished(self._sqs)
         stored = self._fill(READ, bench.size(20_000, 2_000))
         self._places = stored[:-BATCH:BATCH]
         self._supply = Supply(partial(self._fill, JOBS))
@@ -154,7 +194,17 @@ class Side:
             for what, job in asked.items()
             for count in CONNECTIONS
         }
-        return found if self._server.scheme == "https" else found | self._claims()
+        if self._server.scheme == "https":
+            return found
+        keyed = partial(with_keys, asked["POST of 1"])
+        found["POST of 1 with a key, 64 connection(s)"] = lambda: self._sent(keyed())
+        if (side := self._sqs) is not None:
+            found["SQS send of 1, 64 connection(s)"] = lambda: sqs.send(side, self._seconds, 64, many=False)
+        return found | self._claims()
+
+    def _sent(self, job: Job) -> Sample:
+        """Sends requests that are numbered, which wrk cannot."""
+        return traffic.run(self._server, job, seconds=self._seconds, backend=self._backend)
 
     def _claims(self) -> dict[str, Callable[[], Sample]]:
         cycles = partial(claims.run, self._server, backend=self._backend)
@@ -225,6 +275,9 @@ def _compared(bench: Bench, sides: dict[str, Side]) -> Report:
         verdicts.append(Verdict(f"{what}: rate now / before", rates, goal=GOAL))
         tails = paired(*([sample.p99 for sample in samples[name]] for name in NAMES))
         verdicts.append(Verdict(f"{what}: p99 now / before", tails, goal=TAIL, better="lower"))
+        spent = paired(*([sample.cpu for sample in samples[name]] for name in NAMES))
+        goal = None if "64" not in what and "," in what else CPU_GOALS.get(what.partition(",")[0])
+        verdicts.append(Verdict(f"{what}: CPU now / before", spent, goal=goal, better="lower"))
     return Report("", "", rows, verdicts, notes)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -77,20 +77,25 @@ class Draft(msgspec.Struct, gc=False):
     key: str | None = None
 
 
-def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most: int) -> PostKey:
-    """Returns the key of a post.
+class PlainDraft(msgspec.Struct, gc=False):
+    """A message of a batch that is text with nothing beside it, which is stored as it was decoded.
 
-    Args:
-        text: From the caller.
-        drafts: Its messages, without what the service chooses: a repeated post may get another partition.
-        items: The same messages, addressed.
-        most: Max seconds for which a key is remembered.
+    With its partition and TTL, which the use case sets, it is a :class:`~queuey.messages.NewMessage`.
     """
-    longest = max((item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items), default=0)
-    return PostKey(text, content_of(drafts), min(most, max(MIN_REMEMBERED, longest)))
+
+    body: str
+    ttl: int | None = None
+    partition: int | None = None
+    meta: ClassVar[None] = None
+    delay: ClassVar[float] = 0.0
+    key: ClassVar[None] = None
+    kept: ClassVar[bool] = False
 
 
-def content_of(drafts: Sequence[Draft]) -> bytes:
+AnyDraft = Draft | PlainDraft
+
+
+def content_of(drafts: Sequence[AnyDraft]) -> bytes:
     """Returns a hash of everything that a caller says about messages. It must stay the same in other versions."""
     said = []
     for draft in drafts:
@@ -195,13 +200,13 @@ class MessageUseCases:
     async def post(
         self,
         queue: Queue,
-        drafts: Sequence[Draft],
+        drafts: Sequence[AnyDraft],
         *,
         after: Position | None = None,
         key: str | PostKey | None = None,
         more: bool = False,
     ) -> PostResult:
-        """Stores new messages, all or none, for a caller that is authorized for this row.
+        """Stores new messages, all or none, for a caller that is authorized for this row. Drafts are not used again.
 
         With a key it stores them once: a repeated post has the result of the first.
 
@@ -227,19 +232,23 @@ class MessageUseCases:
         self._budget.note_post(began)
         if after is not None and 0 < (seconds := self._ahead(after)) <= LONGEST_AHEAD:
             await asyncio.sleep(seconds)
+        # Of what the caller says, before the service chooses: a repeated post may get another partition.
+        content = content_of(drafts) if isinstance(key, str) else b""
         items = self._addressed(queue, drafts)
+        if isinstance(key, str) and items:
+            key = PostKey(key, content, self._remembered(items))
         rely = self._rely if queue.on_expiry == "dead-letter" else None
         if rely is not None:
             await rely(queue, items)
         try:
-            result = await self._append(queue, drafts, items, after, key)
+            result = await self._append(queue, items, after, key)
         except WriteUndone:
             if not self._may_repeat(queue, items, began):
                 raise
             items = self._addressed(queue, drafts)
             if rely is not None:
                 await rely(queue, items)
-            result = await self._append(queue, drafts, items, after, key)
+            result = await self._append(queue, items, after, key)
         if rely is not None:
             await rely(queue, items, is_stored=True)
         if not result.replayed:
@@ -279,20 +288,23 @@ class MessageUseCases:
     async def _append(
         self,
         queue: Queue,
-        drafts: Sequence[Draft],
         items: Sequence[NewMessage],
         after: Position | None,
         key: str | PostKey | None,
     ) -> PostResult:
-        if key is None or not items:
+        if not isinstance(key, PostKey):
             begin = partial(self._store.begin_append, queue, items, after=after)
             positions: list[Position] = await self._core.ended(begin)
             locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             return PostResult(locations, replayed=False)
-        named = key_of(key, drafts, items, self._limits.idempotency_ttl) if isinstance(key, str) else key
-        once = partial(self._store.begin_append_once, queue, items, named, after=after)
+        once = partial(self._store.begin_append_once, queue, items, key, after=after)
         result: PostResult = await self._core.ended(once)
         return result
+
+    def _remembered(self, items: Sequence[NewMessage]) -> int:
+        """Returns for how many seconds the key of a post of these messages is remembered."""
+        longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
+        return min(self._limits.idempotency_ttl, max(MIN_REMEMBERED, longest))
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
         """Writes one body at all the places, creating or overwriting each.
@@ -361,13 +373,15 @@ class MessageUseCases:
         """Refuses a message that the queue does not take (``InvalidRequest``), as :meth:`post` does."""
         self._addressed(queue, [draft])
 
-    def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
+    def _addressed(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
         """Gives each draft its partition and TTL; those without a TTL are kept, if the queue does not drop them."""
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         keeps = queue.on_expiry == "dead-letter"
-        free = 1 if len(drafts) == 1 else sum(draft.partition is None and draft.key is None for draft in drafts)
+        free = 1 if len(drafts) == 1 else sum([draft.partition is None and draft.key is None for draft in drafts])
         first = self._sticky.choose(queue.partitions) if free else 0
-        placed = 0
+        chosen = iter((first,) if free == 1 else spread(free, first, queue.partitions))
+        if queue.kind == "plain" and not keeps and drafts and isinstance(drafts[0], PlainDraft):
+            return _completed(cast("Sequence[PlainDraft]", drafts), chosen, ttl)
         items = []
         for draft in drafts:
             partition, meta = draft.partition, draft.meta
@@ -376,11 +390,7 @@ class MessageUseCases:
             elif queue.kind == "ordered" or (queue.max_claimed_per_key and draft.key is not None):
                 partition, meta = _with_key(queue, draft)
             elif partition is None:
-                if draft.key is None:
-                    partition = first if free == 1 else spread(placed, free, first, queue.partitions)
-                    placed += 1
-                else:
-                    partition = by_key(draft.key, queue.partitions)
+                partition = next(chosen) if draft.key is None else by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
                 raise InvalidRequest({"partition": partition_error(partition, queue) or ""})
             if draft.ttl is None:
@@ -390,14 +400,24 @@ class MessageUseCases:
         return items
 
 
-def _partition_by_body(queue: Queue, draft: Draft) -> int:
+def _completed(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: int) -> Sequence[NewMessage]:
+    """Sets the partitions and TTLs that drafts do not have, which makes them the messages to store."""
+    for draft in drafts:
+        if draft.partition is None:
+            draft.partition = next(chosen)
+        if draft.ttl is None:
+            draft.ttl = ttl
+    return cast("Sequence[NewMessage]", drafts)
+
+
+def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
     for field, value in (("partition", draft.partition), ("message_key", draft.key)):
         if value is not None:
             raise InvalidRequest({field: f"{NO_CHOICE} Leave it out."})
     return partition_of(digest_of(draft.body, draft.meta), queue.partitions)
 
 
-def _with_key(queue: Queue, draft: Draft) -> tuple[int, Meta]:
+def _with_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
     """Returns partition and metadata, with the key, of a message of a queue that keeps keys."""
     if draft.partition is not None:
         raise InvalidRequest({"partition": f"{BY_KEY if queue.max_claimed_per_key else IN_ORDER} Leave it out."})

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queuey.errors import InvalidRequest
-from queuey.messages import MAX_TTL, NewMessage, Queue, Record
+from queuey.messages import MAX_TTL, NewMessage, Queue, Record, body_bytes
 from queuey.storage.contracts.records import MAX_RECORD
 
 
-def checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
-    """Returns new messages if all of them can be stored, so that none spoils a group for others.
+def check_items(queue: Queue, items: Sequence[NewMessage]) -> int:
+    """Checks new messages, so that none spoils a group for others; returns the bytes of their bodies.
 
     Raises:
         InvalidRequest: A delay, a partition or a text is not valid.
     """
+    weight = 0
     for item in items:
         if item.delay and not 0 <= item.delay <= MAX_TTL:
             raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
         if not 0 < item.partition <= queue.partitions:
             raise _no_partition(queue, item.partition)
-        if not item.body.isascii():
-            check_text(item.body)
-    return items
+        body = item.body
+        weight += len(body) if body.isascii() else _encoded_bytes(body)
+    return weight
 
 
 def check_partition(queue: Queue, partition: int) -> None:
@@ -36,11 +37,15 @@ def _no_partition(queue: Queue, partition: int) -> InvalidRequest:
 
 def check_text(body: str | bytes) -> None:
     """Refuses text that has no UTF-8 form."""
-    if isinstance(body, str) and not body.isascii():
-        try:
-            body.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest({"body": "is not valid Unicode text"}) from error
+    if not body.isascii():
+        _encoded_bytes(body)
+
+
+def _encoded_bytes(body: str | bytes) -> int:
+    try:
+        return body_bytes(body)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest({"body": "is not valid Unicode text"}) from error
 
 
 def check_length(name: str, body: bytes, longest: int) -> None:

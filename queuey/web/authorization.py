@@ -96,7 +96,7 @@ class Authenticator:
         """Returns the caller if it is known without reading its credentials."""
         if header is None:
             return ANYBODY
-        known = self._find(header)
+        known = self._known.get(header) or self._find(header)
         return known[0] if known is not None and known[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
@@ -104,7 +104,7 @@ class Authenticator:
 
         It is None if the header is unknown, or was read so long ago that its key may have been revoked.
         """
-        known = self._find(header)
+        known = self._known.get(header) or self._find(header)
         return known[0].tenant if known is not None and known[1] + MAX_STALE > self._clock() else None
 
     def seen_caller(self, header: str) -> Caller | None:
@@ -352,10 +352,17 @@ class Authorization:
 
         What is not in memory is looked up in a thread, as before every refusal.
         """
+        admitted = self.admit_at_once(request, match, action)
+        if admitted is None:
+            return await request.in_pool(lambda: self.enter(request, match, action))
+        return admitted
+
+    def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
+        """Authorizes a caller by what is in memory; None: it has to be looked up, see :meth:`admit`."""
         queue = self._service.store.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
-            return await request.in_pool(lambda: self.enter(request, match, action))
+            return None
         check = partial(self._check, request, action, None)
         return QueueAccess(self._service.core, self._service.store, queue, check)
 

@@ -352,6 +352,19 @@ class BodyReader:
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
+    def take_at_once(self, request: Request, exchange: Exchange) -> bool:
+        """Takes a body that is short and here, or notes that there is none; False: see :meth:`take`.
+
+        Raises:
+            InvalidRequest: Its length cannot be read.
+        """
+        announced = announced_length(request)
+        if announced == 0:
+            request.body = b""
+        elif announced is not None and announced <= SMALL_BODY and announced <= self._most:
+            request.body = exchange.take_whole(announced)
+        return request.body is not None
+
     async def take(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
         """Reads the body into the request unless it is longer than any view takes.
 
@@ -361,17 +374,11 @@ class BodyReader:
             InvalidRequest: It broke off, or did not arrive in time.
             TooManyRequests, StoreUnavailable: Not enough memory is free now.
         """
-        announced = announced_length(request)
-        # A view refuses a body that is too long by its length alone, so that one is left unread.
-        if announced == 0:
-            request.body = b""
-            return
-        if announced is not None and announced > self._most:
-            return
-        if announced is not None and announced <= SMALL_BODY:
-            request.body = exchange.take_whole(announced)
-        if request.body is None:
-            await self._receive(request, exchange.receive, loop, announced)
+        if not self.take_at_once(request, exchange):
+            announced = announced_length(request)
+            # A view refuses a body that is too long by its length alone, so that one is left unread.
+            if announced is None or announced <= self._most:
+                await self._receive(request, exchange.receive, loop, announced)
 
     async def _receive(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None

@@ -106,7 +106,7 @@ def test_only_partition() -> None:
 def test_batches_are_spread_in_runs(count: int, partitions: int, first: st.DataObject) -> None:
     """A batch goes in order to a few consecutive partitions, an equal share to each, and to every one of a few."""
     start = first.draw(st.integers(1, partitions))
-    chosen = [spread(number, count, start, partitions) for number in range(count)]
+    chosen = spread(count, start, partitions)
     sizes = [len(list(group)) for _, group in groupby(chosen)]
     assert chosen[0] == start
     assert len(sizes) == len(set(chosen)) == min(MOST_RUNS, partitions, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -82,7 +83,12 @@ _decode = msgspec.json.Decoder(Kept).decode
 
 def kept_of(queue: Queue) -> Kept:
     """Returns what is kept with a queue; defaults, if it was made by another protocol."""
-    return _decode(queue.facade) if queue.facade else NOTHING
+    return _kept_in(queue.facade) if queue.facade else NOTHING
+
+
+@lru_cache(1024)
+def _kept_in(text: str) -> Kept:
+    return _decode(text)
 
 
 def keeping(kept: Kept) -> QueueSpec:

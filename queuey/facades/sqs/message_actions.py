@@ -64,7 +64,10 @@ class MessageActions:
 
     async def _on(self, asked: Asked, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
         """Makes a call with a queue that the caller may use."""
-        access = await self._authorization.admit(asked.request, asked.where(url), action)
+        where = asked.where(url)
+        access = self._authorization.admit_at_once(asked.request, where, action)
+        if access is None:
+            access = await self._authorization.admit(asked.request, where, action)
         return await access.apply(call)
 
     # Sending
@@ -142,7 +145,9 @@ class MessageActions:
         given = asked.read(requests.ReceiveMessage)
         limit = in_range("MaxNumberOfMessages", given.max_number_of_messages, 1, requests.MAX_ENTRIES)
         where = asked.where(given.queue_url)
-        access = await self._authorization.admit(asked.request, where, "work")
+        access = self._authorization.admit_at_once(asked.request, where, "work")
+        if access is None:
+            access = await self._authorization.admit(asked.request, where, "work")
         wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept_of(access.queue).wait)
 
         async def attempt(waiter: Waiter | None) -> Result:

@@ -95,11 +95,13 @@ def draft_of(
             "InvalidMessageContents", "The message has characters outside of #x9, #xA, #xD, #x20 to #xD7FF and so on."
         )
     _check_attributes(given.message_attributes)
-    trace = _trace_of(given.message_system_attributes, traced)
+    trace = _trace_of(given.message_system_attributes, traced) if traced or given.message_system_attributes else None
     group = given.message_group_id or ""
     sent = round(now * 1000) if delay else 0
-    beside = Beside(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
-    meta = None if beside == _NOTHING else Meta(headers=((HEADER, _header(beside)),))
+    meta = None
+    if given.message_attributes or trace or sent or (group and not fifo) or deduplication:
+        beside = Beside(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
+        meta = Meta(headers=((HEADER, _header(beside)),))
     return Draft(given.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
 
 

@@ -6,6 +6,7 @@ exact and no read delay is needed.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,15 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, Sqli
         self._sweep = Sweep(self._db)
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        return self._deadline.result(begin, "the store did not finish the write in time")
+        def begin_now(done: Done) -> Callable[[], Outcome]:
+            withdraw = begin(done)
+            self._db.writer.hand_over()
+            return withdraw
+
+        return self._deadline.result(begin_now, "the store did not finish the write in time")
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._db.writer.adopt(loop)
 
     def ping(self) -> None:
         self._db.verify_room()

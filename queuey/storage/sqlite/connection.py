@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -27,7 +27,10 @@ from queuey.errors import (
 )
 from queuey.storage.deadlines import Deadline
 
+T = TypeVar("T")
 Connection = apsw.Connection
+carray: Callable[[tuple[str | bytes, ...]], object] | None = getattr(apsw, "carray", None)
+"""A tuple that a statement reads as a table; None: SQLite was built without it."""
 DatabaseError = apsw.Error
 
 DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
@@ -128,6 +131,7 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
+            connection.set_progress_handler(_stop, _HASTY_STEPS)
         for pragma in options.pragmas:
             connection.execute(pragma).fetchall()
     except apsw.Error as error:
@@ -204,7 +208,7 @@ It goes by the steps of a statement since that was prepared, so a short one may 
 
 def _stop() -> bool:
     _haste.requested += 1
-    return _haste.requested > _HASTY_ASKED
+    return _haste.on and _haste.requested > _HASTY_ASKED
 
 
 class Readers:
@@ -273,45 +277,58 @@ class Readers:
         self._free.put(None)
 
     @contextlib.contextmanager
-    def reading(self, *, hasty: bool = False) -> Iterator[Connection]:
+    def reading(self) -> Iterator[Connection]:
         """Lends a connection; translates driver errors.
-
-        Args:
-            hasty: Reads neither wait for a connection or another process nor go through very many rows.
 
         Raises:
             StoreBusy: None is free (see :meth:`take`).
-            TooLong: A hasty read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = self.take(hasty=hasty)
+        connection = self.take()
         try:
-            try:
-                if hasty:
-                    _haste.on, _haste.requested = True, 0
-                    connection.set_progress_handler(_stop, _HASTY_STEPS)
-                yield connection
-            finally:
-                if hasty:
-                    _haste.on = False
-                    connection.set_progress_handler(None)
-        except QueueyError:
-            self.give(connection)
-            raise
+            yield connection
         except BaseException as error:
-            if hasty and isinstance(error, apsw.InterruptError | apsw.BusyError):
-                self.give(connection)
-                message = "this takes longer than it may"
-                raise TooLong(message) from error
-            # The error may keep a statement open, in whose snapshot the next caller would read.
-            self.drop(connection)
-            if isinstance(error, apsw.Error):
-                raise translate(error) from error
-            if isinstance(error, DAMAGE):
-                raise damaged(error) from error
+            self._end_failed(connection, error)
             raise
         else:
             self.give(connection)
+
+    def read_hastily(self, read: Callable[[Connection], T]) -> T:
+        """Reads without waiting for a connection or another process, and without going through very many rows.
+
+        Raises:
+            StoreBusy: None is free (see :meth:`take`).
+            TooLong: The read would have to wait, or goes through too many rows.
+            StoreUnavailable: The read failed.
+        """
+        connection = self.take(hasty=True)
+        try:
+            _haste.on, _haste.requested = True, 0
+            try:
+                result = read(connection)
+            finally:
+                _haste.on = False
+        except (apsw.InterruptError, apsw.BusyError) as error:
+            self.give(connection)
+            message = "this takes longer than it may"
+            raise TooLong(message) from error
+        except BaseException as error:
+            self._end_failed(connection, error)
+            raise
+        self.give(connection)
+        return result
+
+    def _end_failed(self, connection: Connection, error: BaseException) -> None:
+        """Takes a connection back after an error; raises that of the store if it is one of the driver."""
+        if isinstance(error, QueueyError):
+            self.give(connection)
+            return
+        # The error may keep a statement open, in whose snapshot the next caller would read.
+        self.drop(connection)
+        if isinstance(error, apsw.Error):
+            raise translate(error) from error
+        if isinstance(error, DAMAGE):
+            raise damaged(error) from error
 
     def close(self, timeout: float) -> None:
         """Closes all connections, waiting for those in use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -64,12 +65,12 @@ class SqliteMessages(Scanning, KeyedPosts):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after), done)
+        return self._db.writer.begin_append(Append(queue, items, after), items_of.check_items(queue, items), done)
 
     def begin_append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, done: Done, *, after: Position | None = None
     ) -> Callable[[], Outcome]:
-        return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after, key), done)
+        return self._db.writer.begin_append(Append(queue, items, after, key), items_of.check_items(queue, items), done)
 
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:
@@ -141,9 +142,7 @@ class SqliteMessages(Scanning, KeyedPosts):
         page: Page | None = None
         error: QueueyError | None = None
         try:
-            with self._db.readers.reading(hasty=True) as connection:
-                safe = self._sample(connection, queue, [part.partition], wait=False)
-                page = _page(connection, queue, part, safe, self._db.clock())
+            page = self._db.readers.read_hastily(partial(self._short_page, queue, part))
         except TooLong:
             if len(self._long) >= _LONG:
                 self._long.clear()
@@ -159,6 +158,10 @@ class SqliteMessages(Scanning, KeyedPosts):
                 self._begins_again = ended + AVOIDED
         done(page, error)
         return True
+
+    def _short_page(self, queue: Queue, part: Slice, connection: Connection) -> Page:
+        safe = self._sample(connection, queue, (part.partition,), wait=False)
+        return _page(connection, queue, part, safe, self._db.clock())
 
     def _sample(
         self, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True

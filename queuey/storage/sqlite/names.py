@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.errors import NameChanged
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue, body_bytes
+from queuey.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection
@@ -41,10 +41,8 @@ class SqliteNames(Names):
     def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        if item is not None:
-            items_of.checked(queue, [item])
         work = partial(_write, queue, name, item, content, seen)
-        return self._db.writer.perform(work, weight=0 if item is None else body_bytes(item.body))
+        return self._db.writer.perform(work, weight=items_of.check_items(queue, [] if item is None else [item]))
 
     def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         self._db.writer.perform(partial(_settle, queue, name, seen))

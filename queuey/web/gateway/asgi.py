@@ -183,10 +183,12 @@ class Gateway:
 
     async def answer(self, head: Head, exchange: Exchange) -> None:
         """Answers a request. However it ends, nothing of what it has held stays taken."""
-        if head.known is None:
-            head.known = head.query.decode("latin-1"), read_headers(head.fields)
-        query, fields = head.known
+        if not head.known:
+            head.known.append((head.query.decode("latin-1"), read_headers(head.fields)))
+        query, fields = head.known[0]
         request = Request(self, head.method, "", query, exchange.scheme, fields.headers.copy())
+        if head.key:
+            request.headers["idempotency-key"] = head.key.decode()
         request.address = exchange.peer
         if fields.own:
             request.has_own_headers = True
@@ -286,13 +288,18 @@ class Gateway:
         request.tenant = tenant or ANONYMOUS
         if self._rates is not None and _needs_caller(request):
             self._count(self._rates, request)
-        if request.body is None and (tenant or announced_length(request) == 0):
+        if (
+            request.body is None
+            and (tenant or announced_length(request) == 0)
+            and not self._bodies.take_at_once(request, exchange)
+        ):
             await self._bodies.take(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
         """Checks a signature. Until it is right, the request and its body count for the address that sends them."""
         request.tenant = stranger(request.address)
-        await self._bodies.take(request, exchange, self._loop)
+        if not self._bodies.take_at_once(request, exchange):
+            await self._bodies.take(request, exchange, self._loop)
         if self._contention.several:
             await self._take_turn(request)
         try:

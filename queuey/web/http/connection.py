@@ -45,7 +45,6 @@ HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
 NO_CONTENT = 204
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
-_BAD = re.compile(r"[\r\n\0]")
 _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
 _MOST_HEADS = 1000
 
@@ -245,11 +244,17 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _live(self) -> None:
         try:
-            while self.keeps and (data := await self._next_head()) is not None:
-                await self._answer(data)
-                if self._raw and monotonic() - self._turn > MAX_TURN:
-                    await asyncio.sleep(0)
-                    self._turn = monotonic()
+            while self.keeps:
+                data = self._next_head()
+                if data is None:
+                    await self._more()
+                elif not data:
+                    break
+                else:
+                    await self._answer(data)
+                    if self._raw and monotonic() - self._turn > MAX_TURN:
+                        await asyncio.sleep(0)
+                        self._turn = monotonic()
             self._linger(idle=self.keeps)
         except Refused as refused:
             self._refuse(refused)
@@ -261,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
             if not self.is_lingering:
                 self.transport.abort()
 
-    async def _next_head(self) -> bytes | None:
-        """Returns the next head, None if there is none.
+    def _next_head(self) -> bytes | None:
+        """Returns the next head, without a byte if there will be none, or None if more bytes have to come.
 
         Raises:
             Refused: It is too long, or has not come in time, or there is no place for the connection.
@@ -270,28 +275,34 @@ class Connection(asyncio.BufferedProtocol):
         self._head = None
         if self.is_refused:
             raise Refused("There are too many connections; try again later", 503)
-        while True:
-            if self._lost:
-                return None
+        if self._lost:
+            return b""
+        raw = self._raw
+        if raw and (end := self._find_end(raw)):
+            self.all.wait(self, None)
             raw = self._raw
-            if raw[:2] == b"\r\n" and not self._searched:
-                raw = self._raw = raw[2:]  # One empty line before a request is in order.
-            end = raw.find(END, self._searched)
-            if 0 <= end <= HEAD_BYTES - len(END):
-                self.all.wait(self, None)
-                data, self._raw, self._searched = raw[: end + len(END)], raw[end + len(END) :], 0
-                return data
-            if len(raw) >= HEAD_BYTES:
-                raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
-            if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
-                raise Refused("A line ends without a carriage return")
-            self._searched = max(0, len(raw) - len(END) + 1)
-            if self.ended or (self.late and not raw) or self.all.is_closing:
-                return None
-            if self.late:
-                raise Refused("The head has not arrived in time", 408)
-            self.all.wait(self, "head" if raw else "idle")
-            await self._more()
+            self._raw, self._searched = raw[end:], 0
+            return raw[:end]
+        if self.ended or (self.late and not raw) or self.all.is_closing:
+            return b""
+        if self.late:
+            raise Refused("The head has not arrived in time", 408)
+        self.all.wait(self, "head" if raw else "idle")
+        return None
+
+    def _find_end(self, raw: bytes) -> int:
+        """Returns where the head ends in the bytes that have come, 0 if they have no end."""
+        if raw[:2] == b"\r\n" and not self._searched:
+            raw = self._raw = raw[2:]  # One empty line before a request is in order.
+        end = raw.find(END, self._searched) + len(END)
+        if len(END) <= end <= HEAD_BYTES:
+            return end
+        if len(raw) >= HEAD_BYTES:
+            raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
+        if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
+            raise Refused("A line ends without a carriage return")
+        self._searched = max(0, len(raw) - len(END) + 1)
+        return 0
 
     async def _answer(self, data: bytes) -> None:
         head = self._head = read_head(data)
@@ -489,10 +500,11 @@ def _note_head(status: int, headers: tuple[Header, ...]) -> bytes:
     Raises:
         ValueError: A header would end its line.
     """
-    if any(_BAD.search(name) or _BAD.search(value) for name, value in headers):
+    given = with_cache_control(headers)
+    lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in given])
+    if not lines.count("\n") == lines.count("\r") == len(given) or "\0" in lines:
         raise ValueError(f"a header of {headers!r} holds the end of a line")
     if len(_heads) >= _MOST_HEADS:
         _heads.clear()
-    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in with_cache_control(headers))
     found = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
     return found

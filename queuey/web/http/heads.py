@@ -49,10 +49,11 @@ class Head:
         is_old: It is of HTTP/1.0.
         keeps: The connection goes on after the answer.
         expects: The client waits to be told that its body is wanted.
-        known: What the application has made of it.
+        known: What the application has made of it, if it has: one for all heads that differ in their ``key`` alone.
+        key: The value of the header Idempotency-Key, if that is left out of ``fields``: it differs from head to head.
     """
 
-    __slots__ = ("expects", "fields", "is_old", "keeps", "known", "length", "method", "path", "query")
+    __slots__ = ("expects", "fields", "is_old", "keeps", "key", "known", "length", "method", "path", "query")
 
     def __init__(self, method: str, target: tuple[bytes, bytes], fields: list[Field]) -> None:
         self.method = method
@@ -61,7 +62,15 @@ class Head:
         self.length: int | None = 0
         self.is_old = self.expects = False
         self.keeps = True
-        self.known: Any = None
+        self.known: list[Any] = []
+        self.key = b""
+
+    def with_key(self, key: bytes) -> Head:
+        """Returns the same head with a key."""
+        twin = Head(self.method, (self.path, self.query), self.fields)
+        twin.length, twin.is_old, twin.keeps, twin.expects = self.length, self.is_old, self.keeps, self.expects
+        twin.known, twin.key = self.known, key
+        return twin
 
 
 class _Fields:
@@ -96,6 +105,8 @@ _seen: dict[bytes, Head] = {}
 """Those that were read lately: a client mostly sends the same head again and again."""
 _MOST_SEEN = 1000
 _LONGEST_SEEN = 2048
+_KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
+"""A header as our own clients write it, with another value in each request, and as most others do."""
 
 
 def read_head(data: bytes) -> Head:
@@ -108,9 +119,23 @@ def read_head(data: bytes) -> Head:
         Refused: It is none.
     """
     found = _seen.get(data)
+    if found is not None:
+        return found
+    line = _KEY_LINE.search(data)
+    if line is None:
+        return _read(data)
+    shared = _read(data[: line.start()] + data[line.end() :])
+    if len(shared.fields) == MOST_FIELDS or any(name == b"idempotency-key" for name, _ in shared.fields):
+        return _parse(data)
+    return shared.with_key(line[1])
+
+
+def _read(data: bytes) -> Head:
+    """Parses a head that may come again, and remembers it."""
+    found = _seen.get(data)
     if found is None:
         found = _parse(data)
-        if len(data) <= _LONGEST_SEEN:
+        if len(data) <= _LONGEST_SEEN and b"Signature=" not in data:  # Another one in each request.
             if len(_seen) >= _MOST_SEEN:
                 _seen.clear()
             _seen[data] = found

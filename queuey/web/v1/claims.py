@@ -31,7 +31,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
-from queuey.web.requests import Request, read_query
+from queuey.web.requests import SHORT_BODY, Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.messages import parse_locations, parse_place
@@ -89,15 +89,21 @@ class ClaimViews(Views):
     # Claims
 
     async def claim(self, request: Request, match: Match) -> Response:
-        access = await self._authorization.admit(request, match, "work")
-        body = {} if request.body == b"" else await request.read(partial(self._claim.json, request, b"{}"))
+        access = self._authorization.admit_at_once(request, match, "work") or await self._enter(request, match)
+        body: dict[str, Any] = {}
+        if request.body and len(request.body) <= SHORT_BODY:
+            body = self._claim.json(request)
+        elif request.body != b"":
+            body = await request.in_pool(partial(self._claim.json, request, b"{}"))
         wait, terms = self._terms(request) if body.keys() <= {"acknowledge"} else self._terms_of(request, body)
         receipts = body.get("acknowledge")
         ack = PiggybackedAck()
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter(request, match)
-            await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
+            size = SHORT_BYTES + terms["states"] * _STATES
+            if not request.reserve_at_once(size):
+                await request.reserve(size)
             return await current.apply(partial(claim, waiter=waiter))
 
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:

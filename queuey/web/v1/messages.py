@@ -20,11 +20,11 @@ from queuey.errors import InvalidRequest, MessageNotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
 from queuey.service import Draft, Limits, Location, QueueAccess
-from queuey.service.messages import partition_error
+from queuey.service.messages import AnyDraft, PlainDraft, partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import list_decoder, read_value
-from queuey.web.requests import OWN_HEADER, Request, note_unknown, read_body, too_large
+from queuey.web.requests import OWN_HEADER, SHORT_BODY, Request, note_unknown, read_body, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.parameters import REPLAYED, read_key
@@ -115,14 +115,20 @@ class MessageViews(Views):
 
     async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
-        access = await self._authorization.admit(request, match, "send")
+        authorization = self._authorization
+        access = authorization.admit_at_once(request, match, "send") or await authorization.admit(
+            request, match, "send"
+        )
         named = request.headers.get("idempotency-key")
         key = None if named is None else read_key(named)
         batch = _is_batch(request)
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
         async def post(queue: Queue) -> PostResult:
-            drafts, after = await request.read(partial(self._read, request, body, queue, batch=batch))
+            if len(body) <= SHORT_BODY:
+                drafts, after = self._read(request, body, queue, batch=batch)
+            else:
+                drafts, after = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
             return await self._service.messages.post(queue, drafts, after=after, key=key)
 
         posted = await access.apply(post)
@@ -131,12 +137,15 @@ class MessageViews(Views):
             response.headers += (_STORED_AS_ONE,)
         return response
 
-    def _read(self, request: Request, body: bytes, queue: Queue, *, batch: bool) -> tuple[list[Draft], Position | None]:
+    def _read(
+        self, request: Request, body: bytes, queue: Queue, *, batch: bool
+    ) -> tuple[Sequence[AnyDraft], Position | None]:
         """Reads the messages of a post, and the id that theirs must be above."""
         errors = Errors()
         after = request.headers.get("x-after")
         position = errors.take("after", _position, after) if after else None
         try:
+            drafts: Sequence[AnyDraft]
             if batch:
                 drafts = self._read_batch(request, body, queue)
             else:
@@ -148,7 +157,7 @@ class MessageViews(Views):
             errors.check()
         return drafts, position
 
-    def _read_batch(self, request: Request, body: bytes, queue: Queue) -> list[Draft]:
+    def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
         if request.has_own_headers or not request.headers.keys().isdisjoint(_OF_ONE_MESSAGE):
             own = [name for name in request.headers if name in _OF_ONE_MESSAGE or name.startswith(OWN_HEADER)]
             note_unknown(request, own, "header", "batch", ("x-after", "idempotency-key"))
@@ -204,16 +213,13 @@ _CACHED_TYPES = 1024
 _types: dict[str, Meta] = {}
 
 
-class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _Item(PlainDraft, gc=False, forbid_unknown_fields=True):
     """An item of the batches that most callers send. Any other one ends the decoding."""
 
-    body: str
-    ttl: int | None = None
-    partition: int | None = None
     message_key: None = None
     content_type: None = None
     headers: None = None
-    delay: None = None
+    no_delay: None = msgspec.field(default=None, name="delay")
     encoding: None = None
 
 
@@ -404,7 +410,7 @@ def _decode(
         return loose(raw)
 
 
-def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
+def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> Sequence[AnyDraft]:
     """Reads the messages of a JSON body, and records in the request which fields mean nothing.
 
     Raises:
@@ -421,7 +427,6 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> l
         raise bad_json(error) from None
     if len(batch.messages) > limits.max_batch:
         raise too_large("messages", limits.max_batch, unit="messages")
-    drafts = []
     highest, longest = queue.partitions, limits.max_body // 4
     for item in batch.messages:
         text, ttl, partition = item.body, item.ttl, item.partition
@@ -431,8 +436,7 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> l
             or (partition is not None and not 0 < partition <= highest)
         ):
             return _read_loose_batch(body, limits, queue, request)
-        drafts.append(Draft(text, ttl, partition))
-    return drafts
+    return batch.messages
 
 
 def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:

@@ -279,11 +279,11 @@ def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, e
     """Reads the message of a plan as an item of a batch."""
     item = bytes(_decode_message(text).message)
     try:
-        [draft] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
+        [read] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
     except InvalidRequest as error:
         # Fields of the batch's only item, or the item itself.
         errors.update({f"message{field.removeprefix('0')}": each for field, each in error.fields.items()})
         return None
-    if draft.delay:
+    if read.delay:
         errors["message.delay"] = "A schedule's message has no delay"
-    return draft
+    return Draft(read.body, read.ttl, read.partition, read.meta, key=read.key)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from queuey.messages import Queue, Slice
+from queuey.messages import Meta, NewMessage, Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
-from queuey.storage.sqlite import SqliteStore
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import arrivals as arrivals_module
+from queuey.storage.sqlite import connection as driver
+from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
-from tests.contract.samples import make_queue, new
+from tests.contract.samples import make_queue, new, shown_bodies
 from tests.contract.sqlite.counted import counted_store
+from tests.replacing import replace_in
 
 T = TypeVar("T")
 PARTITIONS = 100
@@ -94,6 +99,77 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
 def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Count[Any], number: int) -> None:
     """A transaction, its messages, what is kept of their ends, and the clock."""
     assert count(partial(store.append, queue, [new("x")] * number)) == 5
+
+
+def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
+    """What lies in the tables of messages and of their ends, with ids as distances from the first."""
+    with store._db.readers.reading() as opened:
+        messages: list[Any] = opened.execute("SELECT * FROM messages ORDER BY ticks").fetchall()
+        windows: list[Any] = opened.execute(
+            "SELECT queue_partition, message_count, longest_ttl FROM expiry_windows ORDER BY 1, 3"
+        ).fetchall()
+        clock: Any = opened.execute("SELECT last_ticks FROM clock").fetchone()
+    first = messages[0][1]
+    shown = [(qp, ticks - first, expires - first, *rest) for qp, ticks, _, expires, *rest in messages]
+    return [*shown, *windows, (clock[0] - first,)]
+
+
+@pytest.mark.parametrize(
+    ("items", "inserts"),
+    [
+        ([new("x")] * 100, 1),
+        ([new("x", partition=1 + number // 25) for number in range(100)], 4),
+        ([new("a", ttl=60)] * 50 + [new("\xe9\u20ac", ttl=90)] * 50, 2),
+        ([new(b"\x00\xff")] * 10, 1),
+        ([new("x", partition=1 + number % 2) for number in range(100)], 0),
+        ([new("x")] * 7, 0),
+        ([*[new("x")] * 20, new("a\x00b")], 0),
+        ([*[new("x")] * 20, new(b"\xff")], 0),
+        ([*[new("x")] * 20, new("x", meta=Meta("text/html"))], 0),
+    ],
+)
+def test_runs_of_a_batch_are_one_statement_each(
+    tmp_path: Path, store: SqliteStore, statements: list[str], items: list[NewMessage], inserts: int
+) -> None:
+    """They leave the same rows, windows and clock as messages that are inserted with their values each."""
+    queue = make_queue(store, partitions=4)
+    statements.clear()
+    store.append(queue, items)
+    assert sum("carray" in text for text in statements) == inserts
+    with (
+        replace_in(driver, driver.carray, None),
+        closing(open_store(tmp_path / "plain", options=SqliteOptions(sweep_interval=None))) as plain,
+    ):
+        plain.create_application(APP)
+        plain.append(make_queue(plain, partitions=4), items)
+        assert rows_of(plain) == rows_of(store)
+
+
+def settle(loop: asyncio.AbstractEventLoop, end: asyncio.Future[None], _positions: object, _error: object) -> None:
+    """Ends what waits for an append, from the writer's thread."""
+    loop.call_soon_threadsafe(end.set_result, None)
+
+
+def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
+    """What is begun in one turn of the loop goes to the writer together, also what is begun before the loop ends."""
+    queue = make_queue(store)
+
+    async def post() -> None:
+        loop = asyncio.get_running_loop()
+        store.adopt(loop)
+        for _ in range(3):
+            before = store._db.writer.commits
+            ends = [loop.create_future() for _ in range(40)]
+            for end in ends:
+                store.begin_append(queue, [new("x")], partial(settle, loop, end))
+            await asyncio.wait_for(asyncio.gather(*ends), 60)
+            assert store._db.writer.commits == before + 1
+        store.begin_append(queue, [new("last")], lambda *_: None)
+        store.adopt(None)
+
+    asyncio.run(post())
+    store.append(queue, [new("x")])
+    assert "last" in shown_bodies(store, queue)
 
 
 def test_claims_cost_the_same_anywhere(

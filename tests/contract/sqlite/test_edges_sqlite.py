@@ -289,9 +289,8 @@ class TestReadsBegun:
     def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
         """A file that somebody has locked whole stops no thread that must not be held up."""
         assert shown_bodies(store, make_queue(store)) == []
-        with store._db.readers.reading(hasty=True):
-            patience = _patience(60.0)
-            assert not patience(0)
+        patience = _patience(60.0)
+        assert not store._db.readers.read_hastily(lambda _: patience(0))
         assert patience(0)
 
     def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
@@ -301,8 +300,8 @@ class TestReadsBegun:
         with store._db.readers.reading() as connection:
             pass
         connection.close()
-        with pytest.raises(StoreUnavailable), store._db.readers.reading(hasty=True):
-            pass
+        with pytest.raises(StoreUnavailable):
+            store._db.readers.read_hastily(lambda lent: lent.execute("SELECT 1").fetchall())
         assert _patience(60.0)(0)
         assert shown_bodies(store, queue) == []
 

@@ -15,7 +15,7 @@ from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Page, PostKey, PostResult, Queue, Slice
-from queuey.service import Draft, ranges
+from queuey.service import ranges
 from queuey.service.messages import MessageUseCases
 from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
@@ -221,14 +221,13 @@ Key = str | PostKey | None
 async def also_in_doubt(
     use_cases: MessageUseCases,
     queue: Queue,
-    drafts: Sequence[Draft],
     items: Sequence[NewMessage],
     after: Position | None,
     key: Key,
 ) -> PostResult:
     """Takes what is in doubt for undone."""
     try:
-        return await REAL_APPEND(use_cases, queue, drafts, items, after, key)
+        return await REAL_APPEND(use_cases, queue, items, after, key)
     except StoreUnavailable as error:
         raise WriteUndone(str(error)) from error
 
@@ -236,33 +235,31 @@ async def also_in_doubt(
 async def without_the_key(
     use_cases: MessageUseCases,
     queue: Queue,
-    drafts: Sequence[Draft],
     items: Sequence[NewMessage],
     after: Position | None,
     key: Key,
 ) -> PostResult:
     """Posts anew at once, and forgets the key."""
     try:
-        return await REAL_APPEND(use_cases, queue, drafts, items, after, key)
+        return await REAL_APPEND(use_cases, queue, items, after, key)
     except WriteUndone:
-        return await REAL_APPEND(use_cases, queue, drafts, items, after, None)
+        return await REAL_APPEND(use_cases, queue, items, after, None)
 
 
 async def part_by_part(
     use_cases: MessageUseCases,
     queue: Queue,
-    drafts: Sequence[Draft],
     items: Sequence[NewMessage],
     after: Position | None,
     key: Key,
 ) -> PostResult:
     """Stores what a batch has for each partition by itself, and repeats only those parts of it that were undone."""
     if key is not None:
-        return await REAL_APPEND(use_cases, queue, drafts, items, after, key)
+        return await REAL_APPEND(use_cases, queue, items, after, key)
     found: dict[int, Location] = {}
     for partition in sorted({item.partition for item in items}):
         numbers = [number for number, item in enumerate(items) if item.partition == partition]
-        part = partial(REAL_APPEND, use_cases, queue, drafts, [items[number] for number in numbers], after, None)
+        part = partial(REAL_APPEND, use_cases, queue, [items[number] for number in numbers], after, None)
         try:
             result = await part()
         except WriteUndone:

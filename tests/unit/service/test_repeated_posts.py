@@ -17,7 +17,7 @@ from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.metrics import Metrics
 from queuey.service import Draft, Limits
 from queuey.service.core import Core, Done, GivenUp
-from queuey.service.messages import MessageUseCases, Placed, RepeatBudget
+from queuey.service.messages import AnyDraft, MessageUseCases, Placed, PlainDraft, RepeatBudget
 from queuey.storage import Store
 from tests.replacing import replace
 
@@ -115,7 +115,7 @@ class Posting:
         return self.core.run(work)
 
     def post(
-        self, *drafts: Draft, queue: Queue = QUEUE, after: ids.Position | None = None, key: str | None = None
+        self, *drafts: AnyDraft, queue: Queue = QUEUE, after: ids.Position | None = None, key: str | None = None
     ) -> PostResult:
         """Posts."""
         return self.run(self.use_cases.post(queue, drafts or (Draft("x"),), after=after, key=key))
@@ -135,6 +135,31 @@ def test_under_its_key() -> None:
     assert first[1] == second[1]
     assert not result.replayed
     assert len(result.locations) == 2
+
+
+@pytest.mark.parametrize("drafts", [(PlainDraft("a"), PlainDraft("b", 9, 2)), (Draft("a"), Draft("b", 9, 2))])
+def test_what_a_key_stands_for(drafts: tuple[AnyDraft, ...]) -> None:
+    """The content of a keyed post is what its caller says, however that was decoded, and not what the service adds."""
+    posting = Posting()
+    posting.post(*drafts, key="mine")
+    [(items, key, _)] = posting.store.posts
+    assert key is not None
+    assert key.content.hex() == "39d753992eb7326cd28e2b49e19710b6"
+    assert [(item.body, item.ttl) for item in items] == [("a", 60), ("b", 9)]
+    assert items[1].partition == 2
+
+
+def test_plain_drafts_are_stored_as_they_are() -> None:
+    """No other object is made of a message that is text alone, unless it is to be kept or its queue keeps keys."""
+    posting = Posting()
+    drafts = [PlainDraft(str(number)) for number in range(8)]
+    posting.post(*drafts)
+    [(items, *_)] = posting.store.posts
+    assert list(map(id, items)) == list(map(id, drafts))
+    assert sorted({item.partition for item in items}) == [1, 2, 3, 4]
+    kept = msgspec.structs.replace(QUEUE, on_expiry="dead-letter")
+    [one] = posting.use_cases._addressed(kept, [PlainDraft("a")])
+    assert (one.kept, one.ttl) == (True, 60)
 
 
 @pytest.mark.parametrize(

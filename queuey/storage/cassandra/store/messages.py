@@ -83,7 +83,8 @@ class CassandraMessages(ConnectedStore, Scanning):
                 self._arrivals.appended(queue, items)
             done(positions, error)
 
-        return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
+        items_of.check_items(queue, items)
+        return self._writer.begin(queue, items, ended, after).withdraw
 
     def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
         return self._driver.calls.wait(begin, "Cassandra did not finish the write in time")

@@ -65,7 +65,7 @@ class CassandraKeyedPosts(ConnectedStore, KeyedPosts):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        items_of.checked(queue, items)
+        items_of.check_items(queue, items)
         return self._driver.calls.begin(self._append_once(queue, items, key, after), done)
 
     async def _append_once(
@@ -96,7 +96,8 @@ class CassandraNames(ConnectedStore, Names):
             seen_row = row or NameRow("done", b"", names.NOTHING, 0)
             done = await self._change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
             return named_of(Found(done))
-        items = items_of.checked(queue, [message_codec.named(item, name)])
+        items = [message_codec.named(item, name)]
+        items_of.check_items(queue, items)
         row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
         expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
         done = await self._change(queue, name, items).run(

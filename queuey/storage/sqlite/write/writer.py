@@ -17,9 +17,12 @@ by its own fault, the group is rolled back and the operations run again one by o
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,7 +31,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.messages import body_bytes
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
@@ -89,9 +91,16 @@ class SqliteWriter:
         self._low = low
         self._verify = verify
         self._committed = committed
-        self._inbox: SimpleQueue[_Operation | None] = SimpleQueue()
+        self._inbox: SimpleQueue[list[_Operation] | None] = SimpleQueue()
+        self._waiting: deque[_Operation] = deque()
+        """Operations that the writer has taken out of its inbox."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn: list[_Operation] = []
+        """Operations that have come in this turn of the loop."""
         self._connection: Connection | None = None
         self._closed = False
+        self._ends = False
+        """It has been told to end, when it has done what waits."""
         self._ended = False
         self._clock: Clock | None = None
         self._version = -1
@@ -104,10 +113,23 @@ class SqliteWriter:
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
-    def begin_append(self, append: Append, done: Callable[[Any, Exception | None], None]) -> Callable[[], Outcome]:
-        """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error."""
-        operation = _Operation(append, done, _weight(append))
-        self._submit(operation)
+    def begin_append(
+        self, append: Append, weight: int, done: Callable[[Any, Exception | None], None]
+    ) -> Callable[[], Outcome]:
+        """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error.
+
+        ``weight`` is the bytes of their bodies.
+        """
+        operation = _Operation(append, done, weight)
+        loop = self._loop
+        if loop is None or loop is not asyncio._get_running_loop():  # noqa: SLF001 - the quick form of get_running_loop
+            self._submit(operation)
+        else:
+            if self._closed:
+                raise _closed()
+            if not self._turn:
+                loop.call_soon(self._hand_over)
+            self._turn.append(operation)
         return operation.withdraw
 
     def begin(
@@ -152,16 +174,34 @@ class SqliteWriter:
 
     def _submit(self, operation: _Operation) -> None:
         if self._closed:
-            message = "the store is closed"
-            raise StoreClosed(message)
-        self._inbox.put(operation)
+            raise _closed()
+        self._inbox.put([operation])
         if self._ended:
             self._refuse_rest()
+
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Hands over together, from now on, what is begun in one turn of this loop; called in its thread."""
+        self._hand_over()
+        self._loop = loop
+
+    def hand_over(self) -> None:
+        """Has what the loop has begun written now, as its own thread is about to wait for that within the turn."""
+        if self._loop is not None and self._loop is asyncio._get_running_loop():  # noqa: SLF001 - as above
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Gives the writer what has come in a turn, which wakes it once, and makes one group of it."""
+        operations, self._turn = self._turn, []
+        if operations:
+            self._inbox.put(operations)
+            if self._ended:
+                self._refuse_rest()
 
     def close(self, timeout: float) -> None:
         """Finishes accepted operations, then ends the thread; those left after ``timeout`` are refused."""
         if not self._closed:
             self._closed = True
+            self._hand_over()
             self._inbox.put(None)
         self._thread.join(timeout)
         self._refuse_rest()
@@ -169,41 +209,40 @@ class SqliteWriter:
             self._inbox.put(None)  # The one before may just have been taken out.
 
     def _refuse_rest(self) -> None:
-        while True:
-            try:
-                operation = self._inbox.get_nowait()
-            except Empty:
-                return
-            if operation is not None and operation.claim.acquire(blocking=False):
-                operation.error = StoreClosed("the store is closed")
+        with contextlib.suppress(Empty):
+            while True:
+                self._waiting += self._inbox.get_nowait() or ()
+        for operation in list(self._waiting):
+            if operation.claim.acquire(blocking=False):
+                operation.error = _closed()
                 operation.done(None, operation.error)
 
     def _run(self) -> None:
-        while self._gather_and_handle():
-            pass
+        while not self._ends or self._waiting:
+            self._gather_and_handle()
         self._ended = True
         self._refuse_rest()
         self._disconnect(checkpoint=True)
 
-    def _gather_and_handle(self) -> bool:
-        """Waits for operations, runs all that have come as one group; returns False when the writer is to end."""
-        inbox = self._inbox
+    def _gather_and_handle(self) -> None:
+        """Waits for operations, and runs all that have come as one group."""
+        inbox, waiting = self._inbox, self._waiting
+        for _ in range(inbox.qsize() or not waiting):
+            operations = inbox.get()
+            if operations is None:
+                self._ends = True
+                break
+            waiting += operations
         group: list[_Operation] = []
         size = weight = 0
-        operation = inbox.get()
-        waiting = inbox.qsize()
-        while operation is not None:
+        while waiting and size < _GROUP_MESSAGES and weight < _GROUP_BYTES:
+            operation = waiting.popleft()
             if operation.claim.acquire(blocking=False):
                 group.append(operation)
                 size += len(operation.work.items) if isinstance(operation.work, Append) else 1
                 weight += operation.weight
-            if not waiting or size >= _GROUP_MESSAGES or weight >= _GROUP_BYTES:
-                break
-            waiting -= 1
-            operation = inbox.get()
         if group:
             self._handle(group)
-        return operation is not None
 
     def _handle(self, group: list[_Operation]) -> None:
         began = time.monotonic()
@@ -292,8 +331,8 @@ class SqliteWriter:
             return
 
 
-def _weight(append: Append) -> int:
-    return sum([len(item.body) if item.body.isascii() else body_bytes(item.body) for item in append.items])
+def _closed() -> StoreClosed:
+    return StoreClosed("the store is closed")
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
