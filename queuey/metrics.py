@@ -107,7 +107,7 @@ class GroupLag(NamedTuple):
     Attributes:
         messages: Number of messages after the offsets.
         age: Seconds since the oldest of them was stored; 0 without messages.
-        owned: Number of partitions that have an owner; None: the group's members do not meet at the service.
+        owned: Number of partitions that have an owner, or None if the group's members do not meet at the service.
     """
 
     application: str

@@ -124,10 +124,10 @@ def table(cells: Cells, seconds: int) -> list[Interval]:
     step = seconds // STEP // TABLE_ROWS
     rows = []
     for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
-        part = slice(end - step, end)
-        depths = [depth for depth in cells.depth[part] if depth != UNKNOWN]
+        shown = slice(end - step, end)
+        depths = [depth for depth in cells.depth[shown] if depth != UNKNOWN]
         begin = (cells.last - len(cells.sent) + 1 + end - step) * STEP
-        rows.append(Interval(begin, sum(cells.sent[part]), sum(cells.taken[part]), depths[-1] if depths else None))
+        rows.append(Interval(begin, sum(cells.sent[shown]), sum(cells.taken[shown]), depths[-1] if depths else None))
     return rows
 
 

@@ -113,17 +113,16 @@ class Ring:
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
 
 
-def merged(found: Sequence[Cells], count: int = CELLS) -> Cells:
+def merged(processes: Sequence[Cells], count: int = CELLS) -> Cells:
     """Adds up the cells of several processes, by their numbers; the highest depth counts."""
-    last = max((cells.last for cells in found), default=0)
+    last = max((cells.last for cells in processes), default=0)
     sent, taken, depth = [0] * count, [0] * count, [UNKNOWN] * count
-    for cells in found:
+    for cells in processes:
         behind = last - cells.last
         for index in range(max(0, count - behind) if cells.sent else 0):
-            at = index
-            sent[at] += cells.sent[index + behind]
-            taken[at] += cells.taken[index + behind]
-            depth[at] = max(depth[at], cells.depth[index + behind])
+            sent[index] += cells.sent[index + behind]
+            taken[index] += cells.taken[index + behind]
+            depth[index] = max(depth[index], cells.depth[index + behind])
     return Cells(last, sent, taken, depth)
 
 

@@ -342,10 +342,9 @@ class FairGate(Generic[TurnT]):
 
     def dispatch(self) -> None:
         """Begins what may begin now. Is called when something has become free."""
-        self._is_called = False
+        self._is_called, begun, seconds = False, 0, 0.0
         if not self._turns:
             return
-        begun, seconds = 0, 0.0
         while begun < self._most and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
             if is_full or (turn := self._turns.take(Turn.fits)) is None:

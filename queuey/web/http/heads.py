@@ -118,9 +118,9 @@ def read_head(data: bytes) -> Head:
     Raises:
         Refused: It is none.
     """
-    found = _seen.get(data)
-    if found is not None:
-        return found
+    head = _seen.get(data)
+    if head is not None:
+        return head
     line = _KEY_LINE.search(data)
     if line is None:
         return _read(data)
