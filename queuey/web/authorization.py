@@ -358,7 +358,7 @@ class Authorization:
         return admitted
 
     def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
-        """Authorizes a caller by what is in memory; None: it has to be looked up, see :meth:`admit`."""
+        """Authorizes a caller by what is in memory; returns None if something has to be looked up."""
         queue = self._service.store.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):

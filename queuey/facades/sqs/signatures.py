@@ -104,8 +104,8 @@ def _fields(query: str) -> dict[str, str]:
 def _signing_key(secret: str, day: str, region: str) -> bytes:
     """Returns the key of all signatures of a day."""
     key = f"AWS4{secret}".encode()
-    for part in (day, region, "sqs", "aws4_request"):
-        key = hmac.digest(key, part.encode(), "sha256")
+    for name in (day, region, "sqs", "aws4_request"):
+        key = hmac.digest(key, name.encode(), "sha256")
     return key
 
 

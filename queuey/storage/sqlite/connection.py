@@ -30,7 +30,7 @@ from queuey.storage.deadlines import Deadline
 T = TypeVar("T")
 Connection = apsw.Connection
 carray: Callable[[tuple[str | bytes, ...]], object] | None = getattr(apsw, "carray", None)
-"""A tuple that a statement reads as a table; None: SQLite was built without it."""
+"""Makes a tuple a table that a statement reads; it is None if SQLite was built without it."""
 DatabaseError = apsw.Error
 
 DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)

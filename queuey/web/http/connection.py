@@ -500,11 +500,11 @@ def _note_head(status: int, headers: tuple[Header, ...]) -> bytes:
     Raises:
         ValueError: A header would end its line.
     """
-    given = with_cache_control(headers)
-    lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in given])
-    if not lines.count("\n") == lines.count("\r") == len(given) or "\0" in lines:
+    shown = with_cache_control(headers)
+    lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in shown])
+    if not lines.count("\n") == lines.count("\r") == len(shown) or "\0" in lines:
         raise ValueError(f"a header of {headers!r} holds the end of a line")
     if len(_heads) >= _MOST_HEADS:
         _heads.clear()
-    found = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
-    return found
+    head = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
+    return head
