@@ -33,8 +33,8 @@ def spread(count: int, first: int, partitions: int) -> list[int]:
         partitions: How many there are.
     """
     runs = min(MOST_RUNS, partitions, count)
-    found: list[int] = []
+    chosen: list[int] = []
     for run in range(1, runs + 1):
         # The run has the messages up to the first one whose share is that of the next run.
-        found += [(first + run - 2) % partitions + 1] * (-(-run * count // runs) - len(found))
-    return found
+        chosen += [(first + run - 2) % partitions + 1] * (-(-run * count // runs) - len(chosen))
+    return chosen

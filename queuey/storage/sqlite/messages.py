@@ -159,9 +159,9 @@ class SqliteMessages(Scanning, KeyedPosts):
         done(page, error)
         return True
 
-    def _short_page(self, queue: Queue, part: Slice, connection: Connection) -> Page:
-        safe = self._sample(connection, queue, (part.partition,), wait=False)
-        return _page(connection, queue, part, safe, self._db.clock())
+    def _short_page(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
+        safe = self._sample(connection, queue, (requested.partition,), wait=False)
+        return _page(connection, queue, requested, safe, self._db.clock())
 
     def _sample(
         self, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True

@@ -132,14 +132,14 @@ def read_head(data: bytes) -> Head:
 
 def _read(data: bytes) -> Head:
     """Parses a head that may come again, and remembers it."""
-    found = _seen.get(data)
-    if found is None:
-        found = _parse(data)
+    head = _seen.get(data)
+    if head is None:
+        head = _parse(data)
         if len(data) <= _LONGEST_SEEN and b"Signature=" not in data:  # Another one in each request.
             if len(_seen) >= _MOST_SEEN:
                 _seen.clear()
-            _seen[data] = found
-    return found
+            _seen[data] = head
+    return head
 
 
 def _parse(data: bytes) -> Head:
