@@ -267,6 +267,7 @@ class WholeLines(io.TextIOWrapper):
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
+        self._stream = stream  # It would close the buffer at its end.
         self._begun: dict[int, str] = {}
 
     def write(self, text: str) -> int:
