@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from bench.baselines import elasticmq
@@ -102,7 +103,7 @@ class Ours:
             yield cls(server, store, traffic.bodies(1600))
 
     def post(self, callers: int, batch: int, seconds: float) -> Sample:
-        """Posts over so many connections."""
+        """Posts from ``callers`` connections."""
         texts = self._texts
         job = traffic.posts_of_one(QUEUE, texts[:64]) if batch == 1 else traffic.posts_of_many(QUEUE, texts, batch)
         return wrk.ASK(self._server, job, seconds=seconds, connections=callers)
@@ -134,7 +135,7 @@ class Work:
 
 
 def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
-    """Returns posts of so many messages, by callers that wait for each."""
+    """Returns posts of ``batch`` messages, by callers that wait for each post."""
 
     def by_ours(bench: Bench, ours: Ours) -> Sample:
         return ours.post(callers, batch, bench.pick(SECONDS, 1))
@@ -188,37 +189,25 @@ def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
     return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.fresh("postgres"))).address)
 
 
-def start_redis(bench: Bench, stack: contextlib.ExitStack) -> Peer:
-    """Starts Redis, whose log is on the disk first."""
-    program = load_in_go.program()
-    return Peer(program, "redis", *stack.enter_context(redis.serve(bench.fresh("redis"))))
+def started(
+    kind: str, serve: Callable[[Path], contextlib.AbstractContextManager[tuple[str, Process]]]
+) -> Callable[[Bench, contextlib.ExitStack], Peer]:
+    """Returns what starts a server of this kind, in a directory of its own."""
 
+    def start(bench: Bench, stack: contextlib.ExitStack) -> Peer:
+        program = load_in_go.program()
+        return Peer(program, kind, *stack.enter_context(serve(bench.fresh(kind))))
 
-def start_nats(bench: Bench, stack: contextlib.ExitStack) -> Peer:
-    """Starts NATS with JetStream."""
-    program = load_in_go.program()
-    return Peer(program, "nats", *stack.enter_context(brokers.nats(bench.fresh("nats"))))
-
-
-def start_rabbitmq(bench: Bench, stack: contextlib.ExitStack) -> Peer:
-    """Starts RabbitMQ."""
-    program = load_in_go.program()
-    return Peer(program, "rabbitmq", *stack.enter_context(brokers.rabbitmq(bench.fresh("rabbitmq"))))
-
-
-def start_kafka(bench: Bench, stack: contextlib.ExitStack) -> Peer:
-    """Starts Kafka."""
-    program = load_in_go.program()
-    return Peer(program, "kafka", *stack.enter_context(brokers.kafka(bench.fresh("kafka"))))
+    return start
 
 
 OURS, POSTGRES, REDIS, NATS, RABBITMQ, KAFKA = "queuey", "Postgres", "Redis", "NATS", "RabbitMQ", "Kafka"
 OTHERS: Mapping[str, Callable[[Bench, contextlib.ExitStack], Peer]] = {
     POSTGRES: start_postgres,
-    REDIS: start_redis,
-    NATS: start_nats,
-    RABBITMQ: start_rabbitmq,
-    KAFKA: start_kafka,
+    REDIS: started("redis", redis.serve),
+    NATS: started("nats", brokers.nats),
+    RABBITMQ: started("rabbitmq", brokers.rabbitmq),
+    KAFKA: started("kafka", brokers.kafka),
 }
 ONE = {POSTGRES: 1.4, REDIS: 0.4, NATS: 1.0, RABBITMQ: 1.0, KAFKA: 1.0}
 WORK: Mapping[str, Work] = {

@@ -155,7 +155,7 @@ class Console:
 
     Args:
         callers: Make a credential of a session's token.
-        is_local: For other browsers than those on this machine, and behind proxies, there is no page.
+        is_local: Only browsers on this machine, without a proxy, get pages.
     """
 
     def __init__(self, callers: SessionCallers, *, is_local: bool = False) -> None:
