@@ -15,7 +15,7 @@ from bench.load.traffic import bodies
 from bench.started import service
 from queuey import ids
 from queuey.messages import Message, Queue, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.cassandra import open_store
 from queuey.storage.opening import patiently
 
@@ -24,12 +24,12 @@ LIMIT = 10_000
 
 def arrow(store: Store, queue: Queue) -> Callable[[], int]:
     """Returns what reads the partition as Arrow batches and counts its rows."""
-    return lambda: sum(batch.num_rows for batch in store.scan_arrow(queue, Slice(1, limit=LIMIT)))
+    return lambda: sum(batch.num_rows for batch in bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=LIMIT))))
 
 
 def messages(store: Store, queue: Queue) -> Callable[[], int]:
     """Returns what reads the partition as messages and counts them."""
-    return lambda: sum(map(len, store.scan(queue, Slice(1, limit=LIMIT))))
+    return lambda: sum(map(len, bridge.iterate(store.bulk.scan(queue, Slice(1, limit=LIMIT)))))
 
 
 def made(count: int, *, seconds: int = 3600) -> list[Message]:
@@ -42,14 +42,14 @@ def made(count: int, *, seconds: int = 3600) -> list[Message]:
 
 def load(store: Store, queue: Queue, count: int) -> Callable[[], int]:
     """Returns what loads so many messages and counts them."""
-    return lambda: store.load(queue, made(count))
+    return lambda: bridge.run(store.bulk.load(queue, made(count)))
 
 
 def main() -> None:
     """Does what the command line says."""
     action, url, *numbers = sys.argv[1:]
     store = open_store(url)
-    queue = patiently(lambda: store.queue(service.APPLICATION, "bench"), 30)
+    queue = patiently(lambda: bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), 30)
     print(json.dumps(timed(globals()[action](store, queue, *map(int, numbers)))))
     store.close()
 

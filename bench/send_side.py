@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 
+from queuey.storage import bridge
+
 BODY = "x" * 200
 Send = Callable[[], object]
 
@@ -41,12 +43,12 @@ def store(directory: str, sync: str) -> Send:
     from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415
 
     opened = open_store(directory, options=SqliteOptions(sync=sync))  # type: ignore[arg-type] # it is one of the two
-    opened.create_application("queuey")
-    queue, _ = opened.create_queue("queuey", "bench", QueueSpec())
+    bridge.run(opened.applications.create_application("queuey"))
+    queue, _ = bridge.run(opened.catalogue.create_queue("queuey", "bench", QueueSpec()))
 
     def send() -> object:
         key = PostKey(os.urandom(16).hex(), sha256(BODY.encode()).digest(), 86_400)
-        return opened.append_once(queue, [NewMessage(BODY, 1, 259_200)], key)
+        return bridge.run(opened.keyed_posts.append_once(queue, [NewMessage(BODY, 1, 259_200)], key))
 
     return send
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from queuey import ids
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra import CassandraOptions
@@ -132,7 +132,7 @@ class CassandraLocation:
             store = open_store(self.url, options=options, driver=LastingDriver)
         else:
             store = HandedStore(self.url, options, HandClock(clock), driver=LastingDriver)
-        assert store.ready(60), store.statistics()
+        assert store.ready(60), bridge.run(store.statistics())
         return store
 
     def fresh(self) -> StoreLocation:
@@ -156,7 +156,7 @@ class SimulatedLocation:
         from tests.sim.cassandra.one_node.in_process import InProcessStore  # noqa: PLC0415 - only for who uses it
 
         store = InProcessStore(self._cluster, cassandra_options(by_hand=clock is not None), clock)
-        assert store.ready(60), store.statistics()
+        assert store.ready(60), bridge.run(store.statistics())
         return store
 
     def fresh(self) -> StoreLocation:

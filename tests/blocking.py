@@ -18,8 +18,8 @@ from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.claims.results import JobResult
-from queuey.service.core import LoopCalls
 from queuey.service.names import Changed
+from queuey.storage.calls import LoopCalls
 
 T = TypeVar("T")
 

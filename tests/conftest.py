@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from queuey.errors import ApplicationExists
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, StoreLocation
 from tests.servers.processes import hear_interrupts
 
@@ -116,7 +116,7 @@ def store(open_store: Callable[[], Store]) -> Store:
     """An open store with one application."""
     store = open_store()
     with contextlib.suppress(ApplicationExists):
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
     return store
 
 
@@ -135,7 +135,7 @@ def open_with_clock(location: StoreLocation) -> Iterator[Callable[[Clock], Store
             store = location.open(clock)
             opened.callback(store.close)
             with contextlib.suppress(ApplicationExists):
-                store.create_application(APP)
+                bridge.run(store.applications.create_application(APP))
             return store
 
         yield open_one

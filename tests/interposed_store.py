@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from queuey.storage import Store
+from queuey.storage.calls import in_thread
+
+CONTRACTS = {str(field.type): field.name for field in dataclasses.fields(Store)}
+"""The attribute of a store that has each contract, by the name of its class."""
 
 
 class InterposedStore:
@@ -30,24 +37,57 @@ class InterposedStore:
         return cast("Store", self)
 
     def instead(self, method: Callable[..., Any], by: Callable[..., Any]) -> None:
-        """Calls ``by`` in the place of a method of :class:`Store`, from now on: ``instead(Store.append, fail)``."""
-        name = method.__name__
-        assert getattr(Store, name) is method
-        self._instead[name] = by
+        """Calls ``by`` in the place of a method of a contract, from now on: ``instead(Messages.append, fail)``.
+
+        In the place of a coroutine it may be one, or block: then it is called in a thread that may wait.
+        """
+        self._instead[method.__qualname__] = _awaited(by) if inspect.iscoroutinefunction(method) else by
 
     def before(self, method: Callable[..., Any], first: Callable[[], object]) -> None:
-        """Calls ``first`` each time before a method of :class:`Store` does its work."""
-        real = getattr(self._store, method.__name__)
+        """Calls ``first``, which may be a coroutine, each time before a method does its work, and where it does it."""
+        owner, _, name = method.__qualname__.partition(".")
+        contract: Any = getattr(self._store, CONTRACTS[owner]) if owner in CONTRACTS else self._store
+        real = getattr(contract, name)
 
-        def both(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what the method returns
+        async def both(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what the method returns
+            if inspect.isawaitable(waiting := first()):
+                await waiting
+            return await real(*args, **kwargs)
+
+        def at_once(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - as above
             first()
             return real(*args, **kwargs)
 
-        self.instead(method, both)
+        self._instead[method.__qualname__] = both if inspect.iscoroutinefunction(method) else at_once
 
     def passing(self, method: Callable[..., Any]) -> None:
         """Calls the method itself again."""
-        del self._instead[method.__name__]
+        del self._instead[method.__qualname__]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the store
-        return self._instead.get(name) or getattr(self._store, name)
+        value = getattr(self._store, name)
+        owner = next((owner for owner, attribute in CONTRACTS.items() if attribute == name), None)
+        if owner is not None:
+            return _Contract(owner, value, self._instead)
+        return self._instead.get(f"Store.{name}") or value
+
+
+class _Contract:
+    """One contract of a store, some of whose methods are replaced."""
+
+    def __init__(self, name: str, contract: object, instead: dict[str, Callable[..., Any]]) -> None:
+        self._name = name
+        self._contract = contract
+        self._instead = instead
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the contract
+        return self._instead.get(f"{self._name}.{name}") or getattr(self._contract, name)
+
+
+def _awaited(by: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what it returns
+        if inspect.iscoroutinefunction(by):
+            return await by(*args, **kwargs)
+        return await in_thread(partial(by, *args, **kwargs))
+
+    return call

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from queuey.storage.deadlines import Call
+from queuey.storage.calls import Call
 
 PATIENCE_SECONDS = 100.0
 """Limit of one wait. Only a failure lasts so long; a busy machine delays a thread by seconds."""

@@ -26,6 +26,7 @@ from bench.started.processes import Process, start
 from queuey.facades.settings import SqsFacade
 from queuey.facades.sqs import access_keys
 from queuey.settings import Settings
+from queuey.storage import bridge
 from tests.servers.served import free_port
 
 POSTS, JOBS = "bench", "jobs"
@@ -134,10 +135,10 @@ def with_sqs(directory: Path) -> Path:
 def prepare(directory: Path) -> AccessKey:
     """Makes a store with messages to claim; returns an access key for SQS."""
     with contextlib.closing(service.prepare(directory, (POSTS, JOBS))) as store:
-        service.fill(store, store.queue(service.APPLICATION, JOBS), traffic.bodies(100), 1000)
+        service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, JOBS)), traffic.bodies(100), 1000)
         deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)
         name = access_keys.new_access_key()
-        store.add_key(service.APPLICATION, access_keys.digest_of(name))
+        bridge.run(store.applications.add_key(service.APPLICATION, access_keys.digest_of(name)))
         return {"id": name, "secret": access_keys.secret_of(deployment, name)}
 
 

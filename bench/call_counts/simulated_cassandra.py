@@ -7,10 +7,9 @@ counted: how much of it runs depends on what is simulated below it.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ from bench.call_counts.callers import RUNS, WARM_RUNS
 from bench.call_counts.profiler import Profiler, fewest
 from bench.harness import Void
 from queuey.messages import NewMessage, QueueSpec, Slice
-from queuey.storage.cassandra.driver.store_loop import Done
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World
@@ -35,10 +33,13 @@ def count_append_and_read(profiler: Profiler) -> dict[str, Counter[str]]:
     site = Site(world, Cluster(world, Weather()))
     done: list[Any] = []
 
-    def run(operation: Callable[[Done], object]) -> Counter[str]:
+    async def note(operation: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        done.append(await operation())
+
+    def run(operation: Callable[[], Coroutine[Any, Any, object]]) -> Counter[str]:
         world.run(world.now + PAUSE_SECONDS)
         profiler.begin()
-        operation(lambda result, _error: done.append(result))
+        site.begin(note(operation))
         world.run(world.now + OPERATION_SECONDS)
         calls = Counter({name: count for name, count in profiler.end().items() if not name.startswith(DRIVER)})
         if len(done) != 1 or not done.pop():
@@ -46,16 +47,15 @@ def count_append_and_read(profiler: Profiler) -> dict[str, Counter[str]]:
         return calls
 
     async def create() -> None:
-        await site.call(site.store.create_application, "bench")
-        done.append(await site.call(site.store.create_queue, "bench", "bench", QueueSpec(ttl=TTL)))
+        await site.store.applications.create_application("bench")
+        done.append(await site.store.catalogue.create_queue("bench", "bench", QueueSpec(ttl=TTL)))
 
     site.begin(create())
     world.run(world.now + OPENING_SECONDS)
     queue, _ = done.pop()
-    read: Any = inspect.unwrap(site.store.read)
-    operations: dict[str, Callable[[Done], object]] = {
-        "append": partial(site.store.begin_append, queue, [NewMessage("x" * 200, 1, TTL)]),
-        "read": lambda done: site.store._driver.calls.begin(read(site.store, queue, [Slice(1, limit=1)]), done),
+    operations: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "append": partial(site.store.messages.append, queue, [NewMessage("x" * 200, 1, TTL)]),
+        "read": partial(site.store.messages.read, queue, [Slice(1, limit=1)]),
     }
     return {
         name: fewest([run(operation) for _ in range(WARM_RUNS + RUNS)][WARM_RUNS:])

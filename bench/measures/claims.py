@@ -16,7 +16,7 @@ from bench.load.wrk import BY_WRK
 from bench.results import Report, Verdict, paired
 from bench.started import processes, service
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 QUEUE = "bench"
 CLIENTS = 32
@@ -78,7 +78,7 @@ def cycle(
 
 def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
     """Puts as many messages into a queue as are about to be claimed."""
-    service.fill(store, store.queue(service.APPLICATION, queue), traffic.bodies(1000), count)
+    service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, queue)), traffic.bodies(1000), count)
     return more()
 
 
@@ -100,7 +100,7 @@ def claim1(bench: Bench) -> Report:
     """A message takes two requests, or one that ends a claim and claims the next message."""
     directory = bench.fresh("queuey")
     with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
-        queue, texts = store.queue(service.APPLICATION, QUEUE), traffic.bodies(1000)
+        queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE)), traffic.bodies(1000)
         supply = Supply(partial(service.fill, store, queue, texts))
         calls: dict[str, Callable[[], Sample]] = {
             f"queuey{way}": partial(supply.claimed_by, cycles, count)
@@ -125,7 +125,7 @@ def claims_behind(bench: Bench) -> Report:
 
         def of_new_queue() -> Sample:
             name = f"new-{next(numbers)}"
-            store.create_queue(service.APPLICATION, name, QueueSpec())
+            bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))
             return filled(store, partial(run, server, count=count, limit=10, connections=4, queue=name), count, name)
 
         old = partial(filled, store, partial(run, server, count=count, limit=10, connections=4), count)
@@ -145,7 +145,9 @@ def dedup100(bench: Bench) -> Report:
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
 
         def of_new_queue(kind: str) -> Sample:
-            queue, _ = store.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            queue, _ = bridge.run(
+                store.catalogue.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            )
             for at in range(0, count, 1000):
                 service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
             return run(server, count=count, limit=100, connections=4, queue=queue.name)

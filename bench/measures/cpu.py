@@ -16,11 +16,11 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.results import Report, Row, Verdict
 from bench.started import service
-from queuey.errors import Outcome
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.storage.sqlite import SqliteOptions, SqliteStore
+from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.web import make_app
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.http.heads import read_head
@@ -33,26 +33,16 @@ THREAD_SECONDS = 30.0
 PATH = f"{service.BASE}/bench"
 
 
-class InstantStore(SqliteStore):
-    """A store double that gives a position at once, so that what is left of a POST is the service's own work."""
+class InstantMessages(SqliteMessages):
+    """A double that gives a position at once, so that what is left of a POST is the service's own work."""
 
     position: Position = (139_000_000_000_000_000, 1)
 
-    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+    async def append(
+        self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
+    ) -> list[Position]:
         """Stores nothing."""
         return [self.position] * len(items)
-
-    def begin_append(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, Exception | None], None],
-        *,
-        after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        """Stores nothing and says so at once."""
-        done([self.position] * len(items), None)
-        return lambda: "none"
 
 
 @measure("cpu", "CPU of a POST in process without a store, over a bare WSGI callable")
@@ -60,7 +50,8 @@ def cpu(bench: Bench) -> Report:
     """Calls each with what the server gives it, in one thread."""
     directory = bench.fresh("cpu")
     service.prepare(directory).close()
-    store = InstantStore(directory, SqliteOptions(sweep_interval=None))
+    store = SqliteStore(directory, SqliteOptions(sweep_interval=None))
+    store.messages = InstantMessages(store._db, store._arrivals)
     try:
         app = make_app(store, metrics=Metrics())
         ways: dict[str, Callable[[bytes], int]] = {

@@ -20,7 +20,7 @@ from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
 from queuey import ids
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 INBOXES = 100
 A_SECOND = 20
@@ -40,7 +40,7 @@ def cassandra_early(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
         names = [f"inbox{number:03}" for number in range(INBOXES)]
-        queues = [store.create_queue(service.APPLICATION, name, QueueSpec())[0] for name in names]
+        queues = [bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))[0] for name in names]
         paths = {
             kind: [f"{service.BASE}/{name}?since=now{more}" for name in names]
             for kind, more in (("plain", ""), ("early", "&early=1"))
@@ -109,7 +109,7 @@ def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], N
 
 def _by_store(store: Store) -> Callable[[Queue, Posted], None]:
     def post(queue: Queue, acknowledged: Posted) -> None:
-        [position] = store.append(queue, [NewMessage("x", 1, service.THREE_DAYS)])
+        [position] = bridge.run(store.messages.append(queue, [NewMessage("x", 1, service.THREE_DAYS)]))
         acknowledged[ids.to_hex(position)] = time.time()
 
     return post

@@ -20,6 +20,7 @@ from bench.results import FOR_THE_PAGE, Report, Row, Verdict, number, table
 from bench.started import service
 from bench.started.processes import Process, Scheme
 from queuey.messages import NewMessage, QueueSpec
+from queuey.storage import bridge
 
 KEY = "f" * 64
 """The key of the application that is not greedy."""
@@ -75,20 +76,26 @@ def modest(server: Process, seconds: float) -> Sample:
 def prepare(directory: Path) -> None:
     """Makes the two applications and what the greedy one reads: long pages, many partitions, many queues."""
     with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
-        store.create_application("modest")
-        store.add_key("modest", hashlib.sha256(KEY.encode()).digest())
-        mine, _ = store.create_queue("modest", "mine", QueueSpec())
+        bridge.run(store.applications.create_application("modest"))
+        bridge.run(store.applications.add_key("modest", hashlib.sha256(KEY.encode()).digest()))
+        mine, _ = bridge.run(store.catalogue.create_queue("modest", "mine", QueueSpec()))
         service.fill(store, mine, traffic.bodies(16), 1000)
-        service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(16), 1000)
-        pages = store.queue(service.APPLICATION, "pages")
+        service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(16), 1000)
+        pages = bridge.run(store.catalogue.queue(service.APPLICATION, "pages"))
         for _ in range(4):
-            store.append(pages, [NewMessage("x" * 250_000, 1, service.THREE_DAYS) for _ in range(10)])
-        wide, _ = store.create_queue(service.APPLICATION, "wide", QueueSpec(partitions=PARTITIONS, type="public"))
+            bridge.run(
+                store.messages.append(pages, [NewMessage("x" * 250_000, 1, service.THREE_DAYS) for _ in range(10)])
+            )
+        wide, _ = bridge.run(
+            store.catalogue.create_queue(service.APPLICATION, "wide", QueueSpec(partitions=PARTITIONS, type="public"))
+        )
         for one in range(1, PARTITIONS + 1):
-            store.append(wide, [NewMessage("x" * 60_000, one, service.THREE_DAYS)])
+            bridge.run(store.messages.append(wide, [NewMessage("x" * 60_000, one, service.THREE_DAYS)]))
         for name in range(LISTED):
-            listed, _ = store.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20))
-            store.append(listed, [NewMessage("x", part, service.THREE_DAYS) for part in range(1, 21)])
+            listed, _ = bridge.run(store.catalogue.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20)))
+            bridge.run(
+                store.messages.append(listed, [NewMessage("x", part, service.THREE_DAYS) for part in range(1, 21)])
+            )
 
 
 @measure(

@@ -10,6 +10,7 @@ from bench.results import Report, Row, Verdict
 from bench.started import service
 from queuey.client import Client
 from queuey.messages import QueueSpec
+from queuey.storage import bridge
 
 
 @measure("move", "Messages moved to another queue a second")
@@ -22,13 +23,20 @@ def move(bench: Bench) -> Report:
         with Client(url, key=traffic.KEY, application=service.APPLICATION) as client:
             for number in range(bench.size(5, 1)):
                 names = [f"{side}-{number}" for side in ("from", "to")]
-                source, _ = (store.create_queue(service.APPLICATION, name, QueueSpec())[0] for name in names)
+                source, _ = (
+                    bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))[0]
+                    for name in names
+                )
                 service.fill(store, source, texts, count)
                 ended = client.move(*names).wait()
                 if ended.moved != count or ended.ended is None:
                     raise Void(f"the move ended as {ended}")
                 rates.append(count / (ended.ended - ended.began))
-                store.purge_queue(store.queue(service.APPLICATION, names[1], fresh=True))
+                bridge.run(
+                    store.catalogue.purge_queue(
+                        bridge.run(store.catalogue.queue(service.APPLICATION, names[1], fresh=True))
+                    )
+                )
     notes = [f"{count:,} messages, {traffic.BODY_BYTES} B bodies, one partition, from the request to the end."]
     rows = [Row("moved", rates, "messages/s")]
     return Report("move", "", rows, [Verdict("messages a second", rates, unit="/s", goal=5_000)], notes)

@@ -16,6 +16,7 @@ from bench.load.traffic import Sample
 from bench.load.wrk import BY_WRK
 from bench.results import Report, Row, Verdict, paired
 from bench.started import processes, service
+from queuey.storage import bridge
 
 QUEUE = f"{service.BASE}/bench"
 CONNECTIONS = 64
@@ -72,8 +73,8 @@ def get100(bench: Bench) -> Report:
     ours = bench.fresh("queuey")
     store = service.prepare(ours)
     count = bench.size(200_000, 5_000)
-    service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(1000), count)
-    places = service.places(store, store.queue(service.APPLICATION, "bench"), BATCH)
+    service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(1000), count)
+    places = service.places(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), BATCH)
     store.close()
     bench.rng.shuffle(places)
     job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)

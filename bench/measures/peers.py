@@ -20,6 +20,7 @@ from bench.results import Report, Verdict, paired
 from bench.started import brokers, load_in_go, postgres, redis, service
 from bench.started.load_in_go import Peer
 from bench.started.processes import Process
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 
 PROTOCOLS = ("query", "json")
@@ -82,8 +83,8 @@ class Ours:
         self._server = server
         self._store = store
         self._texts = texts
-        self._queue = store.queue(service.APPLICATION, claims.QUEUE)
-        full = store.queue(service.APPLICATION, READ)
+        self._queue = bridge.run(store.catalogue.queue(service.APPLICATION, claims.QUEUE))
+        full = bridge.run(store.catalogue.queue(service.APPLICATION, READ))
         service.fill(store, full, texts, FILLED)
         places = service.places(store, full, BATCH)
         self._reads = traffic.gets(

@@ -21,6 +21,7 @@ from bench.started import service
 from bench.started.processes import Process
 from queuey.console import cookies
 from queuey.service.operating.credentials import Sessions
+from queuey.storage import bridge
 
 MOST_OF_A_PAGE = 100.0
 """Milliseconds in which a page of the console must be there."""
@@ -134,7 +135,7 @@ def deep(bench: Bench) -> Report:
     count = bench.size(5_000_000, 20_000)
     directory = bench.fresh("deep")
     store = service.prepare(directory)
-    queue = store.queue(service.APPLICATION, "bench")
+    queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     bench.say(f"{count:,} messages are there")
     found = service.places(store, queue, 100)
@@ -173,7 +174,7 @@ def console(bench: Bench) -> Report:
     queue_count, count = bench.size(1_000_000, 2_000), bench.size(1_000_000, 3_000)
     directory = bench.fresh("console")
     store = service.prepare(directory)
-    queue = store.queue(service.APPLICATION, "bench")
+    queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     found = service.places(store, queue, 100)
     token, _ = Sessions(store).begin(sha256(traffic.KEY.encode()).digest())
@@ -206,10 +207,13 @@ def console(bench: Bench) -> Report:
 
 _PAGES = f"/console/a/{service.APPLICATION}"
 CONSOLE = {
-    "100 queues": (_PAGES + "?start={start}", service.BASE + "?limit=100&details=1&offset={start}"),
-    "their depths": (_PAGES + "?depth=on&start={start}", service.BASE + "?limit=100&include_count=1&offset={start}"),
+    "100 queues": (_PAGES + "/_queues?start={start}", service.BASE + "?limit=100&details=1&offset={start}"),
+    "their depths": (
+        _PAGES + "/_queues?depth=on&start={start}",
+        service.BASE + "?limit=100&include_count=1&offset={start}",
+    ),
     "queue": (_PAGES + "/bench", QUEUE + "/info"),
-    "its jobs": (_PAGES + "/bench/parts/backlog", QUEUE + "/backlog"),
+    "its jobs": (_PAGES + "/bench/jobs", QUEUE + "/backlog"),
     "50 messages": (_PAGES + "/bench/messages?since={at}", QUEUE + "?limit=50&order=descending&since={at}"),
     "500 messages for a text": (
         _PAGES + "/bench/messages?text=nowhere&since={at}",
@@ -266,7 +270,7 @@ def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) ->
     seconds = bench.pick(20, 4)
     began = time.monotonic()
     ttl = soon if expiring else service.THREE_DAYS
-    service.fill(store, store.queue(service.APPLICATION, "bench"), texts, count, ttl=ttl)
+    service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), texts, count, ttl=ttl)
     store.close()
     with service.serve(directory) as server:
         time.sleep(max(0.0, began + soon - 1 - time.monotonic()))

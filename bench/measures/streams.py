@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
@@ -22,9 +23,9 @@ from bench.load.waiting import ask
 from bench.results import Report, Row, Verdict
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
-from queuey.ids import Position
+from queuey.errors import QueueyError
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 IDLE = 10.0
 """Seconds for which nothing comes, while the processor time is taken."""
@@ -143,7 +144,12 @@ def cassandra_streams(bench: Bench) -> Report:
         store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
         names = [f"inbox{number:05}" for number in range(count)]
         with ThreadPoolExecutor(CREATORS) as pool:
-            queues = list(pool.map(lambda name: store.create_queue(service.APPLICATION, name, QueueSpec())[0], names))
+            queues = list(
+                pool.map(
+                    lambda name: bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))[0],
+                    names,
+                )
+            )
         server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
         before = max(server.memory())
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
@@ -271,22 +277,19 @@ def asked_of(server: Process) -> float:
 def _post(store: Store, queues: list[Queue], seconds: float) -> int:
     """Posts messages, each to a queue drawn by lot; returns how many were stored."""
     rng, text, begun = random.Random(1), traffic.bodies(1)[0], 0
-    stored: list[Position] = []
-    failed: list[Exception | None] = []
 
-    def ended(positions: list[Position] | None, error: Exception | None) -> None:
-        if positions is None:
-            failed.append(error)
-        else:
-            stored.extend(positions)
+    async def post() -> int:
+        nonlocal begun
+        began, appends = time.monotonic(), []
+        while (passed := time.monotonic() - began) < seconds:
+            while begun < passed * A_SECOND:
+                begun += 1
+                message = NewMessage(text, 1, service.THREE_DAYS)
+                appends.append(asyncio.ensure_future(store.messages.append(rng.choice(queues), [message])))
+            await asyncio.sleep(0.005)
+        return sum(map(len, await asyncio.gather(*appends)))
 
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < seconds:
-        while begun < passed * A_SECOND:
-            begun += 1
-            store.begin_append(rng.choice(queues), [NewMessage(text, 1, service.THREE_DAYS)], ended)
-        time.sleep(0.005)
-    time.sleep(2)
-    if failed:
-        raise Void(f"a message could not be stored: {failed[0]}")
-    return len(stored)
+    try:
+        return asyncio.run(post())
+    except QueueyError as error:
+        raise Void(f"a message could not be stored: {error}") from error

@@ -11,7 +11,7 @@ from bench.started import service
 from bench.started.nodes import Nodes
 from bench.started.processes import Process
 from queuey.messages import Queue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
@@ -26,7 +26,7 @@ def prepare(nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("be
     options = CassandraOptions()
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
-    patiently(store.applications, 30)
+    patiently(lambda: bridge.run(store.applications.application_names()), 30)
     service.furnish(store, queues)
     return store
 

@@ -15,7 +15,7 @@ from bench.started.processes import ROOT, Process, Scheme, start
 from queuey import ids
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.settings import Settings
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from tests.servers.served import free_port
 
@@ -37,26 +37,26 @@ def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool
 
 def furnish(store: Store, queues: Iterable[str]) -> None:
     """Gives a new store the application, the key of the generator, and queues."""
-    store.create_application(APPLICATION)
-    store.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest())
+    bridge.run(store.applications.create_application(APPLICATION))
+    bridge.run(store.applications.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest()))
     for name in queues:
-        store.create_queue(APPLICATION, name, QueueSpec())
+        bridge.run(store.catalogue.create_queue(APPLICATION, name, QueueSpec()))
 
 
 def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
     """Appends ``count`` messages to partition 1, a thousand at a time."""
     for at in range(0, count, 1000):
         size = min(1000, count - at)
-        store.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)])
+        bridge.run(store.messages.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)]))
 
 
 def places(store: Store, queue: Queue, room: int) -> list[str]:
     """Returns ids of partition 1 in their order, ``room`` messages apart, the last ones left out."""
     found: list[str] = []
-    page = store.read(queue, [Slice(1, limit=1000)])[0]
+    page = bridge.run(store.messages.read(queue, [Slice(1, limit=1000)]))[0]
     while page.more and page.next is not None:
         found.extend(message.id for message in page.messages[::room])
-        page = store.read(queue, [Slice(1, page.next, limit=1000)])[0]
+        page = bridge.run(store.messages.read(queue, [Slice(1, page.next, limit=1000)]))[0]
     return found
 
 
@@ -76,7 +76,7 @@ def fill_queues(directory: Path, count: int) -> None:
     calls made afterwards.
     """
     with contextlib.closing(open_store(directory)) as store:
-        store.create_queue(APPLICATION, "q0000000", QueueSpec())
+        bridge.run(store.catalogue.create_queue(APPLICATION, "q0000000", QueueSpec()))
     connection = apsw.Connection(str(directory / FILE))
     drawn = ("name", "uid", "qid")
     alike = ", ".join(str(row[1]) for row in connection.execute("PRAGMA table_info(queues)") if row[1] not in drawn)

@@ -23,6 +23,7 @@ from queuey.messages import Finding
 from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.settings import Include, Users
+from queuey.storage import bridge
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
 from queuey.web.errors import NoSuchResource
@@ -64,7 +65,7 @@ def resources(
     groups, health = GroupPages(asks), HealthView(asks, examine)
     figures = OverviewPages(asks, groups, health.seen)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
-    login = LoginViews(service.store, service.sessions, authorization, providers)
+    login = LoginViews(service.store.applications, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
     links = LinkViews(login, callers, service.sessions, service.audit)
     once: list[Resource] = [
@@ -135,7 +136,7 @@ def console(
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         app: App = config.registry.app
         service, authorization = app.service, app.authorization
-        callers = SessionCallers(service.store, service.sessions, users or {})
+        callers = SessionCallers(service.store.applications, service.sessions, users or {})
         app.authenticate.add(callers)
         app.facades.append(Console(callers, is_local=is_local))
         history = History(service.workers)
@@ -267,7 +268,7 @@ class HealthView:
 
     def _try(self) -> Finding:
         try:
-            self._store.ping()
+            bridge.run(self._store.ping())
         except StoreUnavailable as error:
             return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
         return Finding("store", "ok", "can be written and read")

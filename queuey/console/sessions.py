@@ -18,7 +18,7 @@ from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import History
 from queuey.service.operating.credentials import Session, Sessions, UserLogin
 from queuey.settings import Users
-from queuey.storage import Applications
+from queuey.storage import Applications, bridge
 from queuey.web.authorization import Authorization
 from queuey.web.credentials import ApplicationKeys, Identity
 from queuey.web.credentials.user_identity import identity_of_login
@@ -89,7 +89,7 @@ class SessionCallers:
         Raises:
             NotAuthenticated: It was revoked.
         """
-        key = self._applications.find_key(digest)
+        key = bridge.run(self._applications.find_key(digest))
         if key is None:
             raise NotAuthenticated("The key of this session was revoked.")
         return key

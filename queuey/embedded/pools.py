@@ -12,7 +12,7 @@ import httpcore2
 
 from queuey.embedded.exchange import BrokenOff, Part, Start
 from queuey.embedded.service import Answering, EmbeddedService
-from queuey.service.core import LoopCalls
+from queuey.storage.calls import LoopCalls
 from queuey.web.http.heads import Head
 
 _DROPPED = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})

@@ -29,9 +29,10 @@ from queuey.client.forks import begin_in_children
 from queuey.embedded.exchange import InProcessExchange, Part
 from queuey.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
 from queuey.service import Limits
-from queuey.service.core import Core, LoopCalls
+from queuey.service.core import Core
 from queuey.settings import Settings, load, part
-from queuey.storage import Store
+from queuey.storage import Store, bridge
+from queuey.storage.calls import LoopCalls
 from queuey.storage.opening import check, file_of, is_cassandra, open_store
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
@@ -157,7 +158,7 @@ class EmbeddedService:
         try:
             if file is not None:
                 with suppress(ApplicationExists):
-                    store.create_application(application)
+                    bridge.run(store.applications.create_application(application))
             return cls(store, settings, file=file)
         except BaseException:
             store.close()

@@ -44,7 +44,7 @@ def facades(settings: Facades, secret: bytes = b"") -> Include:
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         app: App = config.registry.app
-        setup = Setup(app, settings, secret, FacadeCallers(), SignedCallers(app.service.store))
+        setup = Setup(app, settings, secret, FacadeCallers(), SignedCallers(app.service.store.applications))
         app.authenticate.add(setup.callers)
         app.authenticate.add(setup.signed)
         for name, prefix in settings.prefixes().items():

@@ -26,12 +26,14 @@ def prepare(facades: Facades, store: str, applications: Applications) -> None:
     Raises:
         Failed: It does not exist.
     """
+    from queuey.storage import bridge  # noqa: PLC0415 - only needed if it serves
+
     name = facades.app
     if facades.only is not None and store == "sqlite":
         with suppress(ApplicationExists):
-            applications.create_application(name)
+            bridge.run(applications.create_application(name))
     # SQS has queues of whichever application an access key belongs to.
-    elif facades.prefixes().keys() - {"sqs"} and not applications.has_application(name):
+    elif facades.prefixes().keys() - {"sqs"} and not bridge.run(applications.has_application(name)):
         at = f" --store {shlex.quote(store)}" if store != "sqlite" else ""
         make = f"queuey app create {shlex.quote(name)}{at}"
         raise Failed(f"the facades serve the application {name!r}, which does not exist: {make}", WRONG_USAGE)

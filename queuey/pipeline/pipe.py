@@ -28,6 +28,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.sink.arrow_rows import layout_of
+from queuey.storage import bridge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -273,7 +274,11 @@ def _prepare_target(pipe: Pipe) -> None:
         store = open_stores.opened(pipe.store)
         most = max((queue.partitions for queue in open_stores.selected(pipe.store, pipe.source)), default=1)
         wanted = pipe.partitions or (None if there else most)
-        store.create_queue(open_stores.application(store, pipe.store), pipe.target, QueueSpec(partitions=wanted))
+        bridge.run(
+            store.catalogue.create_queue(
+                open_stores.application(store, pipe.store), pipe.target, QueueSpec(partitions=wanted)
+            )
+        )
 
 
 # -- running

@@ -41,7 +41,7 @@ from queuey.service.unread import UnreadUseCases
 from queuey.service.watching import Waiter, Watchers
 from queuey.service.workers import WorkerIdentity, Workers
 from queuey.service.workers.news import News
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 __all__ = [
     "Bound",
@@ -118,7 +118,7 @@ class Service:
         self.browsing = Browsing(looking)
         self.sessions = Sessions(store)
         self.audit = AuditLog(store, self.messages, looking, self.core)
-        self.keys = Keys(store)
+        self.keys = Keys(store.applications)
         self.redriving = Redriving(self.messages, looking, self.core)
 
     def join(self, identity: WorkerIdentity) -> None:
@@ -160,11 +160,11 @@ class Service:
             "loop_longest_turn_seconds": self.core.longest_turn,
         }
         with suppress(StoreUnavailable):
-            found |= self.store.statistics()
+            found |= bridge.run(self.store.statistics())
         return found
 
     def find(self, application: str, name: str) -> Queue:
-        return find_queue(self.store, application, name)
+        return bridge.run(find_queue(self.store, application, name))
 
     def enter(self, queue: Queue, check: Check) -> QueueAccess:
         """Checks a caller's access to a queue, with a fresh row if need be; blocks.
@@ -176,5 +176,5 @@ class Service:
         try:
             check(queue)
         except NotAllowed:
-            access.refresh()
+            bridge.run(access.refresh())
         return access

@@ -1,37 +1,32 @@
 """The event loop that use cases run in, and the ways into it from other threads.
 
 A service has one loop: the server's, once :meth:`Core.adopt` has named it; until then, and for callers without a
-server, one that a thread of its own runs for the whole process. Drivers of stores call back in threads of their own:
-:meth:`Core.ended` awaits such a call.
+server, one that a thread of its own runs for the whole process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.storage.calls import Deadline, Done, GivenUp, Home, LoopCalls, blocks, ended
 
 T = TypeVar("T")
-Done = Callable[[Any, Exception | None], None]
-"""Called once, with a result or an error, in any thread."""
-Start = Callable[[Done], object]
-"""Starts some work with a callback for its end."""
 THREADS = 8
 """Number of threads for blocking calls."""
 TURN_INTERVAL = 0.02
 """Interval of the timer that measures turns of the loop, in seconds; it costs an idle worker up to 0.4 % of a core."""
 TURN_PERIOD = 60.0
 """Min age of a turn that is forgotten, in seconds; the max is twice as long."""
-
+_NO_DEADLINE = Deadline(math.inf)
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
 
@@ -45,44 +40,6 @@ class Requester(Protocol):
 
     async def in_pool(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread that counts for the request."""
-
-
-class GivenUp(StoreUnavailable):
-    """The caller cancelled the call; ``outcome`` tells if it may have changed something."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__("the store did not answer in time", outcome=outcome)
-
-
-class LoopCalls:
-    """Passes calls from threads to an event loop; one wake-up serves all that come until then."""
-
-    __slots__ = ("_calls", "_waking", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._waking = False
-
-    def __call__(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's thread."""
-        self._calls.append((call, args))
-        if not self._waking:
-            try:
-                self._waking = True
-                self.loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                _logger.debug("The event loop has ended; a call was dropped.")
-            except BaseException:  # A signal's handler raised, perhaps before the loop was woken.
-                self._waking = False
-                raise
-
-    def _drain(self) -> None:
-        self._waking = False
-        calls = self._calls
-        while calls:
-            call, args = calls.popleft()
-            call(*args)
 
 
 class Call:
@@ -166,33 +123,6 @@ class Call:
                 self._began = None
 
 
-class _End:
-    """Callback for the end of some work, for any thread."""
-
-    __slots__ = ("_calls", "error", "future", "has_come", "value")
-
-    def __init__(self, calls: LoopCalls) -> None:
-        self._calls = calls
-        self.future: asyncio.Future[None] | None = None
-        self.has_come = False
-        self.value: Any = None
-        self.error: Exception | None = None
-
-    def __call__(self, value: object, error: Exception | None) -> None:
-        if asyncio._get_running_loop() is self._calls.loop:  # noqa: SLF001 - the quick form of get_running_loop
-            self.come(value, error)
-        else:
-            self._calls(self.come, value, error)
-
-    def come(self, value: object, error: Exception | None) -> None:
-        """Sets the result, in the loop's thread; later results are ignored."""
-        if not self.has_come:
-            self.has_come = True
-            self.value, self.error = value, error
-            if self.future is not None and not self.future.done():
-                self.future.set_result(None)
-
-
 class Core:
     """An event loop, threads for blocking work, a clock, and random numbers. Simulations have their own.
 
@@ -206,6 +136,7 @@ class Core:
     def __init__(self) -> None:
         self.chance: random.Random = random.SystemRandom()
         self._calls: LoopCalls | None = None
+        self._home: Home | None = None
         self._longest_turns = [0.0, 0.0]
         """In the last period and in this one, in seconds."""
         self._period_ends = 0.0
@@ -214,7 +145,11 @@ class Core:
     def adopt(self, calls: LoopCalls | None) -> None:
         """Runs all use cases on the server's loop from now on. Call it before the first; with None at the end."""
         self._calls = calls
-        if calls is not None:
+        if self._home is not None:
+            self._home.leave()
+        self._home = None if calls is None else Home(calls, self.in_thread)
+        if calls is not None and self._home is not None:
+            self._home.settle()
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:
@@ -249,43 +184,6 @@ class Core:
         """Returns seconds on a clock that goes on while the machine sleeps."""
         return time.clock_gettime(_BOOTTIME)
 
-    async def ended(self, start: Start, otherwise: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - of the work
-        """Starts some work and waits until it calls back; returns its result.
-
-        Args:
-            start: Starts it. It may return a function that gives the work up and returns the outcome, for a caller that
-                cancels this; or False: nothing was begun.
-            otherwise: Runs in a thread if nothing was begun; without it the result is None then.
-
-        Raises:
-            Exception: The one that it calls back with, or that ``start`` raises.
-            GivenUp: The caller has cancelled this, and the work was given up.
-        """
-        calls = self.calls
-        end = _End(calls)
-        try:
-            begun = start(end)
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            begun = None
-            end.come(None, error)
-        else:
-            if begun is False:
-                return None if otherwise is None else await self.in_thread(otherwise)
-            if not end.has_come:
-                end.future = calls.loop.create_future()
-                try:
-                    await end.future
-                except asyncio.CancelledError:
-                    if callable(begun):
-                        raise GivenUp(begun()) from None
-                    raise
-        try:
-            if end.error is not None:
-                raise end.error
-            return end.value
-        finally:
-            del end, begun  # They have the error, which has this frame: a cycle would keep the request's body.
-
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread: one of the request's share if a request calls this, else one of its own.
 
@@ -294,6 +192,8 @@ class Core:
         Raises:
             TooManyRequests, StoreUnavailable: As ``work`` does, or the share of the request had no thread in time.
         """
+        if blocks():
+            return work()
         if self.requester is not None:
             return await self.requester.in_pool(work)
 
@@ -303,7 +203,7 @@ class Core:
             except RuntimeError:
                 note_missing()
 
-        result: T = await self.ended(start)
+        result: T = await ended(start, _NO_DEADLINE)
         return result
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

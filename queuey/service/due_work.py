@@ -17,7 +17,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -91,8 +90,8 @@ class DueWork(ABC):
     kind: str
 
     @abstractmethod
-    def prepare(self, ahead: float) -> None:
-        """Is called before each search, in a thread.
+    async def prepare(self, ahead: float) -> None:
+        """Is called before each search.
 
         Args:
             ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead once.
@@ -200,7 +199,7 @@ class DueRunner:
 
     async def _go_on(self) -> float:
         """Takes steps that are due, and searches for overdue ones; returns the seconds to rest."""
-        now = self._store.claim_time()
+        now = self._store.claim_logs.claim_time()
         boottime = self._core.boottime()
         if self._next_search is None or boottime >= self._next_search:
             await self._find_overdue(now)
@@ -220,7 +219,7 @@ class DueRunner:
 
     async def _find_overdue(self, now: int) -> None:
         """Finds overdue records; the first time all of them. If the clock was ahead, takes a step of each."""
-        was_ahead, rows = await self._core.in_thread(partial(self._search, now))
+        was_ahead, rows = await self._search(now)
         for row in rows:
             name = row.application, row.name
             planned = self._planned.get(name)
@@ -228,20 +227,20 @@ class DueRunner:
                 self._planned[name] = _PlannedStep(row.due, row.version)
         self._searched = now
 
-    def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
-        """Returns whether the clock was ahead, and the records that this process has to know of; blocks.
+    async def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
+        """Returns whether the clock was ahead, and the records that this process has to know of.
 
         A record that was put off by a clock that was ahead is due now.
         """
-        ahead = self._store.ids_ahead()
-        self._work.prepare(ahead)
+        ahead = await self._store.ledger.ids_ahead()
+        await self._work.prepare(ahead)
         was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_AHEAD
         is_each = was_ahead or self._searched is None
         overdue = now - int(self._timing.overdue * TICKS_PER_SECOND)
         latest = now + self._timing.max_ahead * TICKS_PER_SECOND
         until = overdue if not is_each and latest == math.inf else ids.TICKS_MAX - 1
         found = []
-        for row in self._store.due_records(self._work.kind, until, limit=MAX_KNOWN):
+        for row in await self._store.records.due_records(self._work.kind, until, limit=MAX_KNOWN):
             if was_ahead or row.due > latest:
                 found.append(replace(row, due=min(row.due, now)))
             elif is_each or row.due <= overdue:
@@ -259,7 +258,7 @@ class DueRunner:
         try:
             record = None if planned.failed else self._work.held(name[1])
             if record is None:
-                record = await self._core.in_thread(partial(self._store.record, self._work.kind, *name))
+                record = await self._store.records.record(self._work.kind, *name)
             if record is None or (record.version != planned.version and not planned.failed):
                 self._forget(name, planned)
                 return

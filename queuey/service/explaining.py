@@ -28,7 +28,7 @@ from queuey.service.limits import Limits
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.terminal.texts import plural
 from queuey.time_parsing import clock_warning, iso, length
 from queuey.titles import id_time
@@ -86,7 +86,7 @@ class Explaining:
             text = f"It expires at {_moment(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
         reasons += self._claiming(queue, found, position)
-        if (warning := clock_warning(self._store.ids_ahead())) is not None:
+        if (warning := clock_warning(bridge.run(self._store.ledger.ids_ahead()))) is not None:
             reasons.append(Reason(code="ahead", text=warning))
         return _explanation(position, reasons, stored=True, readable=any(shown.values()))
 
@@ -95,7 +95,9 @@ class Explaining:
         step = max(1, self._limits.page_bytes // self._limits.longest)
         found: dict[int, Message] = {}
         for at in range(0, len(numbers), step):
-            some: list[Message] = self._store.fetch(queue, [(number, position) for number in numbers[at : at + step]])
+            some: list[Message] = bridge.run(
+                self._store.messages.fetch(queue, [(number, position) for number in numbers[at : at + step]])
+            )
             found.update((message.partition, message) for message in some)
             if len(found) >= MOST_SHOWN:
                 break
@@ -104,7 +106,7 @@ class Explaining:
     def _shows(self, queue: Queue, number: int, position: Position) -> bool:
         """Reads the message's range and returns whether it is there."""
         part = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
-        [page] = self._store.read(queue, [part])
+        [page] = bridge.run(self._store.messages.read(queue, [part]))
         return bool(page.messages)
 
     # A queue
@@ -129,7 +131,7 @@ class Explaining:
         groups = self._groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
         sentences = [*_of_queue(info), *_of_claims(info, backlog, refusal)]
         sentences += [f"Group {group.group} has {plural(group.lag, 'message')} left." for group in groups]
-        if warning := clock_warning(self._store.ids_ahead()):
+        if warning := clock_warning(bridge.run(self._store.ledger.ids_ahead())):
             sentences.append(warning)
         if len(names) > len(groups):
             sentences.append(f"{plural(len(names) - len(groups), 'more group has', 'more groups have')} offsets.")
@@ -158,7 +160,7 @@ class Explaining:
         behind = f" Range reads stay {length(delay)} behind the clock and show it from {iso(at)} on." if delay else ""
         if shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
-        elif position[0] > self._store.now():
+        elif position[0] > bridge.run(self._store.ledger.now()):
             text = f"It is delayed: it is due at {_moment(position[0])}.{behind}"
             yield Reason(code="delayed", text=text, partition=number, at=ids.ticks_to_seconds(position[0]))
         else:
@@ -166,7 +168,7 @@ class Explaining:
             yield Reason(code="read_delay", text=text, partition=number, at=at)
 
     def _claiming(self, queue: Queue, found: Mapping[int, Message], position: Position) -> Iterator[Reason]:
-        if (refusal := self._store.claims_refusal(queue)) is not None:
+        if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
             yield from self._doubt(queue)
             return
@@ -205,7 +207,7 @@ class Explaining:
             yield Reason(code="limits", text=text, partition=number)
 
     def _deliveries(self, queue: Queue, number: int, position: Position, standing: _Standing) -> Iterator[Reason]:
-        known = Attempts(self._store).of(queue, number, [position]).get(position)
+        known = bridge.run(Attempts(self._store.ledger).of(queue, number, [position])).get(position)
         if known is None:
             return
         for one in known.attempts:
@@ -225,7 +227,7 @@ class Explaining:
     def _absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
         where = f"partition {numbers[0]}" if len(numbers) == 1 else f"partitions {numbers[0]} to {numbers[-1]}"
         yield Reason(code="absent", text=f"No message with this id is stored in {where}.")
-        made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(self._store.now())
+        made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         if made > now:
             text = f"The time of the id lies ahead ({iso(made)}): only a delayed message or a PUT can have it."
@@ -246,7 +248,7 @@ class Explaining:
 
     def _doubt(self, queue: Queue) -> Iterator[Reason]:
         """Warns where one read proves nothing about others."""
-        if self._store.claims_refusal(queue) is not None:
+        if self._store.claim_logs.claims_refusal(queue) is not None:
             text = (
                 f"At consistency {queue.consistency} a read need not meet every acknowledged write: others, here or in "
                 "another data centre, may see this message or miss it."
@@ -254,7 +256,7 @@ class Explaining:
             yield Reason(code="not_proven", text=text)
 
     def _traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
-        if self._store.claims_refusal(queue) is None:
+        if self._store.claim_logs.claims_refusal(queue) is None:
             for number, standing in self._standings(queue, numbers, position).items():
                 yield from _of_absent(standing, number)
                 yield from self._deliveries(queue, number, position, standing)

@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, cast
 
@@ -35,7 +34,7 @@ from queuey.service.claims import Rely
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 MIN_REMEMBERED = 60
 """Min seconds for which a key is remembered: posts of short-lived messages are repeated as well."""
@@ -272,7 +271,7 @@ class MessageUseCases:
         """
         boottime = self._core.boottime()
         with suppress(StoreUnavailable):
-            self._clock_offset = self._store.claim_time() / ids.TICKS_PER_SECOND - boottime
+            self._clock_offset = self._store.claim_logs.claim_time() / ids.TICKS_PER_SECOND - boottime
         if self._clock_offset is None:
             return LONGEST_AHEAD
         return position[0] / ids.TICKS_PER_SECOND - boottime - self._clock_offset
@@ -283,7 +282,7 @@ class MessageUseCases:
             return False
         now = self._core.boottime()
         left = began + self._limits.deadline - now
-        return left >= self._store.write_within(queue) and self._budget.take(now)
+        return left >= self._store.messages.write_within(queue) and self._budget.take(now)
 
     async def _append(
         self,
@@ -293,13 +292,10 @@ class MessageUseCases:
         key: str | PostKey | None,
     ) -> PostResult:
         if not isinstance(key, PostKey):
-            begin = partial(self._store.begin_append, queue, items, after=after)
-            positions: list[Position] = await self._core.ended(begin)
+            positions = await self._store.messages.append(queue, items, after=after)
             locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             return PostResult(locations, replayed=False)
-        once = partial(self._store.begin_append_once, queue, items, key, after=after)
-        result: PostResult = await self._core.ended(once)
-        return result
+        return await self._store.keyed_posts.append_once(queue, items, key, after=after)
 
     def _remembered(self, items: Sequence[NewMessage]) -> int:
         """Returns for how many seconds the key of a post of these messages is remembered."""
@@ -331,7 +327,9 @@ class MessageUseCases:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
             ttl = draft.ttl or queue.ttl or self._limits.default_ttl
-            self._store.put(queue, locations, NewMessage(draft.body, locations[0][0], ttl, draft.meta))
+            bridge.run(
+                self._store.messages.put(queue, locations, NewMessage(draft.body, locations[0][0], ttl, draft.meta))
+            )
 
         access.use(write)
         self._metrics.received(len(locations), access.queue)
@@ -349,7 +347,11 @@ class MessageUseCases:
         # So many at a time that what is read is never more than three pages.
         for at in range(0, len(locations), step):
             some = locations[at : at + step]
-            found = access.use(lambda queue, some=some: self._store.fetch(queue, _within(queue, some)))  # type: ignore[misc]
+            found = access.use(
+                lambda queue, some=some: bridge.run(  # type: ignore[misc]
+                    self._store.messages.fetch(queue, _within(queue, some))
+                )
+            )
             weight += bytes_of(found)
             if weight > self._limits.page_bytes and len(locations) > 1:
                 text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
@@ -365,7 +367,7 @@ class MessageUseCases:
             places = _within(queue, locations)
             if queue.result_ttl:
                 self._core.run(self.record_removal(queue, places))
-            return self._store.delete(queue, places)
+            return bridge.run(self._store.messages.delete(queue, places))
 
         return access.use(delete)
 

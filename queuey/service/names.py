@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import Literal, NamedTuple
 
 from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
@@ -137,25 +136,22 @@ class Name:
     # Steps
 
     async def find(self) -> Named | None:
-        named: Named | None = await self._core.in_thread(partial(self._store.find_named, self._queue, self._name))
-        return named
+        return await self._store.names.find_named(self._queue, self._name)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
-        write = partial(self._store.write_named, self._queue, self._name, item, content, seen)
-        named: Named = await self._core.in_thread(write)
-        return named
+        return await self._store.names.write_named(self._queue, self._name, item, content, seen)
 
     async def settle(self, seen: Named) -> None:
         """Removes the replaced value from the name's row. If that fails, the next caller finds the value there."""
         with suppress(StoreUnavailable, TooManyRequests):
-            await self._core.in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
+            await self._store.names.settle_named(self._queue, self._name, seen)
 
     async def fetch(self, location: Location) -> Message | None:
-        found: list[Message] = await self._core.in_thread(partial(self._store.fetch, self._queue, [location]))
+        found: list[Message] = await self._store.messages.fetch(self._queue, [location])
         return next(iter(found), None)
 
     async def delete(self, location: Location) -> None:
-        await self._core.in_thread(partial(self._store.delete, self._queue, [location]))
+        await self._store.messages.delete(self._queue, [location])
 
     async def is_done(self, location: Location) -> bool:
         return await self._claims.is_done(self._queue, location)

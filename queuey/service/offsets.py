@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from queuey.metrics import GroupLag
 from queuey.service.core import Core
 from queuey.service.messages import partition_error
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READERS
 
 T = TypeVar("T")
@@ -56,18 +56,18 @@ class OffsetUseCases:
         self._store = store
         self._core = core
 
-    def _change(self, access: QueueAccess, group: str, change: Callable[..., T]) -> T:
+    async def _change(self, access: QueueAccess, group: str, change: Callable[..., Awaitable[T]]) -> T:
         """Makes a change for which partitions lose their owners if the group has no members any more."""
         version: int | None = None
         for _ in range(ATTEMPTS):
             try:
-                return access.use(partial(change, disown=version))
+                return await access.apply(partial(change, disown=version))
             except PartitionsOwned as error:
                 version = error.version
-                self._core.run(self.require_inactive(access.queue.application, group))
+                await self.require_inactive(access.queue.application, group)
         raise StoreBusy(f"Members of group {group!r} came and went while this request ran. Try again.")
 
-    def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
+    async def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
         """Records offsets, each partition by its own compare-and-set.
 
         Raises:
@@ -78,12 +78,12 @@ class OffsetUseCases:
         """
         require_group_name(group)
 
-        def record(queue: Queue, disown: int | None) -> dict[int, RecordedOffset]:
+        async def record(queue: Queue, disown: int | None) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
-            recorded = self._store.set_offsets(queue, group, changes, disown=disown)
+            recorded = await self._store.offsets.set_offsets(queue, group, changes, disown=disown)
             return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
 
-        return RecordedOffsets(group=group, partitions=self._change(access, group, record) if changes else {})
+        return RecordedOffsets(group=group, partitions=await self._change(access, group, record) if changes else {})
 
     def progress(self, access: QueueAccess, group: str) -> Offsets:
         """Returns the offset and the lag of each partition of the queue. Without an offset all messages lie ahead.
@@ -94,10 +94,12 @@ class OffsetUseCases:
         _refuse_reader(group)
 
         def progress(queue: Queue) -> Offsets:
-            recorded = {offset.partition: offset for offset in self._store.offsets(queue, group)}
+            recorded = {
+                offset.partition: offset for offset in bridge.run(self._store.offsets.group_offsets(queue, group))
+            }
             numbers = range(1, queue.partitions + 1)
             locations = [(n, recorded[n].position if n in recorded else None) for n in numbers]
-            lags = self._store.lag(queue, locations)
+            lags = bridge.run(self._store.messages.lag(queue, locations))
             partitions = {
                 number: GroupOffset(
                     offset=None if position is None else ids.to_hex(position),
@@ -116,9 +118,9 @@ class OffsetUseCases:
         """Returns the lag of a group in a queue, and how many partitions its members own."""
 
         def standing(queue: Queue) -> GroupLag:
-            rows = self._store.owned_offsets(queue, group).rows
+            rows = bridge.run(self._store.offsets.owned_offsets(queue, group)).rows
             positions = [(n, rows[n].position if n in rows else None) for n in range(1, queue.partitions + 1)]
-            lags = self._store.lag(queue, positions)
+            lags = bridge.run(self._store.messages.lag(queue, positions))
             is_ours = any(row.epoch for row in rows.values())
             owned = sum(row.owner > 0 for row in rows.values()) if is_ours else None
             age = max((lag.seconds or 0.0 for lag in lags), default=0.0)
@@ -132,7 +134,7 @@ class OffsetUseCases:
         def lag(queue: Queue) -> LagRead:
             check_partitions(cursors, queue)
             locations = sorted(cursors.items())
-            lags = self._store.lag(queue, locations)
+            lags = bridge.run(self._store.messages.lag(queue, locations))
             partitions = {
                 number: LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
                 for (number, _), lag in zip(locations, lags, strict=True)
@@ -142,9 +144,9 @@ class OffsetUseCases:
         return access.use(lag)
 
     def groups(self, access: QueueAccess) -> list[str]:
-        return access.use(self._store.groups)
+        return access.use(lambda queue: bridge.run(self._store.offsets.groups(queue)))
 
-    def forget(self, access: QueueAccess, group: str) -> None:
+    async def forget(self, access: QueueAccess, group: str) -> None:
         """Removes a group.
 
         Raises:
@@ -152,4 +154,8 @@ class OffsetUseCases:
             GroupActive: It has members.
         """
         _refuse_reader(group)
-        self._change(access, group, partial(self._store.delete_group, group=group))
+
+        async def forget(queue: Queue, disown: int | None) -> None:
+            await self._store.offsets.delete_group(queue, group, disown=disown)
+
+        await self._change(access, group, forget)

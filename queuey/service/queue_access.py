@@ -9,6 +9,7 @@ or partition that another process has just made is never reported as missing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ from queuey.errors import (
 )
 from queuey.messages import Queue
 from queuey.service.core import Core
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 T = TypeVar("T")
 Check = Callable[[Queue], None]
@@ -34,11 +35,11 @@ ATTEMPTS = 5
 """Max reads of a row that keeps changing."""
 
 
-def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
+async def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
     try:
-        return store.queue(application, name, fresh=fresh)
+        return await store.catalogue.queue(application, name, fresh=fresh)
     except QueueNotFound as error:
-        if not store.has_application(application):
+        if not await store.applications.has_application(application):
             raise ApplicationNotFound(application) from error
         raise
 
@@ -47,7 +48,7 @@ class QueueAccess:
     """A caller's way to one queue. ``queue`` is the row as last seen. Used by one call at a time.
 
     Args:
-        core: Has the threads in which rows are read for coroutines.
+        core: Has the threads in which callers are checked.
         store: Has the queue.
         queue: The row, for which ``check`` was made.
         check: Authorizes the caller.
@@ -61,24 +62,32 @@ class QueueAccess:
         self._check = check
         self._store = store
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Reads the row afresh and checks the caller against it.
 
         Raises:
             QueueNotFound: It is gone.
             NotAllowed: The caller may no longer do this.
         """
-        queue = find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
-        self._check(queue)
+        queue = await find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
+        await self._core.in_thread(partial(self._check, queue))
         self.queue = queue
 
-    def _renew(self) -> bool:
+    async def _renew(self) -> bool:
         """Refreshes, and returns whether the row had been out of date."""
         old = self.queue
-        self.refresh()
+        await self.refresh()
         return msgspec.structs.replace(old, version=self.queue.version) != self.queue
 
     def use(self, call: Callable[[Queue], T]) -> T:
+        """Does as :meth:`apply` with a call that blocks, as this does."""
+
+        async def run(queue: Queue) -> T:
+            return call(queue)
+
+        return bridge.run(self.apply(run))
+
+    async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
         """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
 
         Raises:
@@ -89,24 +98,12 @@ class QueueAccess:
         """
         for _ in range(ATTEMPTS):
             try:
-                return call(self.queue)
-            except Malformed:
-                raise
-            except (QueueChanged, InvalidRequest) as error:
-                if not self._renew() and isinstance(error, InvalidRequest):
-                    raise
-        raise self._busy()
-
-    async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """:meth:`use` for a coroutine: rows are read in a thread."""
-        for _ in range(ATTEMPTS):
-            try:
                 return await call(self.queue)
             except Malformed:
                 raise
             except (QueueChanged, InvalidRequest) as error:
                 # No variable outlives this block: the error has this frame, and a cycle would keep the body.
-                if not await self._core.in_thread(self._renew) and isinstance(error, InvalidRequest):
+                if not await self._renew() and isinstance(error, InvalidRequest):
                     raise
         raise self._busy()
 

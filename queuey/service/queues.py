@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -18,7 +17,7 @@ from queuey.queue_options import CONSISTENCIES
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.storage import Store, catalogue_rows
+from queuey.storage import Store, bridge, catalogue_rows
 
 _CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
@@ -66,7 +65,7 @@ class Queues:
         self._max_filtered = max_filtered
 
     def require_application(self, application: str) -> None:
-        if not self._store.has_application(application):
+        if not bridge.run(self._store.applications.has_application(application)):
             raise ApplicationNotFound(application)
 
     def create(
@@ -91,20 +90,20 @@ class Queues:
         self._check(name, spec, longest)
         self._check_expiry(Queue(application=application, name=name, uid=0, qid=0, **catalogue_rows.of_new(spec)))
         try:
-            return self._store.create_queue(application, name, spec)
+            return bridge.run(self._store.catalogue.create_queue(application, name, spec))
         except QueueExists as error:
             given = spec.principals
             if given is None or set(given) != set(error.queue.principals):
                 raise
             # The same principals in another order are the same principals.
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
-        return self._store.create_queue(application, name, spec)
+        return bridge.run(self._store.catalogue.create_queue(application, name, spec))
 
     def claimable(self, spec: QueueSpec) -> QueueSpec:
         """Returns a spec whose messages can be claimed: at the first level, from the usual one on, that allows it."""
         for level in CONSISTENCIES[1:]:
             row = Queue(application="", name="", uid=0, qid=0, consistency=level)
-            if self._store.claims_refusal(row) is None:
+            if self._store.claim_logs.claims_refusal(row) is None:
                 return msgspec.structs.replace(spec, consistency=level)
         return spec
 
@@ -127,7 +126,7 @@ class Queues:
             problem = f"needs on_ack=delete, and on_ack is {queue.on_ack}. Set both"
         elif holds_dead(queue.name):
             problem = f"is not for queues of dead letters, such as {queue.name!r}. Leave it out"
-        elif (refusal := self._store.claims_refusal(queue)) is not None:
+        elif (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             problem = f"needs a queue that can be claimed from: {refusal}"
         if problem is not None:
             raise InvalidRequest({"on_expiry": f"dead-letter {problem.removesuffix('.')}."})
@@ -145,7 +144,7 @@ class Queues:
                     return found, found[-1].name + "\0"
                 if left < 0:
                     raise InvalidRequest({"offset": TOO_FEW_MATCH})
-                page = self._store.list_queues(application, start=at, limit=some)
+                page = bridge.run(self._store.catalogue.list_queues(application, start=at, limit=some))
                 for queue in page:
                     if not queue.name.startswith(prefix):
                         break
@@ -178,12 +177,12 @@ class Queues:
         """
         if "*" not in patterns:
             return self._matching(application, start, patterns, limit)
-        found = self._store.list_queues(application, start=start, limit=limit + 1)
+        found = bridge.run(self._store.catalogue.list_queues(application, start=start, limit=limit + 1))
         return found[:limit], found[limit].name if len(found) > limit else None
 
     def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
         """Lists applications by name in the same way."""
-        names = self._store.applications(start=start, limit=limit + 1)
+        names = bridge.run(self._store.applications.application_names(start=start, limit=limit + 1))
         return names[:limit], names[limit] if len(names) > limit else None
 
     def count(self, queue: Queue) -> int | None:
@@ -195,7 +194,7 @@ class Queues:
         """Returns the partitions of a listed queue, None if it has gone meanwhile."""
         try:
             access = QueueAccess(self._core, self._store, queue, lambda _: None)
-            return access.use(partial(self._store.inspect, rough=rough))[1]
+            return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]
         except QueueNotFound:
             return None
 
@@ -219,21 +218,21 @@ class Queues:
             spec = changes(queue) if callable(changes) else changes
             self._check(queue.name, spec, longest)
             self._check_expiry(msgspec.structs.replace(queue, **catalogue_rows.changed(queue, spec, clear)))
-            return self._store.update_queue(queue, spec, clear=clear)
+            return bridge.run(self._store.catalogue.update_queue(queue, spec, clear=clear))
 
         return access.use(update)
 
     def delete(self, access: QueueAccess) -> None:
-        access.use(self._store.delete_queue)
+        access.use(lambda queue: bridge.run(self._store.catalogue.delete_queue(queue)))
 
     def purge(self, access: QueueAccess) -> None:
-        access.use(self._store.purge_queue)
+        access.use(lambda queue: bridge.run(self._store.catalogue.purge_queue(queue)))
 
     def describe(self, access: QueueAccess) -> api.QueueInfo:
         store = self._store
 
         def describe(queue: Queue) -> api.QueueInfo:
-            horizon, partitions = store.inspect(queue)
+            horizon, partitions = bridge.run(store.messages.inspect(queue))
             in_force = {
                 "ttl": self._limits.default_ttl if queue.ttl is None else queue.ttl,
                 "read_delay": store.read_delay(queue),
@@ -248,7 +247,7 @@ class Queues:
                 created=queue.created,
                 store=store.name,
                 guarantee=store.guarantee(queue),
-                acknowledgement=store.acknowledgement(),
+                acknowledgement=bridge.run(store.acknowledgement()),
                 horizon=ids.to_hex((horizon, ids.LOW_MIN)),
                 count=sum(part.count for part in partitions),
                 exact=all(part.exact for part in partitions),

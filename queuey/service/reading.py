@@ -13,12 +13,13 @@ from queuey.messages import Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
-from queuey.service.core import Core, GivenUp
+from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Merge, Range, Reading
 from queuey.service.watching import Waiter, WakeSource, Watchers
-from queuey.storage import Store
+from queuey.storage import Store, bridge
+from queuey.storage.calls import GivenUp
 
 SHORT = 256
 """Max messages of a short read."""
@@ -44,7 +45,7 @@ class Reader:
         self.watchers = Watchers()
         # By whether reads keep the read delay, and are early beside.
         self._triggers = {
-            kind: WakeSource(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
+            kind: WakeSource(partial(store.messages.watch, delayed=kind[0], early=kind[1]), for_all=True)
             for kind in ((True, False), (False, False), (True, True))
         }
 
@@ -59,7 +60,7 @@ class Reader:
         Raises:
             StoreUnavailable: It is off itself.
         """
-        return self._store.claim_time()
+        return self._store.claim_logs.claim_time()
 
     def read(self, access: QueueAccess, wanted: Range, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue.
@@ -75,7 +76,7 @@ class Reader:
                 raise response
             return response
         room = self._room([Source(access, wanted)])
-        reading = self._store.together(lambda: self._read(access, wanted, room))
+        reading = bridge.run(self._read(access, wanted, room), as_one=True)
         self._metrics.delivered(reading.count, access.queue)
         return reading
 
@@ -94,22 +95,22 @@ class Reader:
             return None
         if waiter is not None:
             waiter.subscribe([(queue, numbers, self._trigger(wanted))])
-        page = await self._begun(queue, asked[0])
-        if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
+        page = await self._page(queue, asked[0])
+        if page.more and not _fits(page, wanted.limit, max_bytes):
             return None
         reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
         ranges.one_after_another(asked, [page], reading)
         if early := self._early(queue, wanted, asked, reading, max(1, max_bytes - _LAST)):
-            page = await self._begun(queue, early[0])
-            if page is None or page.more:
+            page = await self._page(queue, early[0])
+            if page.more:
                 return None
             ranges.add_early(wanted, early, [page], reading)
         self._metrics.delivered(reading.count, queue)
         return reading
 
-    async def _begun(self, queue: Queue, piece: Slice) -> Page | None:
+    async def _page(self, queue: Queue, piece: Slice) -> Page:
         try:
-            page: Page | None = await self._core.ended(partial(self._store.begin_read, queue, piece))
+            [page] = await self._store.messages.read(queue, [piece])
         except asyncio.CancelledError:
             raise GivenUp("none") from None
         return page
@@ -124,7 +125,7 @@ class Reader:
         """
         if waiter is not None:
             return self.read_woken(sources, sources, waiter)
-        return self._counted(sources, self._store.together(lambda: self._read_each(sources)))
+        return self._counted(sources, bridge.run(self._read_each(sources), as_one=True))
 
     def _counted(
         self, sources: Sequence[Source], responses: list[Reading | QueueyError]
@@ -144,20 +145,20 @@ class Reader:
                 (queue, _numbers(queue, source.range), self._trigger(source.range))
                 for queue, source in zip(queues, sources, strict=True)
             )
-            responses = self._store.together(lambda: self._read_each(asked))
+            responses = bridge.run(self._read_each(asked), as_one=True)
             if not is_fruitless(responses):
                 return self._counted(asked, responses)
             if queues == [source.access.queue for source in sources]:
                 return responses
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
-    def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
+    async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
         left = self._room(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
             share = ranges.share(left, len(sources) - index) if left > 0 else 0
             try:
-                reading = self._read(source.access, source.range, share)
+                reading = await self._read(source.access, source.range, share)
             except (NotFound, NotAllowed) as error:
                 responses.append(error)
             else:
@@ -171,34 +172,38 @@ class Reader:
         beside = ranges.FRAME * len(parts) + ranges.FRAME_OF_PARTITION * sum(parts)
         return max(1, self._limits.page_bytes - beside)
 
-    def _read(self, access: QueueAccess, wanted: Range, max_bytes: int) -> Reading:
-        return access.use(lambda queue: self._read_queue(queue, wanted, max_bytes))
+    async def _read(self, access: QueueAccess, wanted: Range, max_bytes: int) -> Reading:
+        return await access.apply(lambda queue: self._read_queue(queue, wanted, max_bytes))
 
-    def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
+    async def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
         numbers = _numbers(queue, wanted)
         asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
         if not asked or (max_bytes <= 0 and not wanted.looks_ahead):
-            horizon = self._store.read(queue, [ranges.nothing()])[0].horizon
+            horizon = (await self._store.messages.read(queue, [ranges.nothing()]))[0].horizon
             ranges.one_after_another(asked, [piece.put_off(horizon) for piece in asked], reading)
             reading.horizon = horizon
         elif wanted.merge and len(asked) > 1:
             merge = Merge(asked, wanted.limit, max_bytes, certain=queue.consistency != "weak")
             some = merge.first()
             while some:
-                merge.take(some, self._store.read(queue, some))
+                merge.take(some, await self._store.messages.read(queue, some))
                 some = merge.further()
             merge.finish(reading)
         else:
             order = ranges.furthest_behind(asked)
-            found = self._store.read(queue, order) if max_bytes > 0 else [piece.put_off(0) for piece in order]
+            found = (
+                await self._store.messages.read(queue, order)
+                if max_bytes > 0
+                else [piece.put_off(0) for piece in order]
+            )
             pages = {piece.partition: page for piece, page in zip(order, found, strict=True)}
             if wanted.looks_ahead and (late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]):
-                ids = self._store.read(queue, [ranges.first_id(piece) for piece in late])
+                ids = await self._store.messages.read(queue, [ranges.first_id(piece) for piece in late])
                 pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
             ranges.one_after_another(asked, [pages[piece.partition] for piece in asked], reading)
         if early := self._early(queue, wanted, asked, reading, max_bytes):
-            ranges.add_early(wanted, early, self._store.read(queue, early), reading)
+            ranges.add_early(wanted, early, await self._store.messages.read(queue, early), reading)
         return reading
 
     def _early(

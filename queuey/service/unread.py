@@ -24,7 +24,8 @@ from queuey.service.core import Core
 from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHERS, nothing
-from queuey.storage import Store
+from queuey.storage import Store, bridge
+from queuey.storage.calls import in_thread
 from queuey.storage.offset_changes import READERS
 
 DEFAULT_COUNTED = 100
@@ -103,7 +104,7 @@ class UnreadUseCases:
 
         def mark(queue: Queue) -> ReadMark:
             check_partitions((number for number in ends if number != OTHERS), queue)
-            horizon = self._store.read(queue, [nothing()])[0].horizon, LOW_MIN
+            horizon = bridge.run(self._store.messages.read(queue, [nothing()]))[0].horizon, LOW_MIN
             wanted = {
                 number: end
                 for number in range(1, queue.partitions + 1)
@@ -113,7 +114,7 @@ class UnreadUseCases:
                 OffsetChange(number, ids.preceding(min(end, horizon)), forward=not back)
                 for number, end in wanted.items()
             ]
-            offsets = self._store.set_offsets(queue, group_of(reader), changes) if changes else []
+            offsets = bridge.run(self._store.offsets.set_offsets(queue, group_of(reader), changes)) if changes else []
             ahead = max(wanted.values(), default=FIRST)
             pending = (ahead[0] + 1 - horizon[0]) / TICKS_PER_SECOND if ahead > horizon else 0.0
             return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
@@ -134,23 +135,24 @@ class UnreadUseCases:
 
     def marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
         """Returns the marks of a reader in several queues."""
-        return [*self._store.offsets_of_queues([access.queue for access in accesses], group_of(reader))]
+        queues = [access.queue for access in accesses]
+        return [*bridge.run(self._store.offsets.offsets_of_queues(queues, group_of(reader)))]
 
     def count(
         self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
     ) -> list[Unread | QueueyError | None]:
         """Counts messages above marks; see :meth:`unread`."""
-        return self._store.together(lambda: self._count(asked, limit))
+        return bridge.run(self._count(asked, limit), as_one=True)
 
-    def _count(self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Unread | QueueyError | None]:
+    async def _count(self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Unread | QueueyError | None]:
         left = MAX_ROWS
         found: list[Unread | QueueyError | None] = []
         for start in range(0, len(asked), QUEUES_TOGETHER):
             some = asked[start : start + QUEUES_TOGETHER] if left > 0 else []
-            for (access, marks), page in zip(some, self._begun(some, limit), strict=True):
+            for (access, marks), page in zip(some, await self._begun(some, limit), strict=True):
                 try:
                     count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
-                    one, read = access.use(count)
+                    one, read = await access.apply(count)
                 except (NotFound, NotAllowed) as error:
                     found.append(error)
                 else:
@@ -158,7 +160,9 @@ class UnreadUseCases:
                     left -= read
         return found + [None] * (len(asked) - len(found))
 
-    def _count_queue(self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None) -> tuple[Unread, int]:
+    async def _count_queue(
+        self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None
+    ) -> tuple[Unread, int]:
         """Counts one queue; returns the cost, too. ``page``: of the only partition of ``row``, if it was read."""
         if queue is not row:
             page = None
@@ -166,7 +170,7 @@ class UnreadUseCases:
         count = read = 0
         while left and count <= limit:
             some, left = left[:PARTITIONS_TOGETHER], left[PARTITIONS_TOGETHER:]
-            pages = self._store.read(queue, some) if page is None else [page]
+            pages = await self._store.messages.read(queue, some) if page is None else [page]
             page = None
             count += sum(len(each.messages) for each in pages)
             read += SLICE_ROWS * len(some)
@@ -178,11 +182,12 @@ class UnreadUseCases:
             ]
         return Unread(marks, min(count, limit), more=count > limit), read + count
 
-    def _begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
+    async def _begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
         """Reads queues of one partition side by side, where that is faster; None: it is still to be read."""
         if not self._store.waits_for_network or not some:
             return [None] * len(some)
-        return self._core.run(self._read_begun(some, limit))
+        reading = partial(self._core.run, self._read_begun(some, limit))
+        return await in_thread(reading)
 
     async def _read_begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Page | None]:
         return await asyncio.gather(*(self._read_one(access.queue, marks, limit) for access, marks in some))
@@ -192,7 +197,7 @@ class UnreadUseCases:
             return None
         [piece] = _slices(queue, marks, limit)
         try:
-            page: Page | None = await self._core.ended(partial(self._store.begin_read, queue, piece))
+            [page] = await self._store.messages.read(queue, [piece])
         except QueueChanged:
             return None
         return page

@@ -20,7 +20,7 @@ from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
-from queuey.storage import Store, opening
+from queuey.storage import Store, bridge, opening
 
 PAGE_SIZE = 1000
 """Max queues in a listing."""
@@ -60,10 +60,10 @@ def application(store: Store, options: StoreOptions) -> str:
         OptionError: The store has no such application, or several and none is named.
     """
     if options.application is not None:
-        if not store.has_application(options.application):
+        if not bridge.run(store.applications.has_application(options.application)):
             raise OptionError(f"There is no application {options.application!r} in the store. It has {_named(store)}.")
         return options.application
-    names = store.applications(limit=2)
+    names = bridge.run(store.applications.application_names(limit=2))
     if len(names) != 1:
         raise OptionError(
             f"Option application (--app) is needed unless the store has exactly one. It has {_named(store)}."
@@ -72,7 +72,7 @@ def application(store: Store, options: StoreOptions) -> str:
 
 
 def _named(store: Store) -> str:
-    names = store.applications(limit=_SHOWN + 1)
+    names = bridge.run(store.applications.application_names(limit=_SHOWN + 1))
     if not names:
         return "none; queuey app create makes one"
     if len(names) > _SHOWN:
@@ -126,7 +126,7 @@ def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iter
     """Lists an application's queues by name, from a name on, so many at a time."""
     more = True
     while more:
-        listed = store.list_queues(owner, start=start, limit=page)
+        listed = bridge.run(store.catalogue.list_queues(owner, start=start, limit=page))
         if listed:
             yield listed
             start = listed[-1].name + "\0"
@@ -170,7 +170,7 @@ def _opened(options: StoreOptions) -> Store:
     store = opening.open_store(settings, jobs=False)
     try:
         if remote:
-            opening.patiently(store.applications, settings.deadline)
+            opening.patiently(lambda: bridge.run(store.applications.application_names()), settings.deadline)
     except BaseException:
         store.close()
         raise
@@ -179,7 +179,7 @@ def _opened(options: StoreOptions) -> Store:
 
 def _queue(store: Store, owner: str, name: str) -> Queue:
     try:
-        return store.queue(owner, name, fresh=True)
+        return bridge.run(store.catalogue.queue(owner, name, fresh=True))
     except QueueNotFound as error:
         raise QueueNotFound(name, f"application {owner!r} has no queue {name!r}") from error
 

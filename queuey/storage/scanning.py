@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -11,20 +11,20 @@ import msgspec
 from queuey import ids
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, PartitionInfo, Queue, Slice
-from queuey.storage import Bulk, Messages
+from queuey.storage import Messages
 
 
-class Scanning(Messages, Bulk):
-    def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
-        more = True
-        while more:
-            [page] = self.read(queue, [part])
-            if page.messages:
-                yield page.messages
-            more = page.more and page.next is not None
-            if page.next is not None:
-                bounds = {"upper": ids.following(page.next)} if part.descending else {"lower": page.next}
-                part = msgspec.structs.replace(part, **bounds)
+async def scan(messages: Messages, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
+    """Does what :meth:`~queuey.storage.Bulk.scan` does, by one read after the other."""
+    more = True
+    while more:
+        [page] = await messages.read(queue, [part])
+        if page.messages:
+            yield page.messages
+        more = page.more and page.next is not None
+        if page.next is not None:
+            bounds = {"upper": ids.following(page.next)} if part.descending else {"lower": page.next}
+            part = msgspec.structs.replace(part, **bounds)
 
 
 def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:

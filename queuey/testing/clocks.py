@@ -10,6 +10,7 @@ from queuey import ids
 from queuey.service.core import Core
 from queuey.service.schedules import MAX_SCHEDULES
 from queuey.service.schedules.states import KIND, decode
+from queuey.storage import bridge
 
 if TYPE_CHECKING:
     from queuey.service import Service
@@ -79,7 +80,7 @@ class Clock:
         now = ids.now_ticks()
         end = now + int(until * ids.TICKS_PER_SECOND)
         assert self._service is not None  # noqa: S101 - as above
-        rows = self._service.store.due_records(KIND, end, application=self.application, limit=1)
+        rows = bridge.run(self._service.store.records.due_records(KIND, end, application=self.application, limit=1))
         return (rows[0].due + 1 - now) / ids.TICKS_PER_SECOND if rows else None
 
     def _fire(self, service: Service) -> None:
@@ -94,7 +95,7 @@ class Clock:
     def _firing(self, service: Service) -> str | None:
         """Returns the name of a schedule that is due, or whose message is being posted: meanwhile it is due later."""
         now = self.ticks()
-        for record in service.store.records(KIND, self.application, start="", limit=MAX_SCHEDULES):
+        for record in bridge.run(service.store.records.records(KIND, self.application, start="", limit=MAX_SCHEDULES)):
             if record.due <= now or decode(record.value).firing is not None:
                 return record.name
         return None

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from queuey.client import Client
 from queuey.client.credentials.profile import read_profile
-from queuey.storage import sqlite
+from queuey.storage import bridge, sqlite
 
 STOP_TIMEOUT = 60.0
 
@@ -68,8 +68,8 @@ class RealProcess:
         name, key = f"test-{self._applications}", token_hex(32)
         store = sqlite.open_store(self._data, options=sqlite.SqliteOptions(sync="normal", sweep_interval=None))
         try:
-            store.create_application(name)
-            store.add_key(name, sha256(key.encode()).digest(), note="for a test")
+            bridge.run(store.applications.create_application(name))
+            bridge.run(store.applications.add_key(name, sha256(key.encode()).digest(), note="for a test"))
         finally:
             store.close()
         return RealService(self._url, name, key, Client(self._url, key=key, application=name))

@@ -9,7 +9,7 @@ import pytest
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.settings import load
-from queuey.storage import sqlite
+from queuey.storage import bridge, sqlite
 from queuey.storage.opening import sqlite_options
 from queuey.testing.clocks import Clock, MovedCore
 
@@ -44,7 +44,7 @@ class TestStores:
         service = self._service or self._open()
         self._applications += 1
         name = f"test-{self._applications}"
-        service.service.store.create_application(name)
+        bridge.run(service.service.store.applications.create_application(name))
         return service, name
 
     def _open(self) -> EmbeddedService:

@@ -359,7 +359,7 @@ class Authorization:
 
     def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
         """Authorizes a caller by what is in memory. Returns None if something has to be looked up (:meth:`admit`)."""
-        queue = self._service.store.cached_queue(match["app"], match["queue"])
+        queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
             return None

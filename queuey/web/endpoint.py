@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from queuey.metrics import Metrics
-from queuey.service.core import GivenUp
+from queuey.storage.calls import GivenUp
 from queuey.web.admission.long_polls import client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_stranger_sees, error_response
 from queuey.web.requests import (

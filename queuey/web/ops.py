@@ -21,6 +21,7 @@ from queuey.messages import Queue
 from queuey.metrics import BACKLOG_STATES, GroupLag, QueueBacklog, Snapshot
 from queuey.service import Service
 from queuey.service.workers import Answer, Topic, Workers
+from queuey.storage import bridge
 from queuey.time_parsing import clock_warning
 from queuey.web.endpoint import Handler, Match
 from queuey.web.parts import App
@@ -90,8 +91,8 @@ class OpsViews:
 
     def _ping(self) -> None:
         try:
-            self._service.store.ping()
-            self._warning = clock_warning(self._service.store.ids_ahead())
+            bridge.run(self._service.store.ping())
+            self._warning = clock_warning(bridge.run(self._service.store.ledger.ids_ahead()))
             self._health = None
         except StoreUnavailable as error:
             self._health = error.with_traceback(None)

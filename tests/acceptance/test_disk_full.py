@@ -9,6 +9,7 @@ from pathlib import Path
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from tests.waiting import PATIENCE_SECONDS
 
@@ -29,7 +30,7 @@ def fill(store: SqliteStore, queue: Queue, prefix: str) -> tuple[list[str], list
     for number in range(10_000):
         body = f"{prefix}{number}:" + "x" * 2000
         try:
-            store.append(queue, [NewMessage(body, 1, 3600)])
+            bridge.run(store.messages.append(queue, [NewMessage(body, 1, 3600)]))
         except StoreUnavailable as error:
             return kept, [body] if error.outcome == "unknown" else []
         kept.append(body)
@@ -43,8 +44,8 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
         The bodies acknowledged, those whose outcome is unknown, and those that are read in the end.
     """
     store = open_store(directory, options=SqliteOptions(sweep_interval=None))
-    store.create_application(APP)
-    queue, _ = store.create_queue(APP, "orders", QueueSpec())
+    bridge.run(store.applications.create_application(APP))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "orders", QueueSpec()))
     kept: list[str] = []
     unknown: list[str] = []
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -54,13 +55,13 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
             more, doubtful = fill(store, queue, f"{round_}.{attempt}.")
             kept += more
             unknown += doubtful
-            (page,) = store.read(queue, [Slice(partition=1, limit=10_000)])
+            (page,) = bridge.run(store.messages.read(queue, [Slice(partition=1, limit=10_000)]))
             assert len(page.messages) >= len(kept)
         limit(hard)
         kept.append(f"between {round_}")
-        store.append(queue, [NewMessage(kept[-1], 1, 3600)])
-        store.ping()
-    (page,) = store.read(queue, [Slice(partition=1, limit=10_000, max_bytes=1 << 30)])
+        bridge.run(store.messages.append(queue, [NewMessage(kept[-1], 1, 3600)]))
+        bridge.run(store.ping())
+    (page,) = bridge.run(store.messages.read(queue, [Slice(partition=1, limit=10_000, max_bytes=1 << 30)]))
     store.close()
     return kept, unknown, [str(message.body) for message in page.messages]
 

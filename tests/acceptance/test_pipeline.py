@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queuey.messages import NewMessage, QueueSpec, Slice
-from queuey.storage import Store, sqlite
+from queuey.storage import Store, bridge, sqlite
 from tests.servers.processes import ending
 from tests.servers.served import environment
 from tests.waiting import until
@@ -53,23 +53,28 @@ def wait_for_batches(process: subprocess.Popen[str]) -> None:
 
 def bodies(store: Store, name: str) -> Counter[tuple[int, str]]:
     """What is in a queue, ids that are ahead of the clock included."""
-    queue = store.queue(APP, name, fresh=True)
-    ends = (info.newest for info in store.inspect(queue)[1])
+    queue = bridge.run(store.catalogue.queue(APP, name, fresh=True))
+    ends = (info.newest for info in bridge.run(store.messages.inspect(queue))[1])
     latest = max(end for end in ends if end is not None)
-    until(lambda: store.horizon(queue) > latest[0], every=0.05)
+    until(lambda: bridge.run(store.bulk.horizon(queue)) > latest[0], every=0.05)
     parts = (Slice(number, limit=1000) for number in range(1, PARTITIONS + 1))
-    return Counter((one.partition, str(one.body)) for part in parts for page in store.scan(queue, part) for one in page)
+    return Counter(
+        (one.partition, str(one.body))
+        for part in parts
+        for page in bridge.iterate(store.bulk.scan(queue, part))
+        for one in page
+    )
 
 
 @pytest.mark.slow
 def test_a_pipe_outlives_its_process(tmp_path: Path) -> None:
     """Killed in the middle, then ended by SIGTERM with code 0, then run to the end: every message is there once."""
     store = sqlite.open_store(tmp_path / "data")
-    store.create_application(APP)
-    queue, _ = store.create_queue(APP, "orders", QueueSpec(partitions=PARTITIONS))
+    bridge.run(store.applications.create_application(APP))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "orders", QueueSpec(partitions=PARTITIONS)))
     items = [NewMessage(f"order {number}", number % PARTITIONS + 1, 86_400) for number in range(COUNT)]
     for first in range(0, COUNT, 1000):
-        store.append(queue, items[first : first + 1000])
+        bridge.run(store.messages.append(queue, items[first : first + 1000]))
     with start(tmp_path, "--most", "200") as process:
         wait_for_batches(process)
         os.killpg(process.pid, signal.SIGKILL)

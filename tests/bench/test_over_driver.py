@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench import bulk_side
 from bench.baselines import arrow_rows, cassandra_table, slices
 from queuey.messages import QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import open_store
 from tests.servers.plugin import Cassandra, unique_name
 
@@ -28,8 +29,8 @@ def test_our_side_reads_what_it_loaded(contract_keyspace: str) -> None:
     try:
         assert store.ready(60)
         application = unique_name("app")
-        store.create_application(application)
-        queue, _ = store.create_queue(application, "bench", QueueSpec(read_delay=0.0))
+        bridge.run(store.applications.create_application(application))
+        queue, _ = bridge.run(store.catalogue.create_queue(application, "bench", QueueSpec(read_delay=0.0)))
         assert bulk_side.load(store, queue, 500)() == 500
         assert bulk_side.arrow(store, queue)() == 500
         assert bulk_side.messages(store, queue)() == 500

@@ -14,6 +14,7 @@ from bench.load import traffic
 from bench.started import service, workers
 from bench.started.processes import Process
 from queuey.messages import NewMessage, QueueSpec
+from queuey.storage import bridge
 
 COUNT = 2500
 
@@ -23,9 +24,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The service with a queue of two partitions, the second of them empty."""
     directory = tmp_path_factory.mktemp("served")
     store = service.prepare(directory, ())
-    queue = store.create_queue(service.APPLICATION, workers.QUEUE, QueueSpec(partitions=2))[0]
+    queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, workers.QUEUE, QueueSpec(partitions=2)))[0]
     for text in ("a", "b", "c"):
-        store.append(queue, [NewMessage(text, 2, service.THREE_DAYS)])
+        bridge.run(store.messages.append(queue, [NewMessage(text, 2, service.THREE_DAYS)]))
     service.fill(store, queue, traffic.bodies(10), COUNT)
     store.close()
     with service.serve(directory) as server:

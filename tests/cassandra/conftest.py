@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level, open_store
 from tests.backends import PATIENCE, PATIENT, ROW_AGE
 from tests.cassandra.interposed import Wire
@@ -51,8 +52,8 @@ def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
             )
             opened.callback(store.close)
             assert store.ready(60)
-            if not store.has_application(application):
-                store.create_application(application)
+            if not bridge.run(store.applications.has_application(application)):
+                bridge.run(store.applications.create_application(application))
             return store
 
         yield open_one

@@ -10,21 +10,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from queuey import ids
-from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.errors import QueueyError, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
+from tests.contract.samples import Begun, begin
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS
 
@@ -42,7 +43,7 @@ OPTIONS: dict[str, Any] = {
 }
 TTL = 3600
 
-Attempt = Future[list[Position]]
+Attempt = Begun[list[Position]]
 
 
 _QUARTER_HOUR = 900 * 10**9
@@ -121,8 +122,8 @@ class Process:
     store: CassandraStore
     machine: Machine
     wire: Wire
-    withdrawals: list[Callable[[], Outcome]] = field(default_factory=list)
-    """Gives up each append that was begun."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """The appends that were begun."""
 
     def check_clock(self) -> bool:
         """Compares the clock with the node's, as is done several times a second; returns whether it is sound."""
@@ -130,18 +131,8 @@ class Process:
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
         """Begins an append."""
-        attempt: Attempt = Future()
-
-        def done(positions: list[Position] | None, error: Exception | None) -> None:
-            if error is not None:
-                attempt.set_exception(error)
-            else:
-                attempt.set_result(positions or [])
-
-        try:
-            self.withdrawals.append(self.store.begin_append(queue, items or (message(),), done, after=after))
-        except QueueyError as error:
-            attempt.set_exception(error)
+        attempt = begin(self.store.messages.append(queue, items or (message(),), after=after))
+        self.attempts.append(attempt)
         return attempt
 
 
@@ -214,7 +205,7 @@ class Scene:
         store._driver.loop.sleep = self._let_pass  # type: ignore[method-assign]
         process = Process(store, machine, wire)
         self.processes.append(process)
-        assert store.ready(PATIENCE), store.statistics()
+        assert store.ready(PATIENCE), bridge.run(store.statistics())
         return process
 
     async def _let_pass(self, seconds: float) -> None:
@@ -223,9 +214,9 @@ class Scene:
 
     def queue(self, process: Process, **spec: Any) -> Queue:  # noqa: ANN401 - fields of any type
         """Makes a queue."""
-        if not process.store.has_application(self.application):
-            process.store.create_application(self.application)
-        queue, _ = process.store.create_queue(self.application, "queue", QueueSpec(**spec))
+        if not bridge.run(process.store.applications.has_application(self.application)):
+            bridge.run(process.store.applications.create_application(self.application))
+        queue, _ = bridge.run(process.store.catalogue.create_queue(self.application, "queue", QueueSpec(**spec)))
         return queue
 
     def close(self) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -207,37 +206,21 @@ async def test_requests_to_one_node(table: Table) -> None:
 
 
 async def test_a_store_reads_and_claims_over_the_loop(open_with: OpenStore, application: str) -> None:
-    """With the loop named, pages and entries of claim logs are asked for over it, and nobody else calls back."""
+    """With the loop named, pages and entries of claim logs are asked for over it."""
     store = open_with()
-    queue, _ = await asyncio.to_thread(store.create_queue, application, "q", QueueSpec())
-    await asyncio.to_thread(store.append, queue, [NewMessage(body="first", partition=1, ttl=600)])
+    queue, _ = await store.catalogue.create_queue(application, "q", QueueSpec())
+    await store.messages.append(queue, [NewMessage(body="first", partition=1, ttl=600)])
     part = Slice(1, delayed=False, early=True)
-    loop = asyncio.get_running_loop()
-    store.adopt(loop)
+    store.adopt(asyncio.get_running_loop())
     client = store._driver._client
     assert client is not None
     await until_async(lambda: client.is_usable)
 
-    async def ended(begin: Callable[[Callable[..., None]], object]) -> Any:  # noqa: ANN401 - the result
-        future: asyncio.Future[Any] = loop.create_future()
-
-        def done(result: object, error: Exception | None) -> None:
-            assert asyncio.get_running_loop() is loop
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        assert begin(done) is not False
-        return await asyncio.wait_for(future, PATIENCE_SECONDS)
-
     turns = next(client._turn)
-    await asyncio.to_thread(store.read, queue, [part])  # Queue and buckets are in memory now.
-    page = await ended(partial(store.begin_read, queue, part))
+    [page] = await store.messages.read(queue, [part])
     assert [message.body for message in page.messages] == ["first"]
     for number in range(1, 4):
-        entry = LogEntry(number, b"entry")
-        assert await ended(partial(store.begin_append_entry, queue, 1, entry))
-    assert not await ended(partial(store.begin_append_entry, queue, 1, LogEntry(3, b"other")))
+        assert await store.claim_logs.append_entry(queue, 1, LogEntry(number, b"entry"))
+    assert not await store.claim_logs.append_entry(queue, 1, LogEntry(3, b"other"))
     assert next(client._turn) > turns + 4
     store.adopt(None)

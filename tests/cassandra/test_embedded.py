@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from queuey import embedded
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 
 
 def test_a_url_opens_the_cluster(contract_keyspace: str, store: CassandraStore, application: str) -> None:
     """The client of a URL works as that of a file, on an application that is there."""
-    assert store.has_application(application)
+    assert bridge.run(store.applications.has_application(application))
     with embedded.open(contract_keyspace, application=application) as client:
         client.heartbeat()
         client.create_queue("mails")

@@ -14,7 +14,7 @@ from queuey.cli.operations.first_start import Found, Plan, plan, prepare
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import ProfileExposed, ProfileInvalid
 from queuey.settings import Settings
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 
 HERE = "http://127.0.0.1:5000"
@@ -94,7 +94,7 @@ def test_first_start_makes_everything(opened: Store, settings: Settings) -> None
     assert made.profile == profile
     assert (profile.url, profile.application, len(bytes.fromhex(profile.key))) == (HERE, "queuey", 32)
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
-    key = opened.find_key(first_start.digest(profile.key))
+    key = bridge.run(opened.applications.find_key(first_start.digest(profile.key)))
     assert key is not None
     assert key.application == "queuey"
 
@@ -104,17 +104,17 @@ def test_unusable_key_is_replaced(opened: Store, settings: Settings, how: str) -
     """Without a working key at hand a start makes a new one; an old profile is left where it is."""
     made = start(opened, settings)
     assert made.profile is not None
-    (key,) = opened.keys("queuey")
+    (key,) = bridge.run(opened.applications.keys("queuey"))
     if how == "lost":
         made.path.unlink()
     elif how == "expired":
-        opened.expire_key("queuey", key.id, time.time() - 1)
+        bridge.run(opened.applications.expire_key("queuey", key.id, time.time() - 1))
     else:
-        opened.revoke_key("queuey", key.id)
+        bridge.run(opened.applications.revoke_key("queuey", key.id))
     again = start(opened, settings)
     assert again.profile is not None
     assert again.profile.key != made.profile.key
-    assert opened.find_key(first_start.digest(again.profile.key)) is not None
+    assert bridge.run(opened.applications.find_key(first_start.digest(again.profile.key))) is not None
     assert (again.path == made.path) == (how == "lost")
     assert again.notes
 
@@ -150,7 +150,7 @@ def test_rotated_key_reaches_the_profile(
     assert made.profile is not None
     path = made.path if by_setting else None
     monkeypatch.setenv("QUEUEY_PROFILE", str(made.path.with_name("none") if by_setting else made.path))
-    (key,) = opened.keys("queuey")
+    (key,) = bridge.run(opened.applications.keys("queuey"))
     assert first_start.replace_key("queuey", {"00000000"}, "new", path) is None
     assert first_start.replace_key("other", {key.id}, "new", path) is None
     assert read_profile(made.path).key == made.profile.key
@@ -160,7 +160,7 @@ def test_rotated_key_reaches_the_profile(
 
 def test_foreign_application_is_not_ours(opened: Store, settings: Settings) -> None:
     """A profile of another application on the same store is not taken for the service's own."""
-    opened.create_application("other")
-    opened.add_key("other", first_start.digest("theirs"))
+    bridge.run(opened.applications.create_application("other"))
+    bridge.run(opened.applications.add_key("other", first_start.digest("theirs")))
     write_profile(Profile(url=HERE, application="other", key="theirs"), settings.profile)
     assert start(opened, settings).path != settings.profile

@@ -26,6 +26,7 @@ from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses
 from queuey.pipeline.deadletter.selection import DeadLetterSample, ErrorClass
 from queuey.pipeline.pipe import Piped, Preview
 from queuey.spark.session import session
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner
 from tests.replacing import replace, replace_in
@@ -65,7 +66,7 @@ def starts() -> Iterator[list[dict[str, Any]]]:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command on a store with one application."""
     with closing(open_store(tmp_path)) as store:
-        store.create_application("acme")
+        bridge.run(store.applications.create_application("acme"))
     monkeypatch.setenv("QUEUEY_PROFILE", str(tmp_path / "profile.toml"))
     monkeypatch.delenv("QUEUEY_APP", raising=False)
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
@@ -77,7 +78,7 @@ def make_queues(place: Path, *names: str) -> None:
     """Makes queues in the store of the commands."""
     with closing(open_store(place)) as store:
         for name in names:
-            store.create_queue("acme", name, QueueSpec())
+            bridge.run(store.catalogue.create_queue("acme", name, QueueSpec()))
 
 
 class Session:
@@ -218,7 +219,7 @@ COMMAND = ["pipeline", "deadletter", "classes", "--queue", "a"]
 def test_whose_queues(run: Run, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named by --app, else by the environment, else by the profile; else it is the only one of the store."""
     with closing(open_store(tmp_path)) as store:
-        store.create_application("zoo")
+        bridge.run(store.applications.create_application("zoo"))
     given = job(deadletter_job.classes, DeadLetterClasses(0, ()))
     write_profile(Profile(url="http://127.0.0.1:5000", application="zoo", key="k"), tmp_path / "profile.toml")
     assert run(*COMMAND).code == 0
@@ -236,7 +237,7 @@ def test_whose_queues_is_asked_first(run: Run, starts: list[Any], tmp_path: Path
         "queuey: There is no application 'nobody' in the store. It has 1: acme.\n",
     )
     with closing(open_store(tmp_path)) as store:
-        store.create_application("zoo")
+        bridge.run(store.applications.create_application("zoo"))
     several = run(*COMMAND)
     assert several.code == 2
     assert "needed unless the store has exactly one. It has 2: acme, zoo." in several.err

@@ -12,6 +12,7 @@ import httpx2
 
 from queuey.access import parse_scope
 from queuey.client import AsyncClient
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.parts import App
@@ -46,8 +47,8 @@ def application(data: Path) -> Iterator[App]:
     """Opens the service in this process, with one application and its key."""
     store = SqliteLocation(data).open()
     try:
-        store.create_application("acme")
-        store.add_key("acme", sha256(LOCAL_KEY.encode()).digest())
+        bridge.run(store.applications.create_application("acme"))
+        bridge.run(store.applications.add_key("acme", sha256(LOCAL_KEY.encode()).digest()))
         yield make_app(store)
     finally:
         store.close()
@@ -90,14 +91,14 @@ Connect = Callable[..., AsyncClient]
 async def connected(directory: Path, *, private: Collection[str] = ()) -> AsyncIterator[Connect]:
     """Gives what makes clients that may do what their keys allow, all with one service of the application ``acme``."""
     with closing(open_store(directory)) as store:
-        store.create_application("acme")
+        await store.applications.create_application("acme")
         app = make_app(store, private=private)
         async with AsyncExitStack() as opened:
 
             def make(allow: str = "", queues: str = "") -> AsyncClient:
                 key = sha256(f"{allow} {queues}".encode()).hexdigest()
                 scope = parse_scope(allow.split(","), queues.split(","))
-                store.add_key("acme", sha256(key.encode()).digest(), scope=scope)
+                bridge.run(store.applications.add_key("acme", sha256(key.encode()).digest(), scope=scope))
                 client = AsyncClient(LOCAL, key=key, transport=Bridge(app))
                 opened.push_async_callback(client.close)
                 return client

@@ -10,7 +10,7 @@ from queuey.access import parse_scope
 from queuey.console.resources import console
 from queuey.messages import OPERATORS, Finding
 from queuey.service import Limits
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -32,11 +32,11 @@ def examine() -> list[Finding]:
 def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
     """The application with two applications and keys of every kind."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
-        store.create_application(name)
-        store.add_key(name, digest_of(key))
-    store.add_key(OPERATORS, digest_of(OPERATOR_KEY))
-    store.add_key("queuey", digest_of(LIMITED_KEY), scope=parse_scope(["read"], ["orders-*"]))
-    store.add_key("queuey", digest_of(MEASURE_KEY), scope=parse_scope(["measure"]))
+        bridge.run(store.applications.create_application(name))
+        bridge.run(store.applications.add_key(name, digest_of(key)))
+    bridge.run(store.applications.add_key(OPERATORS, digest_of(OPERATOR_KEY)))
+    bridge.run(store.applications.add_key("queuey", digest_of(LIMITED_KEY), scope=parse_scope(["read"], ["orders-*"])))
+    bridge.run(store.applications.add_key("queuey", digest_of(MEASURE_KEY), scope=parse_scope(["measure"])))
     return make_app(between.store, limits=limits, stopping=stopping, includes=[console(examine)])
 
 

@@ -19,7 +19,7 @@ from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.operating.audit import PAGE, AuditLog
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.acting import Q, act, form, said
@@ -264,9 +264,11 @@ def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) 
         owner.send_json("PUT", "q/offsets/group", {"partitions": {number: {"offset": place}}})
     record = OffsetUseCases.record
 
-    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
-        record(self, access, group, [OffsetChange(2, (7, 7))])
-        return record(self, access, group, changes)
+    async def late(
+        self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]
+    ) -> RecordedOffsets:
+        await record(self, access, group, [OffsetChange(2, (7, 7))])
+        return await record(self, access, group, changes)
 
     with replace_in(OffsetUseCases, record, late):
         page = said(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
@@ -290,14 +292,16 @@ def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: 
 @pytest.fixture
 def workers(app: App, store: Store) -> Browser:
     """A browser whose user may read and claim, and change nothing."""
-    store.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"]))
+    bridge.run(store.applications.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"])))
     return logged_in(app, WORKER_KEY)
 
 
 @pytest.fixture
 def admin(app: App, store: Store) -> Browser:
     """A browser whose user may do everything with some of the queues."""
-    store.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
+    bridge.run(
+        store.applications.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
+    )
     return logged_in(app, ADMIN_KEY)
 
 
@@ -355,7 +359,7 @@ def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: Ap
 
 def test_pages_of_the_audit_log(browser: Browser, store: Store, app: App) -> None:
     """A long log has pages."""
-    store.create_queue("queuey", "q", QueueSpec())
+    bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
     audit: AuditLog = app.service.audit
     for number in range(130):
         audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=f"q{number:03}", details={})
@@ -369,7 +373,7 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: App) -> Non
 
 def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: App) -> None:
     """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
-    store.create_queue("queuey", "q", QueueSpec())
+    bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
     audit: AuditLog = app.service.audit
     places = {}
     for number in range(260):
@@ -423,7 +427,7 @@ def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store:
     """Everybody sees what they did themselves; what was in messages is shown to who may read them."""
     owner.create("q", kind="ordered")
     for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
-        store.add_key("queuey", digest_of(key), scope=parse_scope(verbs))
+        bridge.run(store.applications.add_key("queuey", digest_of(key), scope=parse_scope(verbs)))
     sender, admin = logged_in(app, "7" * 64), logged_in(app, "8" * 64)
     done = act(sender, f"{Q}/acts/send", body="x", message_key="secret key").headers["Location"]
     act(browser, f"{Q}/acts/purge", typed="q")
@@ -476,14 +480,14 @@ def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
         {"queues": "q*", "read": "yes", "expires": "soon"},
         {"queues": "q*", "read": "yes", "note": "x" * 101},
     ]
-    before = len(store.keys("queuey"))
+    before = len(bridge.run(store.applications.keys("queuey")))
     for fields in wrong:
         assert act(admin, address, **fields).status in {400, 403}, fields
-    assert len(store.keys("queuey")) == before
+    assert len(bridge.run(store.applications.keys("queuey"))) == before
     assert act(admin, address, queues="q1", **every).status == 200
     page = admin.get("/console/a/queuey/_keys").text
     assert len(re.findall("key-revoke", page)) == 1
-    others = [key.id for key in store.keys("queuey") if key.id not in page]
+    others = [key.id for key in bridge.run(store.applications.keys("queuey")) if key.id not in page]
     assert others
     for key in others:
         assert admin.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
@@ -491,7 +495,7 @@ def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
 
 def test_a_key_ends_no_later_than_its_maker(app: App, store: Store) -> None:
     """A key that ends makes only keys that end before it."""
-    store.add_key("queuey", digest_of("6" * 64), expires=time.time() + 7200)
+    bridge.run(store.applications.add_key("queuey", digest_of("6" * 64), expires=time.time() + 7200))
     short = logged_in(app, "6" * 64)
     address = "/console/a/queuey/_acts/key-add"
     assert act(short, address, read="yes", expires="3h").status == 400

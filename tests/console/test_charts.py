@@ -13,7 +13,7 @@ from queuey.console.charts import sample
 from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
 from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.console.browser import Browser
@@ -151,10 +151,10 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     """Those of the queues that were used are counted, of a queue that is gone none, until the service ends."""
     service = app.service
     history = History(service.workers)
-    queue, _ = store.create_queue("queuey", "q", QueueSpec())
-    gone, _ = store.create_queue("queuey", "gone", QueueSpec())
-    store.delete_queue(gone)
-    store.append(queue, [NewMessage("x", 1, 60)])
+    queue, _ = bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
+    gone, _ = bridge.run(store.catalogue.create_queue("queuey", "gone", QueueSpec()))
+    bridge.run(store.catalogue.delete_queue(gone))
+    bridge.run(store.messages.append(queue, [NewMessage("x", 1, 60)]))
     for each in (queue, gone):
         history.note(each, 1, 0)
     rounds = iter([False, False, True])
@@ -174,7 +174,7 @@ def test_counting_ends_with_the_store(app: App) -> None:
             raise StoreClosed("The store is closed.")
 
     history = History(app.service.workers)
-    queue, _ = app.service.store.create_queue("queuey", "q", QueueSpec())
+    queue, _ = bridge.run(app.service.store.catalogue.create_queue("queuey", "q", QueueSpec()))
     history.note(queue, 1, 0)
     closed: Any = Closed()
     sample(closed, history, lambda _seconds: False)

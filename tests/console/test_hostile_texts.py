@@ -10,7 +10,7 @@ import pytest
 
 from queuey.console import pages, queue
 from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
@@ -60,15 +60,21 @@ def payload(request: pytest.FixtureRequest) -> str:
 def place(store: Store, payload: str, app: App) -> str:
     """The address of a queue in which everything is hostile, as far as it may be."""
     name = payload.replace("/", "\\").replace("\u0000", "")[:50]
-    queue, _ = store.create_queue("queuey", name, QueueSpec(kind="ordered", dead_letter=f"d{name}"[:50]))
-    letters, _ = store.create_queue("queuey", f"d{name}"[:50], QueueSpec())
+    queue, _ = bridge.run(
+        store.catalogue.create_queue("queuey", name, QueueSpec(kind="ordered", dead_letter=f"d{name}"[:50]))
+    )
+    letters, _ = bridge.run(store.catalogue.create_queue("queuey", f"d{name}"[:50], QueueSpec()))
     said = {"queue": "q", "partition": "1", "id": "0" * 32, "attempts": "1", "error": payload, "text": payload}
     dead = tuple((f"queuey-dead-{key}", value) for key, value in said.items())
     dead += (("queuey-dead-at", "2026-01-01T00:00:00.000Z"),)
-    store.append(letters, [NewMessage(payload, 1, 60, Meta(headers=dead))])
+    bridge.run(store.messages.append(letters, [NewMessage(payload, 1, 60, Meta(headers=dead))]))
     hostile = Meta(payload, ((payload, payload),), json=False, key=payload)
-    store.append(queue, [NewMessage(payload, 1, 60, hostile), NewMessage(payload.encode(), 1, 60, hostile)])
-    store.set_offsets(queue, payload, [OffsetChange(1, (1, 1))])
+    bridge.run(
+        store.messages.append(
+            queue, [NewMessage(payload, 1, 60, hostile), NewMessage(payload.encode(), 1, 60, hostile)]
+        )
+    )
+    bridge.run(store.offsets.set_offsets(queue, payload, [OffsetChange(1, (1, 1))]))
     return pages.link("a", "queuey", name)
 
 
@@ -116,7 +122,7 @@ def test_hostile_paths(browser: Browser, payload: str) -> None:
 
 def test_hostile_applications(store: Store, app: App, payload: str) -> None:
     """An application may have any name that the store takes."""
-    store.create_application(payload)
-    store.add_key(payload, digest_of("8" * 64))
+    bridge.run(store.applications.create_application(payload))
+    bridge.run(store.applications.add_key(payload, digest_of("8" * 64)))
     browser = logged_in(app, "8" * 64)
     Strict().feed(browser.get("/console").text)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
 from queuey.service.browsing import Wanted
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.console.browser import Browser, plain
 from tests.console.test_pages import text_of
 from tests.replacing import replace_in
@@ -238,11 +238,11 @@ def test_a_message_that_is_not_there(browser: Browser, owner: Caller) -> None:
 
 def test_download(browser: Browser, store: Store) -> None:
     """A body is given as it is, as a file that no browser opens."""
-    queue, _ = store.create_queue("queuey", "q", QueueSpec())
+    queue, _ = bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
     body = b"\x00\xff<script>alert(1)</script>"
     meta = Meta("text/html")
-    [position] = store.append(queue, [NewMessage(body, 1, 60, meta)])
-    [message] = store.fetch(queue, [(1, position)])
+    [position] = bridge.run(store.messages.append(queue, [NewMessage(body, 1, 60, meta)]))
+    [message] = bridge.run(store.messages.fetch(queue, [(1, position)]))
     reply = browser.get(f"{LIST}/1:{message.id}/body")
     assert reply.body == body
     assert reply.headers["Content-Type"] == "application/octet-stream"

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.console import queue as pages_of_a_queue
 from queuey.messages import NewMessage, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Catalogue, ClaimLogs, Messages, Offsets, Store, bridge
 from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of
@@ -68,7 +68,7 @@ def test_a_queue_without_claims(browser: Browser, owner: Caller, between: Interp
     """A queue from which nobody may claim has no page of jobs, and no figures of them."""
     owner.create("q")
     owner.post("q", "a")
-    between.instead(Store.claims_refusal, lambda _: "Choose a <b>higher</b> level.")
+    between.instead(ClaimLogs.claims_refusal, lambda _: "Choose a <b>higher</b> level.")
     assert tabs(browser) == ["Overview", "Messages", "Options"]
     assert tiles(browser).keys() == {"Oldest message", "Sent", "Taken"}
     assert "pause" not in browser.get(Q).text
@@ -290,10 +290,10 @@ def test_strangers_see_none_of_the_pages(browser: Browser, stranger: Browser, ow
 
 def test_bytes(browser: Browser, owner: Caller, store: Store) -> None:
     """The bytes of a few messages are counted, those of many estimated by the newest hundred."""
-    queue, _ = store.create_queue("queuey", "q", QueueSpec())
-    store.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(20)])
+    queue, _ = bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
+    bridge.run(store.messages.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(20)]))
     assert "200 bytes of bodies" in text_of(browser.get(f"{Q}/options").text)
-    store.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(180)])
+    bridge.run(store.messages.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(180)]))
     said = "About 2.0 KiB of bodies. This is an estimate: there are 200 messages, and the newest 100 have 10 bytes each"
     assert said in text_of(browser.get(f"{Q}/options").text)
 
@@ -318,16 +318,26 @@ def test_costs_are_bounded(
     """However much a queue has, a page of it reads a bounded number of times."""
     owner.create("q", partitions=2)
     owner.create("q.dead")
-    queue = store.queue("queuey", "q")
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
     for _ in range(4):
-        store.append(queue, [NewMessage("x", number, 3600) for number in (1, 2) for _ in range(500)])
+        bridge.run(
+            store.messages.append(queue, [NewMessage("x", number, 3600) for number in (1, 2) for _ in range(500)])
+        )
     for number in range(30):
         bury(owner, f"Error{number}", "x")
         owner.claim("q", limit=10, worker=f"w{number}", ttl=600)
         owner.send_json("PUT", f"q/offsets/g{number}", {"partitions": {"1": {"offset": "0" * 32}}})
     assert browser.get(Q + path).status == 200  # what may be remembered is
     reads: list[str] = []
-    for method in (Store.read, Store.fetch, Store.lag, Store.inspect, Store.offsets, Store.groups, Store.queue):
+    for method in (
+        Messages.read,
+        Messages.fetch,
+        Messages.lag,
+        Messages.inspect,
+        Offsets.group_offsets,
+        Offsets.groups,
+        Catalogue.queue,
+    ):
         between.before(method, lambda name=method.__name__: reads.append(name))  # type: ignore[misc]
     assert browser.get(Q + path).status == 200
     assert 0 < len(reads) <= most, sorted(reads)

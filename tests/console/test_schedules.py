@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access import parse_scope
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from queuey.web.v1.schedules import ScheduleSaver
@@ -47,7 +47,7 @@ def owner(owner: ApiCaller) -> ApiCaller:
 @pytest.fixture
 def admin(app: App, store: Store) -> Browser:
     """A browser whose user may administer all queues, and send to none."""
-    store.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(["admin"]))
+    bridge.run(store.applications.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(["admin"])))
     return logged_in(app, ADMIN_KEY)
 
 
@@ -217,7 +217,9 @@ def test_schedules_of_other_queues(app: App, store: Store, browser: Browser, own
     """A limited key sees schedules of its queues, is told that others are not shown, and does nothing with them."""
     owner.create("mine")
     put(owner, "own", queue="mine", every=60, message={"body": "x"})
-    store.add_key("queuey", digest_of(PART_KEY), scope=parse_scope(["admin", "send"], ["mine*"]))
+    bridge.run(
+        store.applications.add_key("queuey", digest_of(PART_KEY), scope=parse_scope(["admin", "send"], ["mine*"]))
+    )
     some = logged_in(app, PART_KEY)
     page = some.get(LIST).text
     assert ("own" in page, f"{LIST}/s" in page) == (True, False)

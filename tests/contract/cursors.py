@@ -17,7 +17,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT, StoreLocation
 from tests.contract.samples import make_queue, new
 from tests.waiting import PATIENCE_SECONDS, join
@@ -61,7 +61,7 @@ class Writer:
             new("x", partition=rng.randint(1, 2), delay=rng.choice((0.0, 0.0, 0.0, 0.003, 0.02)))
             for _ in range(rng.choice((1, 1, 1, 4)))
         ]
-        found = self._store.append(self._queue, items)
+        found = bridge.run(self._store.messages.append(self._queue, items))
         self.acknowledged += [(item.partition, place) for item, place in zip(items, found, strict=True)]
 
 
@@ -78,12 +78,12 @@ class Loader(Writer):
 
     def _append(self) -> None:
         rng = self._rng
-        first = self._store.now() + int(self._ahead * ids.TICKS_PER_SECOND)
+        first = bridge.run(self._store.ledger.now()) + int(self._ahead * ids.TICKS_PER_SECOND)
         count = rng.choice((1, 3, 20))
         expires = first + 3600 * ids.TICKS_PER_SECOND
         messages = [Message(first + n, self._low, rng.randint(1, 2), expires, "x") for n in range(count)]
         try:
-            self._store.load_unread(self._queue, messages)
+            bridge.run(self._store.bulk.load_unread(self._queue, messages))
         except TooLate:
             self._ahead = min(self._ahead * 2, self._farthest)
             return
@@ -131,7 +131,7 @@ class Reader:
             self.error = error
 
     def _newest(self) -> Position:
-        _, partitions = self._store.inspect(self._queue)
+        _, partitions = bridge.run(self._store.messages.inspect(self._queue))
         return max(info.newest for info in partitions if info.newest is not None)
 
     def _step(self) -> None:
@@ -139,7 +139,7 @@ class Reader:
             Slice(partition=n, lower=cursor, limit=1_000_000 if self._descending else 7, descending=self._descending)
             for n, cursor in self.seen.cursors.items()
         ]
-        for part, page in zip(slices, self._store.read(self._queue, slices), strict=True):
+        for part, page in zip(slices, bridge.run(self._store.messages.read(self._queue, slices)), strict=True):
             for message in page.messages:
                 self._note((part.partition, message.position))
             cursor = max(part.lower, (page.horizon, ids.LOW_MIN)) if self._descending else page.next
@@ -268,7 +268,7 @@ def _process(
 ) -> Result:
     store = location.open()
     try:
-        queue = store.queue(*place)
+        queue = bridge.run(store.catalogue.queue(*place))
         writers = [kinds[n % len(kinds)](store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
         readers = [Reader(store, queue) for _ in range(2)]
         barrier.wait(PATIENCE_SECONDS)

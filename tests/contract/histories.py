@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.errors import OffsetConflict, QueueChanged, QueueNotFound
 from queuey.ids import Position
 from queuey.messages import Meta, OffsetChange, Queue, QueueSpec, Slice, bytes_of
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import APP, Clock, StoreLocation
 from tests.contract.model import Model, ModelQueue
@@ -52,7 +52,7 @@ class Histories(RuleBasedStateMachine):
         self._location = self.location.fresh()
         self._clock = Clock(START)
         self._stores = [self._location.open(self._clock) for _ in range(self.stores)]
-        self._stores[0].create_application(APP)
+        bridge.run(self._stores[0].applications.create_application(APP))
         self._model = Model(self._clock, one_order=self.stores > 1)
         self._stale: list[Queue] = []
 
@@ -66,17 +66,17 @@ class Histories(RuleBasedStateMachine):
         return self._stores[at % len(self._stores)]
 
     def _row(self, name: str, at: int) -> Queue:
-        return self._store(at).queue(APP, name)
+        return bridge.run(self._store(at).catalogue.queue(APP, name))
 
     def _retried(self, name: str, at: int) -> Queue:
         """A row that is current: a cached one may be behind, as a caller finds out by being refused."""
         store = self._store(at)
-        row = store.queue(APP, name)
+        row = bridge.run(store.catalogue.queue(APP, name))
         try:
-            store.inspect(row)
+            bridge.run(store.messages.inspect(row))
         except QueueChanged:
-            row = store.queue(APP, name)
-            store.inspect(row)
+            row = bridge.run(store.catalogue.queue(APP, name))
+            bridge.run(store.messages.inspect(row))
         return row
 
     def _known(self, name: str) -> list[tuple[int, Position]]:
@@ -105,11 +105,11 @@ class Histories(RuleBasedStateMachine):
     def create(self, name: str, partitions: int, read_delay: float, at: int) -> None:
         """Creates a queue, or finds it."""
         if name in self._model.queues:
-            _, created = self._store(at).create_queue(APP, name, QueueSpec())
+            _, created = bridge.run(self._store(at).catalogue.create_queue(APP, name, QueueSpec()))
             assert not created
             return
         spec = QueueSpec(partitions=partitions, read_delay=read_delay)
-        queue, created = self._store(at).create_queue(APP, name, spec)
+        queue, created = bridge.run(self._store(at).catalogue.create_queue(APP, name, spec))
         assert created
         assert queue.partitions == partitions
         self._model.queues[name] = ModelQueue(partitions, None, read_delay)
@@ -136,7 +136,7 @@ class Histories(RuleBasedStateMachine):
             for part, body, ttl, delay, meta, kept in items
         ]
         after = None if push is None else (self._clock.ticks + round(push * ids.TICKS_PER_SECOND), 0)
-        found = self._store(at).append(row, messages, after=after)
+        found = bridge.run(self._store(at).messages.append(row, messages, after=after))
         assert len(found) == len(items)
         for (part, body, ttl, delay, meta, kept), place in zip(items, found, strict=True):
             self._model.appended(queue, part, place, body, ttl, delay, meta, kept=kept)
@@ -149,7 +149,7 @@ class Histories(RuleBasedStateMachine):
         name = self._present(data)
         row = self._retried(name, at)
         locations = [self._draw_place(data, name) for _ in range(count)]
-        self._store(at).put(row, locations, new(body, ttl=ttl, meta=meta))
+        bridge.run(self._store(at).messages.put(row, locations, new(body, ttl=ttl, meta=meta)))
         for part, place in locations:
             self._model.put(self._model.queues[name], part, place, body, ttl, meta)
 
@@ -168,7 +168,7 @@ class Histories(RuleBasedStateMachine):
             found = queue.part(part).messages.pop(place, None)
             sure += found is not None and found.alive(self._clock.ticks)
             possible += found is not None and not found.dead(self._clock.ticks)
-        removed = self._store(at).delete(row, locations)
+        removed = bridge.run(self._store(at).messages.delete(row, locations))
         assert sure <= removed <= possible or not self.counts_deletes
 
     @precondition(lambda self: self._model.queues)
@@ -178,7 +178,7 @@ class Histories(RuleBasedStateMachine):
         name = self._present(data)
         row = self._retried(name, at)
         self._stale.append(row)
-        self._store(at).purge_queue(row)
+        bridge.run(self._store(at).catalogue.purge_queue(row))
         self._model.queues[name].parts.clear()
 
     @precondition(lambda self: self._model.queues)
@@ -188,11 +188,11 @@ class Histories(RuleBasedStateMachine):
         name = self._present(data)
         row = self._retried(name, at)
         self._stale.append(row)
-        self._store(at).delete_queue(row)
+        bridge.run(self._store(at).catalogue.delete_queue(row))
         del self._model.queues[name]
         for store in self._stores:
             with contextlib.suppress(QueueNotFound):
-                store.queue(APP, name, fresh=True)
+                bridge.run(store.catalogue.queue(APP, name, fresh=True))
                 raise AssertionError
 
     @precondition(lambda self: self._model.queues)
@@ -204,7 +204,11 @@ class Histories(RuleBasedStateMachine):
         if queue.partitions == 3:
             return
         self._stale.append(row)
-        self._store(at).update_queue(row, QueueSpec(partitions=queue.partitions + 1, read_delay=read_delay))
+        bridge.run(
+            self._store(at).catalogue.update_queue(
+                row, QueueSpec(partitions=queue.partitions + 1, read_delay=read_delay)
+            )
+        )
         queue.partitions += 1
         queue.read_delay = read_delay
 
@@ -214,7 +218,10 @@ class Histories(RuleBasedStateMachine):
         """A row that is out of date is refused, for writing and for reading."""
         row = data.draw(st.sampled_from(self._stale))
         store: Store = self._store(at)
-        for call in (lambda: store.append(row, [new("stale")]), lambda: store.read(row, [Slice(partition=1)])):
+        for call in (
+            lambda: bridge.run(store.messages.append(row, [new("stale")])),
+            lambda: bridge.run(store.messages.read(row, [Slice(partition=1)])),
+        ):
             with contextlib.suppress(QueueChanged):
                 call()
                 raise AssertionError
@@ -246,7 +253,7 @@ class Histories(RuleBasedStateMachine):
             )
             for number in range(1, 5)
         ]
-        found = self._store(at).read(row, slices)
+        found = bridge.run(self._store(at).messages.read(row, slices))
         assert len({page.horizon for page in found}) == 1
         weights = [bytes_of(page.messages) for page in found]
         for wanted, page in zip(slices, found, strict=True):
@@ -261,7 +268,7 @@ class Histories(RuleBasedStateMachine):
             row = self._retried(name, at)
             kept = data.draw(st.booleans())
             slices = [Slice(partition=n, limit=10_000, kept=kept) for n in range(1, queue.partitions + 1)]
-            for wanted, page in zip(slices, self._store(at).read(row, slices), strict=True):
+            for wanted, page in zip(slices, bridge.run(self._store(at).messages.read(row, slices)), strict=True):
                 self._model.judge_page(queue, wanted, page)
 
     @precondition(lambda self: self._model.queues)
@@ -273,7 +280,10 @@ class Histories(RuleBasedStateMachine):
         drawn = [self._draw_place(data, name) for _ in range(count)]
         locations = list(dict.fromkeys(drawn))
         kept = data.draw(st.booleans())
-        found = [(one.partition, one.position, one.body) for one in self._store(at).fetch(row, locations, kept=kept)]
+        found = [
+            (one.partition, one.position, one.body)
+            for one in bridge.run(self._store(at).messages.fetch(row, locations, kept=kept))
+        ]
         self._model.judge_fetch(self._model.queues[name], locations, found, kept=kept)
 
     @precondition(lambda self: self._model.queues)
@@ -282,7 +292,7 @@ class Histories(RuleBasedStateMachine):
         """Compares counts and ends of each partition."""
         name = self._present(data)
         row, queue = self._retried(name, at), self._model.queues[name]
-        _, found = self._store(at).inspect(row)
+        _, found = bridge.run(self._store(at).messages.inspect(row))
         assert [info.partition for info in found] == list(range(1, queue.partitions + 1))
         for info in found:
             sure, possible = self._model.counts(queue, info.partition)
@@ -301,9 +311,9 @@ class Histories(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from([None, ids.FIRST, *known]))
         wanted = Slice(partition=part, lower=ids.FIRST if offset is None else ids.following(offset), limit=10_000)
         # The clock stands still, but a store may count lifetimes by one of its own.
-        (earlier,) = store.read(row, [wanted])
-        (lag,) = store.lag(row, [(part, offset)])
-        (later,) = store.read(row, [wanted])
+        (earlier,) = bridge.run(store.messages.read(row, [wanted]))
+        (lag,) = bridge.run(store.messages.lag(row, [(part, offset)]))
+        (later,) = bridge.run(store.messages.read(row, [wanted]))
         self._model.judge_horizon(self._model.queues[name], Slice(partition=part), later.horizon)
         assert lag.exact
         assert len(later.messages) <= lag.count <= len(earlier.messages)
@@ -320,15 +330,17 @@ class Histories(RuleBasedStateMachine):
         present = queue.groups.get(group, {}).get(part)
         expected = present if lucky else (5, 5)
         try:
-            self._store(at).set_offsets(row, group, [OffsetChange(part, place, expected, compare=True)])
+            bridge.run(
+                self._store(at).offsets.set_offsets(row, group, [OffsetChange(part, place, expected, compare=True)])
+            )
         except OffsetConflict:
             assert present != expected
         else:
             assert present == expected
             queue.groups.setdefault(group, {})[part] = place
-        assert self._store(1 - at).groups(self._retried(name, 1 - at)) == sorted(queue.groups)
+        assert bridge.run(self._store(1 - at).offsets.groups(self._retried(name, 1 - at))) == sorted(queue.groups)
         for known, locations in queue.groups.items():
-            found = self._store(at).offsets(row, known)
+            found = bridge.run(self._store(at).offsets.group_offsets(row, known))
             assert {offset.partition: offset.position for offset in found} == locations
 
     @rule(at=STORES)

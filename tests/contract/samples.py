@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import structs
 
 from queuey import ids
-from queuey.errors import StoreUnavailable
+from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, PostKey, PostResult, Queue, QueueSpec, Slice
 from queuey.service import ClaimUseCases, QueueAccess
-from queuey.storage import Store
+from queuey.storage import Store, bridge
+from queuey.storage.calls import GivenUp
 from tests.backends import APP
+from tests.interposed_store import CONTRACTS
 from tests.waiting import PATIENCE_SECONDS
 
 A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 _numbers = itertools.count(1)
 
@@ -42,9 +47,21 @@ def make_queue(
 ) -> Queue:
     """Creates a queue. Its read delay is 0 unless given, so that a store with a clock's horizon shows its messages."""
     spec = QueueSpec(partitions=partitions, ttl=ttl, read_delay=read_delay, consistency=consistency)
-    queue, created = store.create_queue(application, name or fresh_name(), spec)
+    queue, created = bridge.run(store.catalogue.create_queue(application, name or fresh_name(), spec))
     assert created
     return queue
+
+
+def ran(call: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
+    """Runs a call of a store, for those that take a function."""
+    return bridge.run(call(*arguments, **named))
+
+
+def method_of(store: Store, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what a store has for a method of a contract."""
+    owner, _, name = method.__qualname__.partition(".")
+    found: Callable[..., Any] = getattr(getattr(store, CONTRACTS[owner]), name)
+    return found
 
 
 def new(
@@ -62,56 +79,77 @@ def new(
 
 def say(store: Store, queue: Queue, *bodies: str | bytes, partition: int = 1, ttl: int = 3600) -> list[Position]:
     """Appends messages in one call."""
-    return store.append(queue, [new(body, partition=partition, ttl=ttl) for body in bodies])
+    return bridge.run(store.messages.append(queue, [new(body, partition=partition, ttl=ttl) for body in bodies]))
+
+
+class Begun(Future[T]):
+    """The end of a call that was begun.
+
+    Attributes:
+        task: Awaits it.
+    """
+
+    task: asyncio.Task[None]
+
+    def give_up(self) -> Outcome | None:
+        """Gives the call up; returns whether it may have changed something, None if it had a result before."""
+        _background().call_soon_threadsafe(self.task.cancel)
+        error = self.exception(PATIENCE_SECONDS)
+        assert error is None or isinstance(error, GivenUp), error
+        return None if error is None else error.outcome
+
+
+def begin(call: Coroutine[Any, Any, T]) -> Begun[T]:
+    """Begins a call, and returns when it waits for something or has ended."""
+    begun: Begun[T] = Begun()
+    waits = threading.Event()
+
+    async def run() -> None:
+        try:
+            begun.set_result(await call)
+        except Exception as error:  # noqa: BLE001 - the test gets it
+            begun.set_exception(error)
+
+    def start() -> None:
+        begun.task = _background().create_task(run())
+        _background().call_soon(waits.set)
+
+    _background().call_soon_threadsafe(start)
+    assert waits.wait(PATIENCE_SECONDS)
+    return begun
+
+
+@cache
+def _background() -> asyncio.AbstractEventLoop:
+    """An event loop that has a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="begun-calls", daemon=True).start()
+    return loop
 
 
 def begun(
     store: Store, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
-) -> Future[list[Position]]:
-    """Starts an append without waiting for it; the future fails if it is answered twice."""
-    future: Future[list[Position]] = Future()
-
-    def done(found: list[Position] | None, error: BaseException | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        elif found is not None:
-            future.set_result(found)
-
-    store.begin_append(queue, items, done, after=after)
-    return future
+) -> Begun[list[Position]]:
+    """Starts an append without waiting for it."""
+    return begin(store.messages.append(queue, items, after=after))
 
 
-def begun_entry(
-    store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
-) -> Future[bool | None]:
-    """Starts an append to a claim log; the future fails if it is answered twice."""
-    return _future(lambda done: store.begin_append_entry(queue, partition, entry, done, **named))
+def begun_entry(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> Begun[bool]:
+    """Starts an append to a claim log."""
+    return begin(store.claim_logs.append_entry(queue, partition, entry, **named))
 
 
-def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Future[PostResult | None]:
-    """Starts a post without waiting for it; the future fails if it is answered twice."""
-    return _future(lambda done: store.begin_append_once(queue, items, key, done))
+def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Begun[PostResult]:
+    """Starts a post without waiting for it."""
+    return begin(store.keyed_posts.append_once(queue, items, key))
 
 
-def _future(begin: Callable[[Callable[[Any, Exception | None], None]], object]) -> Future[Any]:
-    future: Future[Any] = Future()
-
-    def done(result: object, error: Exception | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    begin(done)
-    return future
-
-
-def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool | None:
+def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool:
     """Appends to a claim log, and sends the same entry again while it is in doubt."""
     doubted = False
     while True:
         try:
-            return begun_entry(store, queue, entry, partition, **named).result(60)
+            return bridge.run(store.claim_logs.append_entry(queue, partition, entry, **named))
         except StoreUnavailable as error:
             doubted = doubted or error.outcome == "unknown"
             if not doubted:
@@ -131,7 +169,7 @@ def whole(partition: int = 1) -> Slice:
 
 def read_one(store: Store, queue: Queue, part: Slice) -> Page:
     """Reads one slice."""
-    (page,) = store.read(queue, [part])
+    (page,) = bridge.run(store.messages.read(queue, [part]))
     return page
 
 
@@ -191,7 +229,7 @@ def becomes_healthy(store: Store) -> bool:
 
     def healthy() -> bool:
         try:
-            store.ping()
+            bridge.run(store.ping())
         except StoreUnavailable:
             return False
         return True

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import Meta
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.contract.samples import bodies, make_queue, new, say, shown
 
@@ -39,9 +39,9 @@ def test_examples(store: Store, other: Store) -> None:
     for what, body in EXAMPLES.items():
         queue = make_queue(store, what)
         (position,) = say(store, queue, body)
-        store.put(queue, [(1, (1, 1))], new(body))
+        bridge.run(store.messages.put(queue, [(1, (1, 1))], new(body)))
         for one in (store, other):
-            for found in (*shown(one, queue), *one.fetch(queue, [(1, position), (1, (1, 1))])):
+            for found in (*shown(one, queue), *bridge.run(one.messages.fetch(queue, [(1, position), (1, (1, 1))]))):
                 assert found.body == body, what
                 assert type(found.body) is type(body), what
 
@@ -90,8 +90,11 @@ METAS = st.builds(
 def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
     """Content type, headers in their order, and the JSON mark come back; nothing is the same as an empty one."""
     queue = make_queue(store)
-    found = store.append(queue, [new("x", meta=meta) for meta in metas])
-    for messages in (shown(store, queue), store.fetch(queue, [(1, position) for position in found])):
+    found = bridge.run(store.messages.append(queue, [new("x", meta=meta) for meta in metas]))
+    for messages in (
+        shown(store, queue),
+        bridge.run(store.messages.fetch(queue, [(1, position) for position in found])),
+    ):
         assert [message.meta or Meta() for message in messages] == [meta or Meta() for meta in metas]
 
 
@@ -100,7 +103,7 @@ def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
 def test_meta_of_a_put(store: Store, meta: Meta) -> None:
     """A message put at an id has its meta, and another put takes it away again."""
     queue = make_queue(store)
-    store.put(queue, [(1, (5, 5))], new("x", meta=meta))
+    bridge.run(store.messages.put(queue, [(1, (5, 5))], new("x", meta=meta)))
     assert (shown(store, queue)[0].meta or Meta()) == meta
-    store.put(queue, [(1, (5, 5))], new("x"))
+    bridge.run(store.messages.put(queue, [(1, (5, 5))], new("x")))
     assert shown(store, queue)[0].meta in (None, Meta())

@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Meta
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
@@ -42,23 +42,23 @@ class TestPut:
         """A message appears at an id nobody minted, in its place in the order of time."""
         queue = make_queue(store, partitions=2)
         (later,) = say(store, queue, "later")
-        store.put(queue, [(1, (PAST, 5)), (2, (PAST, 6))], new("early", partition=2, delay=9.0))
+        bridge.run(store.messages.put(queue, [(1, (PAST, 5)), (2, (PAST, 6))], new("early", partition=2, delay=9.0)))
         for one in (store, other):
             assert bodies(shown(one, queue, 1)) == ["early", "later"]
             assert positions(shown(one, queue, 1)) == [(PAST, 5), later]
             assert positions(shown(one, queue, 2)) == [(PAST, 6)]
-            assert bodies(one.fetch(queue, [(1, (PAST, 5))])) == ["early"]
+            assert bodies(bridge.run(one.messages.fetch(queue, [(1, (PAST, 5))]))) == ["early"]
 
     def test_overwrites(self, store: Store, other: Store) -> None:
         """Body, content type and headers are replaced; the place in the order stays."""
         queue = make_queue(store)
         meta = Meta("text/html", (("a", "1"),))
-        found = store.append(queue, [new("a"), new("b", meta=meta), new("c")])
-        other.put(queue, [(1, found[1])], new("B"))
+        found = bridge.run(store.messages.append(queue, [new("a"), new("b", meta=meta), new("c")]))
+        bridge.run(other.messages.put(queue, [(1, found[1])], new("B")))
         assert shown_bodies(store, queue) == ["a", "B", "c"]
         assert positions(shown(store, queue)) == found
         assert shown(store, queue)[1].meta in (None, Meta())
-        store.put(queue, [(1, found[0])], new(b"\xff", meta=meta))
+        bridge.run(store.messages.put(queue, [(1, found[0])], new(b"\xff", meta=meta)))
         message = shown(other, queue)[0]
         assert (message.body, message.meta) == (b"\xff", meta)
 
@@ -66,58 +66,58 @@ class TestPut:
         """One call writes the same body at ids that exist and at ids that do not."""
         queue = make_queue(store, partitions=2)
         (first,) = say(store, queue, "a")
-        store.put(queue, [(1, first), *past(1, 2), (2, first)], new("same"))
+        bridge.run(store.messages.put(queue, [(1, first), *past(1, 2), (2, first)], new("same")))
         assert shown_bodies(store, queue, 1) == ["same"] * 3
         assert shown_bodies(store, queue, 2) == ["same"]
-        assert [info.count for info in store.inspect(queue)[1]] == [3, 1]
+        assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [3, 1]
 
     def test_same_place_twice(self, store: Store) -> None:
         """A place that is named twice holds one message."""
         queue = make_queue(store)
-        store.put(queue, past(1) * 3, new("a"))
+        bridge.run(store.messages.put(queue, past(1) * 3, new("a")))
         assert shown_bodies(store, queue) == ["a"]
-        assert store.inspect(queue)[1][0].count == 1
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
 
     def test_nowhere(self, store: Store) -> None:
         """Putting at no places does nothing."""
         queue = make_queue(store)
-        store.put(queue, [], new("a"))
-        assert store.inspect(queue)[1][0].count == 0
+        bridge.run(store.messages.put(queue, [], new("a")))
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     @pytest.mark.parametrize("partition", [0, -1, 3, 256, 257])
     def test_partition_outside_the_queue(self, store: Store, partition: int) -> None:
         """A partition that the queue lacks is refused, and the other places are not written either."""
         queue = make_queue(store, partitions=2)
         with pytest.raises(InvalidRequest):
-            store.put(queue, [*past(1), (partition, (PAST, 1)), (2, (PAST, 1))], new("a"))
-        assert [info.count for info in store.inspect(queue)[1]] == [0, 0]
+            bridge.run(store.messages.put(queue, [*past(1), (partition, (PAST, 1)), (2, (PAST, 1))], new("a")))
+        assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [0, 0]
 
     def test_moves_no_generator(self, store: Store) -> None:
         """An id far ahead is only a place: new ids do not go above it, and readers are not led past the present."""
         queue = make_queue(store)
         far = (ids.now_ticks() + 10**6 * ids.TICKS_PER_SECOND, 0)
-        store.put(queue, [(1, far), (1, ids.LAST)], new("far"))
+        bridge.run(store.messages.put(queue, [(1, far), (1, ids.LAST)], new("far")))
         (position,) = say(store, queue, "now")
         assert position < far
         assert shown_bodies(store, queue) == ["now"]
-        assert bodies(store.fetch(queue, [(1, far), (1, ids.LAST)])) == ["far", "far"]
+        assert bodies(bridge.run(store.messages.fetch(queue, [(1, far), (1, ids.LAST)]))) == ["far", "far"]
 
     def test_ends_of_time(self, store: Store) -> None:
         """The lowest and the highest id are places like others."""
         queue = make_queue(store)
-        store.put(queue, [(1, ids.FIRST)], new("first"))
-        store.put(queue, [(1, ids.LAST)], new("last"))
-        assert bodies(store.fetch(queue, [(1, ids.LAST), (1, ids.FIRST)])) == ["last", "first"]
+        bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new("first")))
+        bridge.run(store.messages.put(queue, [(1, ids.LAST)], new("last")))
+        assert bodies(bridge.run(store.messages.fetch(queue, [(1, ids.LAST), (1, ids.FIRST)]))) == ["last", "first"]
         assert shown_bodies(store, queue) == ["first"]
-        assert store.delete(queue, [(1, ids.FIRST), (1, ids.LAST)]) == 2
-        assert store.inspect(queue)[1][0].count == 0
+        assert bridge.run(store.messages.delete(queue, [(1, ids.FIRST), (1, ids.LAST)])) == 2
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_minting_where_a_put_is(self, store: Store, clock: Clock) -> None:
         """Ids that somebody put ahead of the clock, in the store's own manner, stay theirs: new messages get others."""
         queue = make_queue(store)
         (first,) = say(store, queue, "x")
         locations = [(1, (clock.ticks + n, first[1])) for n in range(1, 21)]
-        store.put(queue, locations, new("put"))
+        bridge.run(store.messages.put(queue, locations, new("put")))
         found = say(store, queue, *["new"] * 10)
         assert not {(1, position) for position in found} & set(locations)
         clock.advance(1)
@@ -128,14 +128,14 @@ class TestPut:
         queue = make_queue(store)
         lows = [ids.LOW_MAX, -1, 0, ids.LOW_MIN, 1, 0x80, -0x80, 0x7F]
         for low in lows:
-            store.put(queue, [(1, (PAST, low))], new(str(low)))
+            bridge.run(store.messages.put(queue, [(1, (PAST, low))], new(str(low))))
         assert shown_bodies(store, queue) == [str(low) for low in sorted(lows)]
 
     @pytest.mark.needs("whole_puts")
     def test_simultaneous_puts_leave_one_of_them(self, store: Store, other: Store) -> None:
         """Of bodies put at the same two ids at once, one is at both in the end."""
         queue = make_queue(store)
-        at_once(lambda n: (store, other)[n % 2].put(queue, past(1, 2), new(str(n))), range(8))
+        at_once(lambda n: bridge.run((store, other)[n % 2].messages.put(queue, past(1, 2), new(str(n)))), range(8))
         found = shown_bodies(store, queue)
         assert len(found) == 2
         assert len(set(found)) == 1
@@ -143,47 +143,47 @@ class TestPut:
     def test_ttl_counts_from_now_for_past_ids(self, store: Store, clock: Clock) -> None:
         """A message put at an old id lives its whole TTL."""
         queue = make_queue(store)
-        store.put(queue, past(1), new("a", ttl=10))
+        bridge.run(store.messages.put(queue, past(1), new("a", ttl=10)))
         clock.advance(9)
         assert shown_bodies(store, queue) == ["a"]
         clock.advance(2)
         assert shown(store, queue) == []
-        assert store.fetch(queue, past(1)) == []
+        assert bridge.run(store.messages.fetch(queue, past(1))) == []
 
     def test_ttl_counts_from_the_id_for_later_ones(self, store: Store, clock: Clock) -> None:
         """A message put at an id in the future lives its TTL from then."""
         queue = make_queue(store)
         place = (1, (clock.ticks + 100 * ids.TICKS_PER_SECOND, 0))
-        store.put(queue, [place], new("a", ttl=10))
+        bridge.run(store.messages.put(queue, [place], new("a", ttl=10)))
         clock.advance(109)
-        assert bodies(store.fetch(queue, [place])) == ["a"]
+        assert bodies(bridge.run(store.messages.fetch(queue, [place]))) == ["a"]
         assert shown_bodies(store, queue) == ["a"]
         clock.advance(2)
-        assert store.fetch(queue, [place]) == []
+        assert bridge.run(store.messages.fetch(queue, [place])) == []
         assert shown(store, queue) == []
 
     @pytest.mark.parametrize(("first", "second"), [(10, 100), (100, 10), (10, 10)])
     def test_overwriting_sets_the_ttl(self, store: Store, clock: Clock, first: int, second: int) -> None:
         """After an overwrite only the new TTL counts, be it longer or shorter."""
         queue = make_queue(store)
-        store.put(queue, past(1), new("a", ttl=first))
+        bridge.run(store.messages.put(queue, past(1), new("a", ttl=first)))
         clock.advance(5)
-        store.put(queue, past(1), new("b", ttl=second))
+        bridge.run(store.messages.put(queue, past(1), new("b", ttl=second)))
         clock.advance(second - 1)
         assert shown_bodies(store, queue) == ["b"]
-        assert store.inspect(queue)[1][0].count == 1
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
         clock.advance(2)
         assert shown_bodies(store, queue) == []
-        assert store.inspect(queue)[1][0].count == 0
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_over_an_expired_message(self, store: Store, clock: Clock) -> None:
         """Where a message has expired a new one can be put, swept or not."""
         queue = make_queue(store)
-        store.put(queue, past(1), new("a", ttl=1))
+        bridge.run(store.messages.put(queue, past(1), new("a", ttl=1)))
         clock.advance(500)
-        store.put(queue, past(1), new("b", ttl=100))
+        bridge.run(store.messages.put(queue, past(1), new("b", ttl=100)))
         assert shown_bodies(store, queue) == ["b"]
-        assert store.inspect(queue)[1][0].count == 1
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
 
 
 class TestFetch:
@@ -195,44 +195,44 @@ class TestFetch:
         a, b, c = say(store, queue, "a", "b", "c")
         (d,) = say(store, queue, "d", partition=2)
         asked = [(1, c), (2, d), (1, (PAST, 0)), (1, a), (2, a), (1, d), (3, a), (1, b)]
-        assert bodies(store.fetch(queue, asked)) == ["c", "d", "a", "b"]
+        assert bodies(bridge.run(store.messages.fetch(queue, asked))) == ["c", "d", "a", "b"]
 
     def test_nothing_asked(self, store: Store) -> None:
         """No ids give no messages."""
-        assert store.fetch(make_queue(store), []) == []
+        assert bridge.run(store.messages.fetch(make_queue(store), [])) == []
 
     def test_partition_outside_the_queue(self, store: Store) -> None:
         """No partition number leads into another queue."""
         queue = make_queue(store)
         for neighbour in [make_queue(store, partitions=2) for _ in range(3)]:
             say(store, neighbour, "x")
-            store.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x"))
+            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x")))
         asked = [(partition, (PAST, 0)) for partition in (-255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
-        assert store.fetch(queue, asked) == []
+        assert bridge.run(store.messages.fetch(queue, asked)) == []
 
     def test_no_read_delay(self, store: Store) -> None:
         """Whoever knows an id gets its message at once."""
         queue = make_queue(store, read_delay=3600.0)
         (position,) = say(store, queue, "a")
         assert shown(store, queue) == []
-        assert bodies(store.fetch(queue, [(1, position)])) == ["a"]
+        assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["a"]
 
     def test_a_thousand(self, store: Store) -> None:
         """A thousand ids in one call are answered in their order."""
         queue = make_queue(store)
         found = say(store, queue, *map(str, range(1000)))
         asked = [(1, position) for position in reversed(found)]
-        assert bodies(store.fetch(queue, asked)) == [str(n) for n in reversed(range(1000))]
+        assert bodies(bridge.run(store.messages.fetch(queue, asked))) == [str(n) for n in reversed(range(1000))]
 
     @strategies.ON_STORES
     @given(st.sets(strategies.positions(), min_size=1, max_size=10))
     def test_any_id(self, store: Store, locations: set[Position]) -> None:
         """Every position is found again exactly, and its neighbours are not mistaken for it."""
         queue = make_queue(store)
-        store.put(queue, [(1, place) for place in locations], new("x"))
+        bridge.run(store.messages.put(queue, [(1, place) for place in locations], new("x")))
         near = {step(place) for place in locations for step in (ids.following, ids.preceding)} - locations
-        assert set(positions(store.fetch(queue, [(1, place) for place in locations]))) == locations
-        assert store.fetch(queue, [(1, place) for place in near]) == []
+        assert set(positions(bridge.run(store.messages.fetch(queue, [(1, place) for place in locations])))) == locations
+        assert bridge.run(store.messages.fetch(queue, [(1, place) for place in near])) == []
 
 
 class TestDelete:
@@ -242,11 +242,11 @@ class TestDelete:
         """What is named is gone for everybody, from ranges and by id; the neighbours stay."""
         queue = make_queue(store, partitions=2)
         a, b, c = say(store, queue, "a", "b", "c")
-        store.put(queue, [(2, b)], new("other partition"))
-        store.delete(queue, iter([(1, b)]))
+        bridge.run(store.messages.put(queue, [(2, b)], new("other partition")))
+        bridge.run(store.messages.delete(queue, iter([(1, b)])))
         for one in (store, other):
             assert positions(shown(one, queue)) == [a, c]
-            assert one.fetch(queue, [(1, b)]) == []
+            assert bridge.run(one.messages.fetch(queue, [(1, b)])) == []
             assert shown_bodies(one, queue, 2) == ["other partition"]
 
     @pytest.mark.needs("counts_deletes")
@@ -255,51 +255,55 @@ class TestDelete:
         queue = make_queue(store, partitions=2)
         found = say(store, queue, "a", "b", "c")
         locations: Sequence[tuple[int, Position]] = [(1, position) for position in found]
-        assert store.delete(queue, []) == 0
-        assert store.delete(queue, [(2, found[0]), (3, found[0]), *past(1)]) == 0
-        assert store.delete(queue, [*locations[:2], *locations[:2], *past(1)]) == 2
-        assert store.delete(queue, locations) == 1
-        assert store.delete(queue, locations) == 0
+        assert bridge.run(store.messages.delete(queue, [])) == 0
+        assert bridge.run(store.messages.delete(queue, [(2, found[0]), (3, found[0]), *past(1)])) == 0
+        assert bridge.run(store.messages.delete(queue, [*locations[:2], *locations[:2], *past(1)])) == 2
+        assert bridge.run(store.messages.delete(queue, locations)) == 1
+        assert bridge.run(store.messages.delete(queue, locations)) == 0
 
     @pytest.mark.needs("counts_deletes")
     def test_expired_messages_are_not_there(self, store: Store, clock: Clock) -> None:
         """A message that has expired, swept or not, does not count as deleted."""
         queue = make_queue(store)
-        short, long = store.append(queue, [new("a", ttl=1), new("b", ttl=100)])
+        short, long = bridge.run(store.messages.append(queue, [new("a", ttl=1), new("b", ttl=100)]))
         clock.advance(2)
-        assert store.delete(queue, [(1, short), (1, long)]) == 1
+        assert bridge.run(store.messages.delete(queue, [(1, short), (1, long)])) == 1
 
     def test_partition_outside_the_queue(self, store: Store) -> None:
         """No partition number reaches into another queue."""
         queue = make_queue(store)
         neighbours = [make_queue(store, partitions=2) for _ in range(3)]
         for neighbour in neighbours:
-            store.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x"))
-        store.delete(queue, [(n, (PAST, 0)) for n in (-256, -255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)])
+            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x")))
+        bridge.run(
+            store.messages.delete(
+                queue, [(n, (PAST, 0)) for n in (-256, -255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
+            )
+        )
         assert [shown_bodies(store, one, n) for one in neighbours for n in (1, 2)] == [["x"]] * 6
 
     def test_deleted_id_can_be_put_again(self, store: Store) -> None:
         """A deleted message stays away until somebody puts one there."""
         queue = make_queue(store)
-        store.put(queue, past(1), new("a"))
-        store.delete(queue, past(1))
+        bridge.run(store.messages.put(queue, past(1), new("a")))
+        bridge.run(store.messages.delete(queue, past(1)))
         assert shown(store, queue) == []
-        store.put(queue, past(1), new("b"))
+        bridge.run(store.messages.put(queue, past(1), new("b")))
         assert shown_bodies(store, queue) == ["b"]
 
     def test_delayed_message(self, store: Store) -> None:
         """A message that is not due yet can be deleted."""
         queue = make_queue(store)
-        (position,) = store.append(queue, [new("a", delay=3600.0)])
-        store.delete(queue, [(1, position)])
-        assert store.fetch(queue, [(1, position)]) == []
-        assert store.inspect(queue)[1][0].count == 0
+        (position,) = bridge.run(store.messages.append(queue, [new("a", delay=3600.0)]))
+        bridge.run(store.messages.delete(queue, [(1, position)]))
+        assert bridge.run(store.messages.fetch(queue, [(1, position)])) == []
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     @pytest.mark.needs("counts_deletes")
     def test_simultaneous_deletes_count_once(self, store: Store, other: Store) -> None:
         """Callers that delete the same messages at once count each message once in all."""
         queue = make_queue(store)
         locations = [(1, position) for position in say(store, queue, *map(str, range(50)))]
-        counts = at_once(lambda n: (store, other)[n % 2].delete(queue, locations), range(6))
+        counts = at_once(lambda n: bridge.run((store, other)[n % 2].messages.delete(queue, locations)), range(6))
         assert sum(counts) == 50
-        assert store.inspect(queue)[1][0].count == 0
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0

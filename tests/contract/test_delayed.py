@@ -9,7 +9,7 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.messages import Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
@@ -31,25 +31,25 @@ TICK = 1 / ids.TICKS_PER_SECOND
 def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     """Range reads of any kind and store show a delayed message from its due time on, and not before."""
     queue = make_queue(store)
-    store.append(queue, [new("late", delay=10.0)])
+    bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
     kinds = [
         structs.replace(whole(), descending=down, delayed=kept) for down in (False, True) for kept in (False, True)
     ]
     for one in (store, other):
-        assert [page.messages for page in one.read(queue, kinds)] == [[]] * 4
+        assert [page.messages for page in bridge.run(one.messages.read(queue, kinds))] == [[]] * 4
     clock.advance(9.99)
     for one in (other, store):
-        assert [page.messages for page in one.read(queue, kinds)] == [[]] * 4
+        assert [page.messages for page in bridge.run(one.messages.read(queue, kinds))] == [[]] * 4
     clock.advance(0.02)
     for one in (other, store):
-        assert [bodies(page.messages) for page in one.read(queue, kinds)] == [["late"]] * 4
+        assert [bodies(page.messages) for page in bridge.run(one.messages.read(queue, kinds))] == [["late"]] * 4
 
 
 def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
     """The id's time is the moment at which the message is due."""
     queue = make_queue(store)
     for delay in (0.5, 10.0, 86_400.0):
-        (position,) = store.append(queue, [new("late", delay=delay)])
+        (position,) = bridge.run(store.messages.append(queue, [new("late", delay=delay)]))
         due = clock.ticks + round(delay * ids.TICKS_PER_SECOND)
         assert abs(position[0] - due) < MILLISECOND
 
@@ -57,28 +57,28 @@ def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
 def test_found_by_id_before_due(store: Store, other: Store) -> None:
     """Whoever knows the id gets a delayed message at any time."""
     queue = make_queue(store)
-    (position,) = store.append(queue, [new("late", delay=3600.0)])
+    (position,) = bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
     for one in (store, other):
-        assert bodies(one.fetch(queue, [(1, position)])) == ["late"]
+        assert bodies(bridge.run(one.messages.fetch(queue, [(1, position)]))) == ["late"]
 
 
 def test_ttl_counts_from_due_time(store: Store, clock: Clock) -> None:
     """A delayed message lives its TTL after it is due, however long it waited."""
     queue = make_queue(store)
-    (position,) = store.append(queue, [new("late", delay=100.0, ttl=10)])
+    (position,) = bridge.run(store.messages.append(queue, [new("late", delay=100.0, ttl=10)]))
     clock.advance(109)
     assert shown_bodies(store, queue) == ["late"]
-    assert bodies(store.fetch(queue, [(1, position)])) == ["late"]
+    assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["late"]
     clock.advance(2)
     assert shown(store, queue) == []
-    assert store.fetch(queue, [(1, position)]) == []
+    assert bridge.run(store.messages.fetch(queue, [(1, position)])) == []
 
 
 @pytest.mark.needs("exact_horizon")
 def test_moves_no_generator(store: Store, other: Store, clock: Clock) -> None:
     """Messages without delay get ids of now, below a delayed one, and are shown at once."""
     queue = make_queue(store)
-    (late,) = store.append(queue, [new("late", delay=60.0)])
+    (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
     early = [*say(store, queue, "a"), *say(other, queue, "b")]
     assert max(early) < late
     assert max(early)[0] - clock.ticks < MILLISECOND
@@ -92,7 +92,7 @@ def test_due_without_further_writes(store: Store, other: Store, clock: Clock) ->
     """Delayed messages come up one after another though nobody writes in between, also for cursors kept so far."""
     queue, unrelated = make_queue(store), make_queue(store)
     for number in range(1, 6):
-        store.append(queue if number % 2 else unrelated, [new(str(number), delay=float(number))])
+        bridge.run(store.messages.append(queue if number % 2 else unrelated, [new(str(number), delay=float(number))]))
     part = Slice(partition=1)
     seen = []
     for number in range(1, 7):
@@ -107,8 +107,8 @@ def test_due_without_further_writes(store: Store, other: Store, clock: Clock) ->
 def test_due_behind_a_batch_of_others(store: Store, clock: Clock) -> None:
     """A message that falls due among the ids of its own batch does not keep later ones from coming up."""
     queue = make_queue(store)
-    store.append(queue, [new("last", delay=10.0)])
-    store.append(queue, [new("soon", delay=10 * TICK), *[new("now")] * 100])
+    bridge.run(store.messages.append(queue, [new("last", delay=10.0)]))
+    bridge.run(store.messages.append(queue, [new("soon", delay=10 * TICK), *[new("now")] * 100]))
     clock.advance(11)
     found = shown_bodies(store, queue)
     assert sorted(map(str, found)) == ["last", *["now"] * 100, "soon"]
@@ -122,7 +122,7 @@ def test_delays_of_a_few_ticks(store: Store, clock: Clock, first: list[int], sec
     queue = make_queue(store)
     items = [new(f"{n}", delay=ticks * TICK) for n, ticks in enumerate(first)]
     more = [new(f"more {n}", delay=ticks * TICK) for n, ticks in enumerate(second)]
-    found = store.append(queue, items) + store.append(queue, more)
+    found = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, more))
     assert len(set(found)) == len(items) + len(more)
     clock.advance(1)
     assert sorted(positions(shown(store, queue))) == sorted(found)
@@ -135,7 +135,7 @@ def test_many_delayed_for_one_moment(store: Store, other: Store, clock: Clock) -
         position
         for one in (store, other)
         for queue in queues
-        for position in one.append(queue, [new("late", delay=5.0)] * 50)
+        for position in bridge.run(one.messages.append(queue, [new("late", delay=5.0)] * 50))
     ]
     assert len(set(found)) == 200
     clock.advance(6)
@@ -146,7 +146,7 @@ def test_after_does_not_apply(store: Store, clock: Clock) -> None:
     """An ``after`` below the due time leaves the due time as it is."""
     queue = make_queue(store)
     after = (clock.ticks + ids.TICKS_PER_SECOND // 2, 0)
-    (position,) = store.append(queue, [new("late", delay=30.0)], after=after)
+    (position,) = bridge.run(store.messages.append(queue, [new("late", delay=30.0)], after=after))
     assert position > after
     clock.advance(31)
     assert shown_bodies(store, queue) == ["late"]
@@ -156,9 +156,9 @@ def test_purged_and_deleted_before_due(store: Store, clock: Clock) -> None:
     """What was delayed when its queue was purged or deleted never comes up."""
     purged, deleted = make_queue(store), make_queue(store)
     for queue in (purged, deleted):
-        store.append(queue, [new("late", delay=10.0)])
-    purged = store.purge_queue(purged)
-    store.delete_queue(deleted)
+        bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
+    purged = bridge.run(store.catalogue.purge_queue(purged))
+    bridge.run(store.catalogue.delete_queue(deleted))
     again = make_queue(store, deleted.name)
     clock.advance(11)
     assert shown(store, purged) == []
@@ -169,13 +169,13 @@ def test_counted_before_due(store: Store, clock: Clock) -> None:
     """Delayed messages are part of what a partition holds, and not part of what a reader lags behind."""
     queue = make_queue(store)
     (now,) = say(store, queue, "now")
-    (late,) = store.append(queue, [new("late", delay=10.0)])
-    _, (info,) = store.inspect(queue)
+    (late,) = bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
+    _, (info,) = bridge.run(store.messages.inspect(queue))
     assert (info.count, info.oldest, info.newest) == (2, now, late)
-    assert store.lag(queue, [(1, None)])[0].count == 1
-    assert store.lag(queue, [(1, now)])[0].count == 0
+    assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
+    assert bridge.run(store.messages.lag(queue, [(1, now)]))[0].count == 0
     clock.advance(11)
-    assert store.lag(queue, [(1, now)])[0].count == 1
+    assert bridge.run(store.messages.lag(queue, [(1, now)]))[0].count == 1
 
 
 @pytest.mark.parametrize("pushed", [0.0, 0.9])
@@ -183,12 +183,14 @@ def test_never_below_what_a_reader_passed(store: Store, clock: Clock, pushed: fl
     """However short the delay and however far ids run ahead of the clock, no cursor has passed a delayed message."""
     queue = make_queue(store)
     for seconds in (-60.0, 0.0):
-        store.append(queue, [new("x")], after=(clock.ticks + round(pushed * ids.TICKS_PER_SECOND), 0))
+        bridge.run(
+            store.messages.append(queue, [new("x")], after=(clock.ticks + round(pushed * ids.TICKS_PER_SECOND), 0))
+        )
         cursor = read_one(store, queue, whole()).next
         clock.advance(seconds)
         assert cursor is not None
         for delay in (TICK, 0.001, 0.5, 30.0):
-            (position,) = store.append(queue, [new("late", delay=delay)])
+            (position,) = bridge.run(store.messages.append(queue, [new("late", delay=delay)]))
             assert position >= cursor
     clock.advance(200)
     assert bodies(shown(store, queue)).count("late") == 8

@@ -14,7 +14,7 @@ from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
 from queuey.service import Draft, Service
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, KeyedPosts, Names, Store, bridge
 from tests import strategies
 from tests.backends import APP, PROMPT, Clock
 from tests.blocking import BlockingNames
@@ -52,16 +52,16 @@ def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock:
     for one in (store, other):
         assert shown_bodies(one, queue) == ["long"]
         assert bodies(read_one(one, queue, Slice(partition=1, descending=True)).messages) == ["long"]
-        assert one.fetch(queue, [(1, short), (1, long)])[0].position == long
-        _, (info,) = one.inspect(queue)
+        assert bridge.run(one.messages.fetch(queue, [(1, short), (1, long)]))[0].position == long
+        _, (info,) = bridge.run(one.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (1, long, long)
-        assert one.lag(queue, [(1, None)])[0].count == 1
+        assert bridge.run(one.messages.lag(queue, [(1, None)]))[0].count == 1
     clock.advance(100)
     for one in (store, other):
         assert shown(one, queue) == []
-        _, (info,) = one.inspect(queue)
+        _, (info,) = bridge.run(one.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (0, None, None)
-        assert one.lag(queue, [(1, None)])[0].count == 0
+        assert bridge.run(one.messages.lag(queue, [(1, None)]))[0].count == 0
 
 
 def test_expiry_by_the_wall_clock(store: Store) -> None:
@@ -77,7 +77,7 @@ def test_expires_says_when(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     for ttl in (30, 60, MAX_TTL):
         (position,) = say(store, queue, "x", ttl=ttl)
-        (message,) = store.fetch(queue, [(1, position)])
+        (message,) = bridge.run(store.messages.fetch(queue, [(1, position)]))
         assert abs(message.expires - clock.ticks - ttl * ids.TICKS_PER_SECOND) <= ids.TICKS_PER_SECOND
 
 
@@ -97,7 +97,7 @@ def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[i
         assert positions(shown(store, queue)) == alive
         chain = pages(store, queue, Slice(partition=1, limit=3))
         assert [message.position for page in chain for message in page.messages] == alive
-        _, (info,) = store.inspect(queue)
+        _, (info,) = bridge.run(store.messages.inspect(queue))
         assert info.count == len(alive)
         assert (info.oldest, info.newest) == ((alive[0], alive[-1]) if alive else (None, None))
 
@@ -132,14 +132,14 @@ def test_long_ttl_at_an_old_id_among_short_ones(store: Store, clock: Clock) -> N
     """A message put at an old id stays readable though everything around it has expired."""
     queue = make_queue(store)
     found = say(store, queue, *"abcdef", ttl=10)
-    store.put(queue, [(1, found[2])], new("kept", ttl=10_000))
-    store.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("ancient", ttl=10_000))
+    bridge.run(store.messages.put(queue, [(1, found[2])], new("kept", ttl=10_000)))
+    bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("ancient", ttl=10_000)))
     clock.advance(5000)
     say(store, queue, "new", ttl=10)
     assert shown_bodies(store, queue) == ["ancient", "kept", "new"]
     part = Slice(partition=1, lower=found[0], upper=found[-1])
     assert bodies(read_one(store, queue, part).messages) == ["kept"]
-    assert store.inspect(queue)[1][0].count == 3
+    assert bridge.run(store.messages.inspect(queue))[1][0].count == 3
 
 
 def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
@@ -160,23 +160,23 @@ def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store
     """Past its end a kept message is in no read, count or lag, but in reads that ask for it, until it is deleted."""
     queue = make_queue(store)
     items = [new("a", ttl=10, kept=True), new("b", ttl=10, delay=5, kept=True), new("c", ttl=1000)]
-    first, delayed, live = store.append(queue, items)
+    first, delayed, live = bridge.run(store.messages.append(queue, items))
     clock.advance(1)
     assert kept_bodies(other, queue) == shown_bodies(other, queue) == ["a", "c"]
     clock.advance(30)
     for one in (store, other):
         assert shown_bodies(one, queue) == ["c"]
-        assert bodies(one.fetch(queue, [(1, first), (1, delayed), (1, live)])) == ["c"]
-        _, (info,) = one.inspect(queue)
+        assert bodies(bridge.run(one.messages.fetch(queue, [(1, first), (1, delayed), (1, live)]))) == ["c"]
+        _, (info,) = bridge.run(one.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (1, live, live)
-        assert one.lag(queue, [(1, None)])[0].count == 1
-        assert [measure.count for measures in one.measure([queue]) for measure in measures] == [1]
+        assert bridge.run(one.messages.lag(queue, [(1, None)]))[0].count == 1
+        assert [measure.count for measures in bridge.iterate(one.bulk.measure([queue])) for measure in measures] == [1]
     for one in (store, other):
         assert kept_bodies(one, queue) == ["a", "c", "b"]
-        assert bodies(one.fetch(queue, [(1, delayed), (1, first)], kept=True)) == ["b", "a"]
+        assert bodies(bridge.run(one.messages.fetch(queue, [(1, delayed), (1, first)], kept=True))) == ["b", "a"]
         by_two = pages(one, queue, structs.replace(ENDED, limit=2, descending=True, bodies=False))
         assert [positions(page.messages) for page in by_two] == [[delayed, live], [first]]
-    store.delete(queue, [(1, first)])
+    bridge.run(store.messages.delete(queue, [(1, first)]))
     assert kept_bodies(other, queue) == ["c", "b"]
 
 
@@ -184,7 +184,7 @@ def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: St
     """What reads find out about where live messages begin does not hold for reads of kept ones."""
     queue = make_queue(store)
     for _ in range(3):
-        store.append(queue, [new("kept", ttl=10, kept=True)])
+        bridge.run(store.messages.append(queue, [new("kept", ttl=10, kept=True)]))
         clock.advance(60)
         assert read_one(store, queue, Slice(1)).messages == []
     assert kept_bodies(store, queue) == ["kept"] * 3
@@ -193,7 +193,7 @@ def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: St
 def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> None:
     """Nobody would give up the expired messages of a queue without claims, so it does not get the option."""
     between = InterposedStore(store)
-    between.instead(Store.claims_refusal, lambda _queue: "its consistency is weak.")
+    between.instead(ClaimLogs.claims_refusal, lambda _queue: "its consistency is weak.")
     service, spec = Service(between.store), QueueSpec(on_ack="delete", on_expiry="dead-letter")
     with pytest.raises(InvalidRequest) as refused:
         service.queues.create(APP, fresh_name(), spec)
@@ -204,19 +204,19 @@ def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> N
 def test_named_and_moved_messages_are_kept(store: Store) -> None:
     """Values of names without a TTL of their own are kept, and what is moved, in a queue that does not drop them."""
     spec = QueueSpec(read_delay=0.0, consistency=PROMPT, on_ack="delete", on_expiry="dead-letter")
-    target, _ = store.create_queue(APP, fresh_name(), spec)
+    target, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     between, stored = InterposedStore(store), list[NewMessage]()
 
     def write_named(queue: Queue, name: str, item: NewMessage, content: bytes, seen: Named | None) -> Named:
         stored.append(item)
-        return store.write_named(queue, name, item, content, seen)
+        return bridge.run(store.names.write_named(queue, name, item, content, seen))
 
     def append_once(queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None) -> PostResult:
         stored.extend(items)
-        return store.append_once(queue, items, key, after=after)
+        return bridge.run(store.keyed_posts.append_once(queue, items, key, after=after))
 
-    between.instead(Store.write_named, write_named)
-    between.instead(Store.append_once, append_once)
+    between.instead(Names.write_named, write_named)
+    between.instead(KeyedPosts.append_once, append_once)
     mover = Mover(between.store)
     names = BlockingNames(mover.service)
     names.create(mover.way(target), "a", Draft("a"))

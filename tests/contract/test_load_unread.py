@@ -8,7 +8,7 @@ from msgspec import structs
 from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged, TooLate
 from queuey.messages import Message, Meta, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import Clock, StoreLocation
 from tests.contract.cursors import FEW_OR_MANY, Loader, Writer, check_between_processes, check_between_threads
 from tests.contract.samples import (
@@ -38,11 +38,12 @@ def planned(first: int, count: int, *, partition: int = 1, step: int = 1) -> lis
 def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     """What is loaded ahead comes up when its ids come due, exactly as delayed messages do, for every reader."""
     queue = make_queue(store, partitions=2)
-    messages = planned(store.now() + 30 * SECOND, 20) + planned(store.now() + 30 * SECOND, 5, partition=2)
-    assert store.load_unread(queue, messages) == 25
+    due = bridge.run(store.ledger.now()) + 30 * SECOND
+    messages = planned(due, 20) + planned(due, 5, partition=2)
+    assert bridge.run(store.bulk.load_unread(queue, messages)) == 25
     for one in (store, other):
         assert shown(one, queue) == []
-        assert one.fetch(queue, [(1, messages[7].position)]) == [messages[7]]
+        assert bridge.run(one.messages.fetch(queue, [(1, messages[7].position)])) == [messages[7]]
     clock.advance(29)
     assert shown(other, queue) == []
     clock.advance(2)
@@ -54,8 +55,8 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
 def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None:
     """A reader that follows by cursor gets each message once when it is due, though nobody writes in between."""
     queue = make_queue(store)
-    messages = planned(store.now() + 10 * SECOND, 6, step=SECOND)
-    store.load_unread(queue, messages)
+    messages = planned(bridge.run(store.ledger.now()) + 10 * SECOND, 6, step=SECOND)
+    bridge.run(store.bulk.load_unread(queue, messages))
     part, seen = Slice(1), []
     for number in range(20):
         page = read_one((store, other)[number % 2], queue, part)
@@ -69,21 +70,21 @@ def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None
 def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
     """Whoever does it again in time leaves each message there once."""
     queue = make_queue(store)
-    messages = planned(store.now() + 60 * SECOND, 30)
-    store.load_unread(queue, messages)
-    assert other.load_unread(queue, messages[10:20]) == 10
-    assert store.load_unread(queue, messages) == 30
+    messages = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 30)
+    bridge.run(store.bulk.load_unread(queue, messages))
+    assert bridge.run(other.bulk.load_unread(queue, messages[10:20])) == 10
+    assert bridge.run(store.bulk.load_unread(queue, messages)) == 30
     clock.advance(61)
     assert shown(store, queue) == messages
-    assert store.inspect(queue)[1][0].count == 30
+    assert bridge.run(store.messages.inspect(queue))[1][0].count == 30
 
 
 def test_order_of_the_call_does_not_matter(store: Store, clock: Clock) -> None:
     """Messages may be given in any order of ids and partitions."""
     queue = make_queue(store, partitions=3)
-    first = store.now() + 60 * SECOND
+    first = bridge.run(store.ledger.now()) + 60 * SECOND
     messages = [message for partition in (2, 3, 1) for message in planned(first, 9, partition=partition)]
-    store.load_unread(queue, messages[::-2] + messages[-2::-2])
+    bridge.run(store.bulk.load_unread(queue, messages[::-2] + messages[-2::-2]))
     clock.advance(61)
     for partition in (1, 2, 3):
         assert bodies(shown(store, queue, partition)) == [f"{partition}-{n}" for n in range(9)]
@@ -94,32 +95,36 @@ def test_what_readers_may_have_passed(store: Store, back: int) -> None:
     """Ids in the past are refused, and nothing is written."""
     queue = make_queue(store)
     say(store, queue, "x")
-    messages = planned(store.now() - back * SECOND, 3)
+    messages = planned(bridge.run(store.ledger.now()) - back * SECOND, 3)
     with pytest.raises(TooLate) as caught:
-        store.load_unread(queue, messages)
+        bridge.run(store.bulk.load_unread(queue, messages))
     assert caught.value.written is False
-    assert store.fetch(queue, [(1, message.position) for message in messages]) == []
+    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in messages])) == []
 
 
 def test_one_id_too_low(store: Store) -> None:
     """One id that may have been passed is enough to refuse all of the call."""
     queue = make_queue(store, partitions=2)
     say(store, queue, "x")
-    ahead = planned(store.now() + 60 * SECOND, 10)
+    ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
     with pytest.raises(TooLate):
-        store.load_unread(queue, [*ahead, *planned(store.now() - 60 * SECOND, 1, partition=2)])
-    assert store.fetch(queue, [(1, message.position) for message in ahead]) == []
+        bridge.run(
+            store.bulk.load_unread(
+                queue, [*ahead, *planned(bridge.run(store.ledger.now()) - 60 * SECOND, 1, partition=2)]
+            )
+        )
+    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in ahead])) == []
 
 
 def test_once_it_is_due(store: Store, other: Store, clock: Clock) -> None:
     """A retry that comes after readers have been there is refused and leaves what was written as it is."""
     queue = make_queue(store)
-    messages = planned(store.now() + 30 * SECOND, 4)
-    store.load_unread(queue, messages[:2])
+    messages = planned(bridge.run(store.ledger.now()) + 30 * SECOND, 4)
+    bridge.run(store.bulk.load_unread(queue, messages[:2]))
     clock.advance(60)
     assert shown(other, queue) == messages[:2]
     with pytest.raises(TooLate):
-        store.load_unread(queue, messages)
+        bridge.run(store.bulk.load_unread(queue, messages))
     assert shown(store, queue) == messages[:2]
 
 
@@ -130,10 +135,10 @@ def test_the_exact_border(store: Store, other: Store, clock: Clock) -> None:
     say(other, queue, "x")
     page = read_one(other, queue, whole())
     with pytest.raises(TooLate):
-        store.load_unread(queue, planned(page.horizon - 1, 2))
+        bridge.run(store.bulk.load_unread(queue, planned(page.horizon - 1, 2)))
     assert page.next is not None
     messages = planned(page.horizon, 2)
-    store.load_unread(queue, messages)
+    bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(1)
     assert read_one(other, queue, structs.replace(whole(), lower=page.next)).messages == messages
 
@@ -143,15 +148,15 @@ def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clo
     """Where a reader has been shown a delayed message, ids up to that moment are refused, though none was minted."""
     queue = make_queue(store)
     say(store, queue, "x")
-    store.append(queue, [new("late", delay=5.0)])
+    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
     first = clock.ticks + 4 * SECOND
     clock.advance(6)
     assert shown_bodies(other, queue) == ["x", "late"]
     with pytest.raises(TooLate):
-        store.load_unread(queue, planned(first, 1))
+        bridge.run(store.bulk.load_unread(queue, planned(first, 1)))
     with pytest.raises(TooLate):
-        store.load_unread(queue, planned(clock.ticks, 1))
-    assert store.load_unread(queue, planned(clock.ticks + 1, 1)) == 1
+        bridge.run(store.bulk.load_unread(queue, planned(clock.ticks, 1)))
+    assert bridge.run(store.bulk.load_unread(queue, planned(clock.ticks + 1, 1))) == 1
 
 
 @pytest.mark.needs("exact_horizon")
@@ -161,8 +166,8 @@ def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> No
     say(store, queue, "x")
     clock.advance(-60)
     with pytest.raises(TooLate):
-        other.load_unread(queue, planned(clock.ticks + 30 * SECOND, 1))
-    assert other.load_unread(queue, planned(store.now() + 1, 1)) == 1
+        bridge.run(other.bulk.load_unread(queue, planned(clock.ticks + 30 * SECOND, 1)))
+    assert bridge.run(other.bulk.load_unread(queue, planned(bridge.run(store.ledger.now()) + 1, 1))) == 1
 
 
 @pytest.mark.needs("exact_horizon")
@@ -174,7 +179,7 @@ def test_ids_of_a_quiet_time(store: Store, other: Store, clock: Clock) -> None:
     assert page.next is not None
     clock.advance(60)
     messages = planned(clock.ticks - 30 * SECOND, 5)
-    assert store.load_unread(queue, messages) == 5
+    assert bridge.run(store.bulk.load_unread(queue, messages)) == 5
     assert read_one(other, queue, structs.replace(whole(), lower=page.next)).messages == messages
 
 
@@ -182,9 +187,9 @@ def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: C
     """Messages appended at the very moment of loaded ids overwrite none of them, and all are shown."""
     queue = make_queue(store)
     minted = say(store, queue, "x")[0]
-    first = store.now() + 20 * SECOND
+    first = bridge.run(store.ledger.now()) + 20 * SECOND
     messages = [structs.replace(message, low=minted[1]) for message in planned(first, 300)]
-    store.load_unread(queue, messages)
+    bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(20)
     found = [place for _ in range(20) for one in (store, other) for place in say(one, queue, "a", "b", "c")]
     clock.advance(5)
@@ -195,11 +200,13 @@ def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: C
 def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
     """Messages end when they say, and those that have ended are left out and not counted."""
     queue = make_queue(store)
-    first = store.now() + 10 * SECOND
+    first = bridge.run(store.ledger.now()) + 10 * SECOND
     messages = planned(first, 6)
-    messages[:2] = [structs.replace(message, expires=store.now() - SECOND) for message in messages[:2]]
+    messages[:2] = [
+        structs.replace(message, expires=bridge.run(store.ledger.now()) - SECOND) for message in messages[:2]
+    ]
     messages[2:4] = [structs.replace(message, expires=first + 20 * SECOND) for message in messages[2:4]]
-    assert store.load_unread(queue, messages) == 4
+    assert bridge.run(store.bulk.load_unread(queue, messages)) == 4
     clock.advance(20)
     assert shown(store, queue) == messages[2:]
     clock.advance(20)
@@ -209,31 +216,35 @@ def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
 def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
     """Text, bytes and metadata arrive as they were given, in batches of any size."""
     queue = make_queue(store)
-    first = store.now() + 60 * SECOND
+    first = bridge.run(store.ledger.now()) + 60 * SECOND
     given: list[str | bytes] = ["ü\0", b"\xff\0", "x" * 70_000, b"y" * 2000, *(f"{n}" for n in range(300))]
     metas = [Meta(json=True), Meta("a/b", (("x", "1"),)), Meta()]
     messages = [Message(first + n, LOW, 1, first + 3600 * SECOND, body, metas[n % 3]) for n, body in enumerate(given)]
-    store.load_unread(queue, messages)
+    bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(61)
     assert [structs.replace(message, meta=message.meta or Meta()) for message in shown(store, queue)] == messages
 
 
 def test_nothing_to_load(store: Store) -> None:
     """No messages, no effect."""
-    assert store.load_unread(make_queue(store), []) == 0
+    assert bridge.run(store.bulk.load_unread(make_queue(store), [])) == 0
 
 
 def test_refused(store: Store) -> None:
     """A partition that the queue does not have and a row that is out of date are refused, and nothing is written."""
     queue = make_queue(store)
-    ahead = planned(store.now() + 60 * SECOND, 3)
+    ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 3)
     with pytest.raises(InvalidRequest):
-        store.load_unread(queue, [*ahead, *planned(store.now() + 60 * SECOND, 1, partition=2)])
-    assert store.fetch(queue, [(1, message.position) for message in ahead]) == []
-    purged = store.purge_queue(queue)
+        bridge.run(
+            store.bulk.load_unread(
+                queue, [*ahead, *planned(bridge.run(store.ledger.now()) + 60 * SECOND, 1, partition=2)]
+            )
+        )
+    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in ahead])) == []
+    purged = bridge.run(store.catalogue.purge_queue(queue))
     with pytest.raises(QueueChanged):
-        store.load_unread(queue, ahead)
-    assert store.fetch(purged, [(1, message.position) for message in ahead]) == []
+        bridge.run(store.bulk.load_unread(queue, ahead))
+    assert bridge.run(store.messages.fetch(purged, [(1, message.position) for message in ahead])) == []
 
 
 @pytest.mark.parametrize("messages", FEW_OR_MANY)

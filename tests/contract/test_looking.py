@@ -16,7 +16,7 @@ from queuey.service import QueueAccess, Service
 from queuey.service.browsing import Wanted as Sought
 from queuey.service.operating.credentials import Sessions
 from queuey.service.operating.redriving import Wanted
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually
 
@@ -48,10 +48,10 @@ def test_a_link_of_two_processes(store: Store, other: Store) -> None:
 
 def test_a_scan_meets_each_message_once(store: Store) -> None:
     """Steps of a scan over several partitions go from the newest message to the oldest, and find what is wanted."""
-    queue, _ = store.create_queue(APP, "scanned", QueueSpec(partitions=3))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "scanned", QueueSpec(partitions=3)))
     bodies = [f"body {number}" for number in range(30)]
     for number, body in enumerate(bodies):
-        store.append(queue, [NewMessage(body, number % 3 + 1, 600)])
+        bridge.run(store.messages.append(queue, [NewMessage(body, number % 3 + 1, 600)]))
     service = Service(store)
     access = service.enter(queue, lambda _queue: None)
 
@@ -89,12 +89,16 @@ def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     """Of two processes that send the same dead letters back, each stores those that the other one has not."""
-    store.create_queue(APP, "q", QueueSpec(partitions=2))
-    dead, _ = store.create_queue(APP, "q.dead", QueueSpec(partitions=2))
+    bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(partitions=2)))
+    dead, _ = bridge.run(store.catalogue.create_queue(APP, "q.dead", QueueSpec(partitions=2)))
     for number in range(6):
         place = "q", number % 2 + 1, "0" * 32
         headers = headers_of(place, None, {"n": str(number)}, Cause(attempts=1, error="E", at=1.0))
-        store.append(dead, [NewMessage(f"{number}", number % 2 + 1, 600, Meta(None, tuple(headers.items())))])
+        bridge.run(
+            store.messages.append(
+                dead, [NewMessage(f"{number}", number % 2 + 1, 600, Meta(None, tuple(headers.items())))]
+            )
+        )
     services = [Service(store), Service(other)]
 
     def entered(service: Service, name: str) -> QueueAccess:
@@ -117,11 +121,15 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
 @pytest.mark.parametrize("partitions", [1, 3, 20])
 def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
     """They are shown by themselves, the next one first, each once, however many partitions and steps there are."""
-    queue, _ = store.create_queue(APP, "delayed", QueueSpec(partitions=partitions))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "delayed", QueueSpec(partitions=partitions)))
     due = [f"in {number:02} h" for number in range(1, 41)]
     for number, body in reversed(list(enumerate(due))):
-        store.append(queue, [NewMessage(body, number * 7 % partitions + 1, 600, delay=3600.0 * (number + 1))])
-    store.append(queue, [NewMessage("due", 1, 600)])
+        bridge.run(
+            store.messages.append(
+                queue, [NewMessage(body, number * 7 % partitions + 1, 600, delay=3600.0 * (number + 1))]
+            )
+        )
+    bridge.run(store.messages.append(queue, [NewMessage("due", 1, 600)]))
     browsing = Service(store).browsing
     access = Service(store).enter(queue, lambda _queue: None)
     for limit in (1, 7, 100):
@@ -143,11 +151,12 @@ def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
 
 def test_neighbours(store: Store) -> None:
     """A message's neighbours are those of its partition, whether due or not; at the ends there are none."""
-    queue, _ = store.create_queue(APP, "neighbours", QueueSpec(partitions=2))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "neighbours", QueueSpec(partitions=2)))
     sent = [
-        ids.to_hex(store.append(queue, [NewMessage("x", 2, 600, delay=delay)])[0]) for delay in (0.0, 0.0, 0.0, 600.0)
+        ids.to_hex(bridge.run(store.messages.append(queue, [NewMessage("x", 2, 600, delay=delay)]))[0])
+        for delay in (0.0, 0.0, 0.0, 600.0)
     ]
-    store.append(queue, [NewMessage("elsewhere", 1, 600)])
+    bridge.run(store.messages.append(queue, [NewMessage("elsewhere", 1, 600)]))
     service = Service(store)
     access = service.enter(queue, lambda _queue: None)
 

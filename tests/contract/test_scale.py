@@ -11,9 +11,9 @@ import pytest
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.messages import QueueSpec, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import at_once, bodies, new, positions, read_one, say
+from tests.contract.samples import at_once, bodies, new, positions, ran, read_one, say
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,8 @@ def make_many(store: Store, numbers: range) -> None:
 
     def create(first: int) -> None:
         for number in numbers[first::32]:
-            patiently(partial(store.create_queue, APP, f"queue {number:07d}", QueueSpec(read_delay=0.0)), again=True)
+            name = f"queue {number:07d}"
+            patiently(partial(ran, store.catalogue.create_queue, APP, name, QueueSpec(read_delay=0.0)), again=True)
 
     at_once(create, range(32))
 
@@ -52,17 +53,17 @@ def test_many_queues(store: Store, other: Store, count: int) -> None:
     """Any page of a long list is right, idle queues are empty, and one in use does not show in the others."""
     make_many(store, range(count))
     for start in (0, count // 2, count - 10):
-        page = patiently(partial(other.list_queues, APP, start=f"queue {start:07d}", limit=10))
+        page = patiently(partial(ran, other.catalogue.list_queues, APP, start=f"queue {start:07d}", limit=10))
         assert [queue.name for queue in page] == [f"queue {start + n:07d}" for n in range(10)]
-    used = store.queue(APP, f"queue {count // 2:07d}")
+    used = bridge.run(store.catalogue.queue(APP, f"queue {count // 2:07d}"))
     say(store, used, "a", "b")
     for number in range(0, count, count // 100):
-        queue = patiently(partial(other.queue, APP, f"queue {number:07d}"))
+        queue = patiently(partial(ran, other.catalogue.queue, APP, f"queue {number:07d}"))
         shown = patiently(partial(read_one, other, queue, Slice(partition=1))).messages
         assert bodies(shown) == (["a", "b"] if queue.uid == used.uid else [])
     name, seen = "", 0
     while True:
-        page = patiently(partial(store.list_queues, APP, start=name, limit=1001))
+        page = patiently(partial(ran, store.catalogue.list_queues, APP, start=name, limit=1001))
         seen += len(page[:1000])
         if len(page) <= 1000:
             break
@@ -72,7 +73,7 @@ def test_many_queues(store: Store, other: Store, count: int) -> None:
 
 def test_many_messages(store: Store) -> None:
     """Head, middle and tail of a partition with half a million messages are where they belong."""
-    queue, _ = store.create_queue(APP, "large", QueueSpec(read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
     found = []
     for n in range(500):
         found += patiently(partial(say, store, queue, *[str(n * 1000 + m) for m in range(1000)]))
@@ -82,7 +83,7 @@ def test_many_messages(store: Store) -> None:
         before = Slice(partition=1, upper=found[start], limit=100, descending=True)
         down = patiently(partial(read_one, store, queue, before))
         assert bodies(down.messages) == [str(start - 1 - n) for n in range(min(start, 100))]
-    _, (info,) = patiently(partial(store.inspect, queue))
+    _, (info,) = patiently(partial(ran, store.messages.inspect, queue))
     assert (info.oldest, info.newest) == (found[0], found[-1])
     assert 450_000 <= info.count <= 550_000
 
@@ -90,14 +91,14 @@ def test_many_messages(store: Store) -> None:
 @pytest.mark.needs("clock")
 def test_expiry_of_many(store: Store, clock: Clock) -> None:
     """When a quarter of a million messages have expired, the few that have not are found at once."""
-    queue, _ = store.create_queue(APP, "large", QueueSpec(read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
     for _ in range(250):
         patiently(partial(say, store, queue, *["short"] * 1000, ttl=60))
         clock.advance(0.2)
-    store.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("old id", ttl=1000))
+    bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("old id", ttl=1000)))
     clock.advance(100)
     (last,) = say(store, queue, "long", ttl=1000)
     page = patiently(partial(read_one, store, queue, Slice(partition=1, limit=10)))
     assert bodies(page.messages) == ["old id", "long"]
     assert positions(page.messages)[1] == last
-    assert store.inspect(queue)[1][0].count == 2
+    assert bridge.run(store.messages.inspect(queue))[1][0].count == 2

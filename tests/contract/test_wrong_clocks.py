@@ -9,7 +9,7 @@ import pytest
 from queuey import ids
 from queuey.messages import QueueSpec
 from queuey.service import QueueAccess, Service
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
@@ -62,10 +62,10 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     store = open_with_clock(clock)
     if store.name != "sqlite" and kind == "ordered":
         pytest.skip("with a clock moved by hand such a queue's read delay on Cassandra is 634 years")
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind=kind))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind=kind)))
     clock.advance(jump)
     service, access = enter(store, queue)
-    store.append(queue, [new("lost", ttl=5 * 86_400)])
+    bridge.run(store.messages.append(queue, [new("lost", ttl=5 * 86_400)]))
     clock.advance(120)
     assert claim(service, access) == ["lost"]
     clock.advance(-jump)
@@ -73,7 +73,7 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     later = open_with_clock(clock)
     service, access = enter(later, queue)
     waits = expected(later.name, jump)
-    later.append(queue, [new("new", ttl=5 * 86_400)])
+    bridge.run(later.messages.append(queue, [new("new", ttl=5 * 86_400)]))
     waited, found = 0.0, set[str | bytes]()
     while not found >= waits:
         clock.advance(600)
@@ -82,9 +82,9 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
         found.update(claim(service, access, ttl=43_200))
     assert found == waits
     if later.name != "sqlite" and jump > 0:
-        later.purge_queue(queue)
-        service, access = enter(later, queue := later.queue(APP, queue.name))
-        later.append(queue, [new("purged")])
+        bridge.run(later.catalogue.purge_queue(queue))
+        service, access = enter(later, queue := bridge.run(later.catalogue.queue(APP, queue.name)))
+        bridge.run(later.messages.append(queue, [new("purged")]))
         clock.advance(600)
         assert claim(service, access) == ["purged"]
 
@@ -97,7 +97,7 @@ def expected(store: str, jump: float) -> set[str]:
 
 def warned(store: Store) -> str:
     """What is said."""
-    return clock_warning(store.ids_ahead()) or ""
+    return clock_warning(bridge.run(store.ledger.ids_ahead())) or ""
 
 
 @pytest.mark.parametrize("behind", [50.0, 5 * HOUR, 400 * DAY])
@@ -109,7 +109,7 @@ def test_it_is_said(open_with_clock: Open, behind: float) -> None:
     say(store, queue, "a")
     assert warned(store) == ""
     clock.advance(-behind)
-    assert store.ids_ahead() == pytest.approx(behind)
+    assert bridge.run(store.ledger.ids_ahead()) == pytest.approx(behind)
     assert (warned(store) == "") == (behind < 60)
     service, access = enter(store, queue)
     if store.name == "sqlite":
@@ -118,5 +118,5 @@ def test_it_is_said(open_with_clock: Open, behind: float) -> None:
         assert any(reason.text == warned(store) for reason in reasons) == (behind > 60)
     assert (warned(store) in service.explaining.explain_queue(access).sentences) == (behind > 60)
     clock.advance(behind + 1)
-    assert store.ids_ahead() == 0
+    assert bridge.run(store.ledger.ids_ahead()) == 0
     assert ids.ticks_to_seconds(say(store, queue, "c")[0][0]) == pytest.approx(ids.ticks_to_seconds(clock.ticks))

@@ -14,7 +14,7 @@ from deploy.local import CassandraCluster, CassandraNode, start_cassandra
 from deploy.local import CassandraOptions as NodeOptions
 from deploy.local.cassandra import NODETOOL
 from queuey.messages import NewMessage, QueueSpec
-from queuey.storage import cassandra
+from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
@@ -63,13 +63,17 @@ def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
     with start_cassandra(1, NodeOptions(nodetool=True)) as old:
         target = keyspace(old)
         with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
-            store.create_application("app")
-            store.add_key("app", b"k" * 32)
-            queue, _ = store.create_queue("app", "kept", QueueSpec(partitions=2))
-            before = store.append(queue, [NewMessage(body=str(number), partition=1, ttl=3600) for number in range(500)])
+            bridge.run(store.applications.create_application("app"))
+            bridge.run(store.applications.add_key("app", b"k" * 32))
+            queue, _ = bridge.run(store.catalogue.create_queue("app", "kept", QueueSpec(partitions=2)))
+            before = bridge.run(
+                store.messages.append(
+                    queue, [NewMessage(body=str(number), partition=1, ttl=3600) for number in range(500)]
+                )
+            )
             tag = operator(old.nodes[0], tmp_path, f'{backup}\nprintf "%s" "$TAG"').rpartition("\n")[2]
-            after = store.append(queue, [NewMessage(body="late", partition=2, ttl=3600)])
-            store.create_queue("app", "late", QueueSpec())
+            after = bridge.run(store.messages.append(queue, [NewMessage(body="late", partition=2, ttl=3600)]))
+            bridge.run(store.catalogue.create_queue("app", "late", QueueSpec()))
         assert "There are no snapshots" in old.nodes[0].nodetool("listsnapshots")
         tokens = re.findall(r"^Token\s+: (-?\d+)$", (tmp_path / f"{tag}.tokens").read_text(), re.MULTILINE)
     with start_cassandra(1, NodeOptions(nodetool=True)) as new:
@@ -79,11 +83,11 @@ def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
         )
         operator(new.nodes[0], tmp_path, f"TAG={tag}\n{restore}")
         with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
-            assert [found.name for found in store.list_queues("app")] == ["kept"]
-            assert store.find_key(b"k" * 32) is not None
-            queue = store.queue("app", "kept")
-            found = store.fetch(queue, [(1, place) for place in before])
+            assert [found.name for found in bridge.run(store.catalogue.list_queues("app"))] == ["kept"]
+            assert bridge.run(store.applications.find_key(b"k" * 32)) is not None
+            queue = bridge.run(store.catalogue.queue("app", "kept"))
+            found = bridge.run(store.messages.fetch(queue, [(1, place) for place in before]))
             assert [message.body for message in found] == [str(number) for number in range(500)]
-            assert store.fetch(queue, [(2, place) for place in after]) == []
-            (newer,) = store.append(queue, [NewMessage(body="new", partition=1, ttl=3600)])
+            assert bridge.run(store.messages.fetch(queue, [(2, place) for place in after])) == []
+            (newer,) = bridge.run(store.messages.append(queue, [NewMessage(body="new", partition=1, ttl=3600)]))
             assert newer > max(*before, *after)

@@ -22,7 +22,7 @@ from deploy.local.addresses import claim
 from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, QueueSpec
-from queuey.storage import cassandra
+from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
@@ -200,14 +200,16 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget,
     assert report.replication is None
     assert len(report.migrations) == len(list((ROOT / "cql").glob("*.cql")))
     with closing(cassandra.open_store(prepared.url, options=ours)) as store:
-        patiently(store.ping, 30)
-        store.create_application("app")
-        queue, _ = store.create_queue("app", "q", QueueSpec())
-        places = store.append(queue, [NewMessage(body=body, partition=1, ttl=60) for body in ("first", "second")])
-        found = store.fetch(queue, [(1, place) for place in places])
+        patiently(lambda: bridge.run(store.ping()), 30)
+        bridge.run(store.applications.create_application("app"))
+        queue, _ = bridge.run(store.catalogue.create_queue("app", "q", QueueSpec()))
+        places = bridge.run(
+            store.messages.append(queue, [NewMessage(body=body, partition=1, ttl=60) for body in ("first", "second")])
+        )
+        found = bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))
         assert [message.body for message in found] == ["first", "second"]
-        assert store.acknowledgement().level == "fsync"
-        assert store.purge_queue(queue).qid != queue.qid
+        assert bridge.run(store.acknowledgement()).level == "fsync"
+        assert bridge.run(store.catalogue.purge_queue(queue)).qid != queue.qid
 
 
 def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCentreTarget, connect: Connect) -> None:

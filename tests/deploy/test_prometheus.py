@@ -13,6 +13,7 @@ import yaml
 
 from qdo.cli.status import GroupStatus, metrics_of
 from queuey.metrics import Metrics, exposition, snapshot
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.sqlite import open_store as open_sqlite
@@ -47,7 +48,7 @@ def cassandra_families() -> set[str]:
     """The metrics of the service on Cassandra; they are there while Cassandra is not."""
     store = CassandraStore(NOBODY, CassandraOptions(reap_interval=None, heartbeat=60.0), Clock())
     try:
-        return families(exposition({"1": snapshot(Metrics(), store.statistics())}))
+        return families(exposition({"1": snapshot(Metrics(), bridge.run(store.statistics()))}))
     finally:
         store.close()
 
@@ -59,7 +60,7 @@ def common_families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     metrics.observe("v1.queue", 200, 0.001)
     store = open_sqlite(tmp_path_factory.mktemp("store"))
     try:
-        return families(exposition({"1": snapshot(metrics, store.statistics())}))
+        return families(exposition({"1": snapshot(metrics, bridge.run(store.statistics()))}))
     finally:
         store.close()
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from queuey.metrics import Metrics, Snapshot, exposition, snapshot
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 from tests.deploy.recording import series
 from tests.deploy.test_prometheus import RULES, promtool, with_promtool
@@ -30,7 +30,7 @@ class Recorder:
 
     def scrape(self, asked: int | None) -> None:
         """Records a scrape: of all workers, or as if the one that is asked knew nothing of the other."""
-        found = [snapshot(metrics, self.store.statistics()) for metrics in self.workers]
+        found = [snapshot(metrics, bridge.run(self.store.statistics())) for metrics in self.workers]
         workers: dict[str, Snapshot | None] = dict(zip("12", found, strict=True))
         self.scrapes.append(exposition(workers if asked is None else {"": found[asked]}))
 

@@ -36,7 +36,7 @@ from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.errors import StoreClosed
 from queuey.settings import load
-from queuey.storage import opening, sqlite
+from queuey.storage import bridge, opening, sqlite
 from queuey.web.responses import Response
 from tests.replacing import replace_in
 from tests.web.gateway_calls import ALWAYS, held
@@ -229,14 +229,14 @@ def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
     service.close()
     assert not thread.is_alive()
     with pytest.raises(StoreClosed):
-        service.service.store.create_application("late")
+        bridge.run(service.service.store.applications.create_application("late"))
 
 
 def test_what_came_due_while_no_program_ran(file: Path) -> None:
     """The next program that opens the file fires missed schedules, and removes what has expired."""
     options = sqlite.SqliteOptions(sync="normal", clock=lambda: ids.now_ticks() - 3600 * ids.TICKS_PER_SECOND)
     store = sqlite.open_store(file, options=options)
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     pool: Any = InProcessPool(EmbeddedService(store, load({"data": str(file)}, {}).settings), "queuey")
     with Client(embedded.URL, key="", transport=pool) as an_hour_ago:
         an_hour_ago.create_queue("mails")

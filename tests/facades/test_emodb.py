@@ -16,7 +16,7 @@ from queuey.facades.emodb.views import OpenClaims
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.messages import QueueSpec
 from queuey.service import Service
-from queuey.storage import Store
+from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -65,11 +65,11 @@ class Emodb:
 @pytest.fixture
 def emodb(store: Store, between: InterposedStore) -> Emodb:
     """The application, and keys of several scopes."""
-    store.create_application("shop")
-    store.create_application("others")
+    bridge.run(store.applications.create_application("shop"))
+    bridge.run(store.applications.create_application("others"))
     for name, scope in KEYS.items():
-        store.add_key("shop", digest_of(name), scope=scope)
-    store.add_key("others", digest_of("foreign"))
+        bridge.run(store.applications.add_key("shop", digest_of(name), scope=scope))
+    bridge.run(store.applications.add_key("others", digest_of("foreign")))
     return Emodb(facade_app(between.store, Facades(app="shop", emodb=EmodbFacade(beside=True))))
 
 
@@ -144,7 +144,7 @@ def test_claims_by_the_clock(emodb: Emodb, clock: Clock) -> None:
 
 def test_a_full_queue(store: Store) -> None:
     """A queue with as many claims as it may have is full, until some have ended; others are not."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     service = Service(store)
     claims = service.claims
     access, other = (
@@ -204,15 +204,15 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
 def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:
     """The client learns that it may try again, and when; a defect shows an id and nothing of its cause."""
     emodb.do("POST", "/queue/1/q/send", 1)
-    between.instead(Store.begin_append, failing(StoreUnavailable("away", retry_after=30)))
+    between.instead(Messages.append, failing(StoreUnavailable("away", retry_after=30)))
     reply = emodb("all", "POST", "/queue/1/q/send", 1)
     assert (reply.status, reply.json) == (503, {"message": "away", "retryAfterSeconds": 5})
     assert reply.headers["X-BV-Exception"] == "com.bazaarvoice.emodb.common.api.ServiceUnavailableException"
     assert reply.headers["Retry-After"] == "5"
-    between.instead(Store.begin_append, failing(ValueError("defect")))
+    between.instead(Messages.append, failing(ValueError("defect")))
     crashed = emodb("all", "POST", "/queue/1/q/send", 1)
     assert (crashed.status, crashed.json.keys(), "defect" in crashed.text) == (500, {"message"}, False)
-    between.passing(Store.begin_append)
+    between.passing(Messages.append)
     assert emodb.get("/queue/1/q/size") == 1
 
 

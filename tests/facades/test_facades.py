@@ -12,7 +12,7 @@ import pytest
 
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.facades.settings import Facades, MqFacade, RqmsFacade
-from queuey.storage import Store
+from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.facades.serving import facade_app
@@ -28,7 +28,7 @@ Call = Callable[[str, str, bytes], Reply]
 @pytest.fixture
 def mq(store: Store, between: InterposedStore) -> Call:
     """Calls an application that serves MQ under a path, with a method, a path and a body."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     caller = Caller(facade_app(between.store, Facades(app="shop", mq=MqFacade(prefix="/mq"))))
     return caller.send
 
@@ -47,11 +47,11 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
 )
 def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> None:
     """A message that is not certainly stored is answered with 503 and when to try again, whatever went wrong."""
-    between.instead(Store.begin_append, failing(error))
+    between.instead(Messages.append, failing(error))
     reply = mq("POST", "/mq/q/messages", b"x")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
     assert ("defect" in reply.text, "crash id" in reply.text) == (False, isinstance(error, ValueError))
-    between.passing(Store.begin_append)
+    between.passing(Messages.append)
     assert mq("POST", "/mq/q/messages", b"x").status == 201
 
 
@@ -70,7 +70,7 @@ def test_mq_in_process(mq: Call) -> None:
 @pytest.fixture
 def both(store: Store) -> Caller:
     """An application that serves MQ and RQMS under a path each."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
     return Caller(facade_app(store, served))
 
@@ -87,8 +87,8 @@ PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.
 @pytest.mark.parametrize("only", ["emodb", "mq", "rqms", "sqs"])
 def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "mq", "rqms", "sqs"]) -> None:
     """Every path of version 1 is one of the facade's own, or none: 404, with a key and without, whatever the method."""
-    store.create_application("a")
-    store.add_key("a", digest_of(KEY))
+    bridge.run(store.applications.create_application("a"))
+    bridge.run(store.applications.add_key("a", digest_of(KEY)))
     run = running(facade_app(store, Facades(only=only, app="a"), secret=b"x" * 32))
 
     async def ask_all(gateway: Gateway) -> list[Reply]:
@@ -145,7 +145,7 @@ def test_other_requests_are_not(both: Caller, headers: dict[str, str]) -> None:
 @pytest.mark.parametrize("kind", ["mq", "rqms", "sqs", "emodb"])
 def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, kind: str) -> None:
     """The facade's path gets the facade's answer, whichever way a client writes it."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     prefix = "/queue/1" if kind == "emodb" else "/a/b"
     given: dict[str, Any] = {kind: {"beside": True} if kind == "emodb" else {"prefix": prefix}}
     caller = Caller(facade_app(store, msgspec.convert(given | {"app": "shop"}, Facades), secret=b"x" * 32))
@@ -157,7 +157,7 @@ def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, 
 
 def test_rqms_has_no_icon(store: Store) -> None:
     """What a browser asks for by itself fetches nothing, as in the original, also if a queue has that name."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     app = facade_app(store, Facades(only="rqms", app="shop"))
     assert ask(Caller(app), "POST", "/favicon.ico?id=a", b"1").status == 201
 
@@ -191,7 +191,7 @@ def test_names_that_others_can_point_here_are_refused(both: Caller, host: str) -
 )
 def test_names_of_the_service_are_not(store: Store, host: str) -> None:
     """Addresses, names that no domain has, and those that a setting lists, reach the service."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), hosts="mq.example.com Jobs.shop")
     caller = Caller(facade_app(store, served))
     page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}

@@ -15,6 +15,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
@@ -89,7 +90,7 @@ class CentreStores:
         """Opens a store in a data centre, with some options changed."""
         store = kind(self.url, replace(options_of(centre), **changed), Clock())
         self.opened.callback(store.close)
-        assert store.ready(PATIENCE), store.statistics()
+        assert store.ready(PATIENCE), bridge.run(store.statistics())
         return store
 
 
@@ -99,8 +100,8 @@ def stores_on(url: str) -> Iterator[CentreStores]:
     with contextlib.ExitStack() as opened:
         centre_stores = CentreStores(url, opened)
         store = centre_stores.open(CassandraStore, EAST)
-        if not store.has_application(APPLICATION):
-            store.create_application(APPLICATION)
+        if not bridge.run(store.applications.has_application(APPLICATION)):
+            bridge.run(store.applications.create_application(APPLICATION))
         yield centre_stores
 
 
@@ -113,7 +114,9 @@ def centre_stores(centres_keyspace: str) -> Iterator[CentreStores]:
 
 def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
     """Makes a queue of one partition."""
-    queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
+    )
     return queue
 
 
@@ -122,7 +125,7 @@ def post(store: CassandraStore, queue: Queue) -> Position:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            [position] = store.append(queue, [NewMessage("x", 1, 3600, None, 0.0)])
+            [position] = bridge.run(store.messages.append(queue, [NewMessage("x", 1, 3600, None, 0.0)]))
         except StoreUnavailable:
             assert time.monotonic() < deadline, "no post is acknowledged"
         else:
@@ -131,7 +134,7 @@ def post(store: CassandraStore, queue: Queue) -> Position:
 
 def shown(store: CassandraStore, queue: Queue) -> list[Position]:
     """Reads the queue from its beginning."""
-    [page] = store.read(queue, [Slice(1)])
+    [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return [message.position for message in page.messages]
 
 
@@ -152,7 +155,7 @@ class Party:
 
     def has_come_over(self) -> bool:
         """Tells whether the message has reached the data centre that looked. By its id it is found in any case."""
-        return bool(self.near.fetch(self.queue, [(1, self.position)]))
+        return bool(bridge.run(self.near.messages.fetch(self.queue, [(1, self.position)])))
 
 
 def play(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraStore], list[bool]]:

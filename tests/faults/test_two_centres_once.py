@@ -15,9 +15,10 @@ import pytest
 from queuey.errors import ClaimsRefused, KeyInUse, StoreUnavailable
 from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.service import Draft, QueueAccess, Service
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
 from tests.blocking import BlockingNames, blocking
+from tests.contract.samples import ran
 from tests.faults.centres import NAMES, Centres
 from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on
 from tests.waiting import until
@@ -53,7 +54,7 @@ def patiently(call: Callable[[], T]) -> T:
 
 def shown(store: Store, queue: Queue) -> list[str]:
     """The bodies that a reader by time is shown."""
-    [page] = store.read(queue, [Slice(1)])
+    [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return sorted(str(message.body) for message in page.messages)
 
 
@@ -75,7 +76,8 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
     def post(number: int) -> None:
         for key in keys if number else reversed(keys):
             item = NewMessage(key.text, 1, 3600, None, 0.0)
-            answered[number][key.text] = patiently(partial(stores[number].append_once, queue, [item], key))
+            append_once = stores[number].keyed_posts.append_once
+            answered[number][key.text] = patiently(partial(ran, append_once, queue, [item], key))
             time.sleep(0.1)  # so that some are posted at any moment of what follows
 
     with ThreadPoolExecutor(2) as pool:
@@ -114,9 +116,9 @@ def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> 
     centres.link.cut()
     for store in stores:
         with pytest.raises(StoreUnavailable):
-            store.append_once(queue, [item], key)
+            bridge.run(store.keyed_posts.append_once(queue, [item], key))
     centres.link.heal()
-    first, second = (patiently(partial(store.append_once, queue, [item], key)) for store in stores)
+    first, second = (patiently(partial(ran, store.keyed_posts.append_once, queue, [item], key)) for store in stores)
     assert (second.locations, second.replayed) == (first.locations, True)
     for store in stores:
         until(lambda store=store: shown(store, queue) == ["x"])  # type: ignore[misc]

@@ -20,7 +20,7 @@ import msgspec
 
 from deploy.local import start_cassandra
 from queuey import __version__, ids
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.cassandra import open_store as open_cassandra
 from tests.backends import APP, CassandraLocation, Clock
 from tests.releases import recording
@@ -69,8 +69,8 @@ def program_of(directory: Path) -> ModuleType:
 
 def fill(store: Store, program: ModuleType) -> dict[str, Any]:
     """Writes everything into an empty store; returns what the program's second part needs."""
-    store.create_application(APP)
-    store.add_key(APP, recording.DIGEST)
+    bridge.run(store.applications.create_application(APP))
+    bridge.run(store.applications.add_key(APP, recording.DIGEST))
     with recording.served(store) as service, service.client() as client:
         kept: dict[str, Any] = program.fill(client)
     recording.fill_rest(store)
@@ -86,7 +86,7 @@ def keyspace(program: ModuleType) -> ReleasedKeyspace:
             with closing(open_cassandra(url)) as store:
                 assert store.ready(60)
                 fill(store, program)
-                clock = store.now()
+                clock = bridge.run(store.ledger.now())
             tables = dump(url)
             _require_all(tables)
             with closing(CassandraLocation(url).open(Clock(clock))) as store:

@@ -23,7 +23,7 @@ from queuey import ids
 from queuey.client import Client
 from queuey.groups.state import GroupChange, GroupRow, Head
 from queuey.messages import Queue, QueueSpec, Record, Scope, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web import make_app
 from tests.backends import APP, Clock
@@ -175,36 +175,45 @@ def written(body: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 def fill_rest(store: Store) -> None:
     """Writes what no request of a client writes: limited keys, Spark's ledger, a document, covers, a group's state."""
-    store.add_key(APP, b"k" * 32, expires=4e9, note="limited", scope=Scope(("read", "send"), ("plain", "job*")))
-    store.create_application("other")
-    store.enter(WORK, 7, b"done", expected=None)
-    store.set_record(Record("kind", APP, "a document", b"value", ids.TICKS_MAX))
-    store.write_covers(store.queue(APP, "dedup"), 1, list(COVERS.items()))
-    store.change_group(APP, "group", 0, GroupChange(Head(epoch=1, born=1), (GroupRow(1, 0, b"member"),)))
-    store.renew_session(APP, "group", 1, 3000)
-    gone, _ = store.create_queue(APP, "gone", QueueSpec())
-    store.delete_queue(store.purge_queue(gone))
+    bridge.run(
+        store.applications.add_key(
+            APP, b"k" * 32, expires=4e9, note="limited", scope=Scope(("read", "send"), ("plain", "job*"))
+        )
+    )
+    bridge.run(store.applications.create_application("other"))
+    bridge.run(store.ledger.enter(WORK, 7, b"done", expected=None))
+    bridge.run(store.records.set_record(Record("kind", APP, "a document", b"value", ids.TICKS_MAX)))
+    bridge.run(store.covers.write_covers(bridge.run(store.catalogue.queue(APP, "dedup")), 1, list(COVERS.items())))
+    bridge.run(
+        store.groups.change_group(APP, "group", 0, GroupChange(Head(epoch=1, born=1), (GroupRow(1, 0, b"member"),)))
+    )
+    bridge.run(store.groups.renew_session(APP, "group", 1, 3000))
+    gone, _ = bridge.run(store.catalogue.create_queue(APP, "gone", QueueSpec()))
+    bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.purge_queue(gone))))
 
 
 def rows(store: Store) -> dict[str, Any]:
     """Returns every row of a store, as the storage contract shows them."""
-    queues = store.list_queues(APP)
+    queues = bridge.run(store.catalogue.list_queues(APP))
     found: dict[str, object] = {
-        "applications": [str(one) for one in store.applications()],
-        "keys": store.keys(APP),
-        "ledger": store.entry(WORK, 7),
-        "documents": {kind: store.records(kind, APP) for kind in ("kind", "schedule")},
-        "named": store.find_named(store.queue(APP, "plain"), "the name"),
+        "applications": [str(one) for one in bridge.run(store.applications.application_names())],
+        "keys": bridge.run(store.applications.keys(APP)),
+        "ledger": bridge.run(store.ledger.entry(WORK, 7)),
+        "documents": {kind: bridge.run(store.records.records(kind, APP)) for kind in ("kind", "schedule")},
+        "named": bridge.run(store.names.find_named(bridge.run(store.catalogue.queue(APP, "plain")), "the name")),
     }
     for queue in queues:
         partitions = range(1, queue.partitions + 1)
         found[queue.name] = {
             "row": queue,
             "messages": [_messages(store, queue, partition) for partition in partitions],
-            "extent": store.inspect(queue)[1],
-            "offsets": {group: store.offsets(queue, group) for group in store.groups(queue)},
-            "log": [store.read_log(queue, partition, 1) for partition in partitions],
-            "covers": [sorted(store.read_covers(queue, 1, COVERS).values())],
+            "extent": bridge.run(store.messages.inspect(queue))[1],
+            "offsets": {
+                group: bridge.run(store.offsets.group_offsets(queue, group))
+                for group in bridge.run(store.offsets.groups(queue))
+            },
+            "log": [bridge.run(store.claim_logs.read_log(queue, partition, 1)) for partition in partitions],
+            "covers": [sorted(bridge.run(store.covers.read_covers(queue, 1, COVERS)).values())],
         }
     shown: dict[str, Any] = plain(found)
     return shown
@@ -213,7 +222,7 @@ def rows(store: Store) -> dict[str, Any]:
 def _messages(store: Store, queue: Queue, partition: int) -> list[dict[str, Any]]:
     prompt = structs.replace(queue, read_delay=0.0)
     part = Slice(partition=partition, limit=1000, max_bytes=1 << 24, due=False)
-    return [structs.asdict(message) for batch in store.scan(prompt, part) for message in batch]
+    return [structs.asdict(message) for batch in bridge.iterate(store.bulk.scan(prompt, part)) for message in batch]
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value

@@ -17,6 +17,7 @@ from queuey.client import Client
 from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, Head
 from queuey.messages import QueueSpec
+from queuey.storage import bridge
 from tests.releases import keyspaces, recording
 from tests.releases.compared import DRAWN, differences
 from tests.releases.recording import KEY, URL, Exchange, Released, folders
@@ -75,19 +76,21 @@ def test_store_opens(released: Released, data: Path) -> None:
 def test_queues_get_what_is_new(released: Released, data: Path) -> None:
     """A queue that a release made is open and keeps no results, and can do otherwise; its partitions get owners."""
     with recording.opened(data, released.clock) as store:
-        [queue, *_] = store.list_queues("acme")
+        [queue, *_] = bridge.run(store.catalogue.list_queues("acme"))
         assert (queue.claims, queue.result_ttl) == ("open", 0)
-        queue = store.update_queue(queue, QueueSpec(claims="paused", result_ttl=60))
+        queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(claims="paused", result_ttl=60)))
         assert queue.claims == "paused"
-        recorded = store.owned_offsets(queue, "readers")
-        assert store.hand_over(queue, "readers", recorded.version, [OwnedOffset(1, owner=1, epoch=1)])
-        assert store.change_group("acme", "readers", 0, GroupChange(Head(epoch=1), ())) is not None
-        store.renew_session("acme", "readers", 1, 3000)
+        recorded = bridge.run(store.offsets.owned_offsets(queue, "readers"))
+        assert bridge.run(
+            store.offsets.hand_over(queue, "readers", recorded.version, [OwnedOffset(1, owner=1, epoch=1)])
+        )
+        assert bridge.run(store.groups.change_group("acme", "readers", 0, GroupChange(Head(epoch=1), ()))) is not None
+        bridge.run(store.groups.renew_session("acme", "readers", 1, 3000))
     with recording.opened(data, released.clock) as store:
-        queue = store.queue("acme", queue.name)
+        queue = bridge.run(store.catalogue.queue("acme", queue.name))
         assert (queue.claims, queue.result_ttl) == ("paused", 60)
-        assert store.owned_offsets(queue, "readers").rows[1].owner == 1
-        assert set(store.group_sessions("acme", "readers").members) == {1}
+        assert bridge.run(store.offsets.owned_offsets(queue, "readers")).rows[1].owner == 1
+        assert set(bridge.run(store.groups.group_sessions("acme", "readers")).members) == {1}
 
 
 def test_requests_get_their_answers(folder: Path, released: Released, data: Path) -> None:

@@ -8,15 +8,18 @@ somebody was told of it.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from queuey import ids
+from queuey import ids, storage
 from queuey.deadletters import PREFIX
 from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import LOW_MIN, Position
@@ -34,11 +37,13 @@ from queuey.messages import (
     rendered_bytes,
 )
 from queuey.storage import Store
-from queuey.storage.contracts.claim_logs import PAGE, Appended, ClaimLogs
+from queuey.storage.calls import Deadline, Done, ended, in_thread
+from queuey.storage.contracts.claim_logs import PAGE, ClaimLogs
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 
 T = TypeVar("T")
+_NO_DEADLINE = Deadline(math.inf)
 REPLICAS, QUORUM = 3, 2
 DELAY = 5.0
 """Seconds that the horizon stays behind the clock: D."""
@@ -240,6 +245,52 @@ class Replicas:
         ]
 
 
+def awaited(model: object) -> Store:
+    """Returns a store whose contracts are the methods of a model.
+
+    A method ``begin_append`` of the model is given a callback. A coroutine goes on if its caller
+    leaves. Others block: they run in a thread of their process.
+    """
+    parts = {field.name: _AwaitedContract(model, str(field.type)) for field in fields(Store)}
+    return cast("Store", _AwaitedStore(model, parts))
+
+
+class _AwaitedStore:
+    """A model as a store: what belongs to no contract is the model's."""
+
+    def __init__(self, model: object, parts: dict[str, _AwaitedContract]) -> None:
+        self._model = model
+        self.__dict__.update(parts)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the model has
+        return getattr(self._model, name)
+
+
+class _AwaitedContract:
+    """A model as one contract."""
+
+    def __init__(self, model: object, contract: str) -> None:
+        self._model = model
+        self._contract = getattr(storage, contract)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the model has
+        if not inspect.iscoroutinefunction(getattr(self._contract, name)):
+            return getattr(self._model, name)
+        begin = getattr(self._model, f"begin_{name}", None)
+
+        async def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as the model has it
+            if inspect.iscoroutinefunction(getattr(self._model, name, None)):
+                return await asyncio.shield(asyncio.ensure_future(getattr(self._model, name)(*args, **named)))
+            if begin is None:
+                return await in_thread(partial(getattr(self._model, name), *args, **named))
+            if name != "read":
+                return await ended(lambda done: begin(*args, done, **named), _NO_DEADLINE)
+            queue, [part] = args
+            return [await ended(lambda done: begin(queue, part, done), _NO_DEADLINE)]
+
+        return call
+
+
 class ModelStore:
     """What claims need of a store, as one process has it."""
 
@@ -251,7 +302,7 @@ class ModelStore:
     @property
     def store(self) -> Store:
         """Itself, for those who want a store."""
-        return cast("Store", self)
+        return awaited(self)
 
     def adopt(self, _loop: object) -> None:
         """See the contract: it calls back from any thread."""
@@ -380,7 +431,7 @@ class ModelStore:
         queue: Queue,
         partition: int,
         entry: LogEntry,
-        done: Appended,
+        done: Done,
         *,
         snapshot: int | None = None,
         truncate_below: int | None = None,
@@ -410,10 +461,6 @@ class ModelStore:
 
         world.at(world.some(slow), arrive)
         process.soon(TIMEOUT, lambda: answer(None, StoreUnavailable("no answer", outcome="unknown")))
-
-    def begin_read_log(self, queue: Queue, partition: int, first: int, done: object) -> bool:
-        """See the contract."""
-        return False
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         """See the contract."""

@@ -18,8 +18,8 @@ from queuey.messages import Backoff, Meta, Queue
 from queuey.partitions import by_key
 from queuey.service import ClaimDelivery, Limits, PiggybackedAck, Waiter
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.core import Done
 from queuey.service.workers import WorkerIdentity
+from queuey.storage.calls import Done
 from tests.harness.checking.claims import (
     APART,
     FOR_GOOD,

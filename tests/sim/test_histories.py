@@ -33,7 +33,7 @@ from queuey.service.claims.log_cache import Key
 from queuey.service.claims.partition_log import PATIENCE, PartitionLog, RoundEnd
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, Wish
-from queuey.storage.contracts.claim_logs import Appended
+from queuey.storage.calls import Done
 from tests.harness.checking.claims import APART, SIMULATED, ClaimHistory
 from tests.harness.checking.rules import check
 from tests.replacing import replace, replace_in
@@ -48,7 +48,7 @@ MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
-ENOUGH = 6000
+ENOUGH = 6200
 """Histories in which a mechanism that is missing must have been missed."""
 
 
@@ -237,7 +237,7 @@ class ReadOnce(ModelStore):
     """Takes an append in doubt for what one read says of it."""
 
     def begin_append_entry(
-        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **options: int | None
+        self, queue: Queue, partition: int, entry: LogEntry, done: Done, **options: int | None
     ) -> None:
         """Reads the log once if the append is in doubt."""
 
@@ -262,7 +262,7 @@ async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: S
     """Deletes what is acknowledged before that is in the log."""
     if entry.delete:
         with suppress(StoreUnavailable):
-            log._store.delete(queue, [(log.key[1], position) for position in entry.finals])
+            await log._store.messages.delete(queue, [(log.key[1], position) for position in entry.finals])
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 
@@ -272,7 +272,14 @@ async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken:
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
-            publish(log._store, queue, log.key[1], letters, gone_below=ids.FIRST, now=log._store.claim_now() / 1000)
+            await publish(
+                log._store,
+                queue,
+                log.key[1],
+                letters,
+                gone_below=ids.FIRST,
+                now=log._store.claim_logs.claim_now() / 1000,
+            )
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 
@@ -546,7 +553,7 @@ MUTATIONS = {
         ("empty",), instead=lambda: replace(PartitionLog._catch_up_for, current_already), first=4
     ),
     "the error for who has waited for too long": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_when_old), first=5044
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_when_old), first=6095
     ),
     "another round for those whose claims have ended before their answer": Mutation(
         ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_after_doubt), first=1805

@@ -22,7 +22,7 @@ from queuey.service.claims import scans
 from queuey.service.claims.forwarding import CLAIM, SETTLE, SHARED
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.storage.contracts.claim_logs import Appended
+from queuey.storage.calls import Done
 from tests.replacing import replace_in
 from tests.sim import world
 from tests.sim.replicas import Faults, ModelStore, Replicas
@@ -36,10 +36,10 @@ SOON = 1.0
 class Held(ModelStore):
     """A store whose appends end only when the test says so."""
 
-    appends: list[tuple[LogEntry, Appended]]
+    appends: list[tuple[LogEntry, Done]]
 
     def begin_append_entry(
-        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **_options: int | None
+        self, queue: Queue, partition: int, entry: LogEntry, done: Done, **_options: int | None
     ) -> None:
         """See the contract."""
         self.appends.append((entry, done))
@@ -51,7 +51,7 @@ class Failing(ModelStore):
     fails = False
 
     def begin_append_entry(
-        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **options: int | None
+        self, queue: Queue, partition: int, entry: LogEntry, done: Done, **options: int | None
     ) -> None:
         """See the contract."""
         if self.fails:
@@ -76,7 +76,7 @@ class Counting(ModelStore):
         return super().read_log(queue, partition, first, newest=newest)
 
     def begin_append_entry(
-        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **options: int | None
+        self, queue: Queue, partition: int, entry: LogEntry, done: Done, **options: int | None
     ) -> None:
         """See the contract."""
         self.asked["appends"] += 1

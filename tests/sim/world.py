@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
-from queuey.service.core import Core, Done, LoopCalls
+from queuey.service.core import Core
+from queuey.storage.calls import Deadline, Done, Home, LoopCalls, blocks, ended
 
 T = TypeVar("T")
 Work = Callable[[], None]
+_NO_DEADLINE = Deadline(math.inf)
 TURN = 0.001
 """Seconds until a loop calls what is ready, at most."""
 
@@ -321,6 +325,8 @@ class SimulatedCore(Core):
         self._delay = delay
         self._loop = ProcessLoop(process)  # type: ignore[abstract]  # much of it is not needed
         self._told = LoopCalls(self._loop)
+        self._home = Home(self._told, self.in_thread)
+        self._home.settle()
         self.chance = process.world.rng
 
     @property
@@ -339,6 +345,8 @@ class SimulatedCore(Core):
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """See the base class. The work is done at one moment on its way."""
+        if blocks():
+            return work()
         process, life = self._process, self._process.life
 
         def start(done: Done) -> None:
@@ -347,12 +355,16 @@ class SimulatedCore(Core):
                     result, failure = work(), None
                 except Exception as error:  # noqa: BLE001 - whoever waits is told
                     result, failure = None, error
-                process.soon(process.world.some(self._delay), lambda: done(result, failure), life)
+                process.soon(process.world.some(self._delay), partial(_tell, done, result, failure), life)
 
             process.soon(process.world.some(self._delay), run, life)
 
-        result: T = await self.ended(start)
+        result: T = await ended(start, _NO_DEADLINE)
         return result
+
+
+def _tell(done: Done, value: object, error: Exception | None) -> None:
+    done(value, error)
 
 
 def raise_error(_value: object, error: Exception | None) -> None:

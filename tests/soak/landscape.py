@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from deploy.local import start_cassandra, start_zookeeper
 from deploy.local.server import Server
-from queuey.storage import Store, cassandra, sqlite
+from queuey.storage import Store, bridge, cassandra, sqlite
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.opening import patiently
@@ -101,9 +101,9 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
 
 def _furnish(store: Store) -> None:
     with contextlib.closing(store):
-        patiently(store.applications, CONNECT_SECONDS)
-        store.create_application(APPLICATION)
-        store.add_key(APPLICATION, digest_of(KEY))
+        patiently(lambda: bridge.run(store.applications.application_names()), CONNECT_SECONDS)
+        bridge.run(store.applications.create_application(APPLICATION))
+        bridge.run(store.applications.add_key(APPLICATION, digest_of(KEY)))
 
 
 def _worker_settings(urls: Sequence[str], coordination: Mapping[str, str]) -> dict[str, str]:

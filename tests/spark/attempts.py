@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from queuey import ids
 from queuey.messages import Message, Queue, Slice
-from queuey.storage import Store
+from queuey.storage import Bulk, Ledger, Messages, Store, bridge
 from queuey.storage.columns import Integers, MessageColumns, columns_of
+from tests.interposed_store import CONTRACTS, InterposedStore
 
 DAY = 86_400 * ids.TICKS_PER_SECOND
 
@@ -50,7 +51,7 @@ class Killed(BaseException):
     """Ends an attempt as SIGKILL does: nothing catches it."""
 
 
-class Mortal:
+class Mortal(InterposedStore):
     """A store of which the attempt is killed at a given step: before it takes effect, or after, or in its middle.
 
     Args:
@@ -61,8 +62,8 @@ class Mortal:
         steps: The methods that count as steps.
     """
 
-    WRITES = frozenset({Store.load_unread.__name__, Store.delete.__name__})
-    STEPS = WRITES | {Store.enter.__name__, Store.fetch.__name__}
+    WRITES: ClassVar[tuple[Callable[..., Any], ...]] = (Bulk.load_unread, Messages.delete)
+    STEPS: ClassVar[tuple[Callable[..., Any], ...]] = (*WRITES, Ledger.enter, Messages.fetch)
 
     def __init__(
         self,
@@ -70,30 +71,30 @@ class Mortal:
         at: int | None,
         when: str = "before",
         between: Callable[[], object] = lambda: None,
-        steps: frozenset[str] = STEPS,
+        steps: Iterable[Callable[..., Any]] = STEPS,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._at = at
         self._when = when
         self._between = between
-        self._counted = steps
         self.steps: list[str] = []
+        for method in steps:
+            self.instead(method, self._stepping(method))
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method of a store
-        method = getattr(self._store, name)
-        return self._stepping(name, method) if name in self._counted else method
+    def _stepping(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        owner, _, name = method.__qualname__.partition(".")
+        real = getattr(getattr(self._store, CONTRACTS[owner]), name)
 
-    def _stepping(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
-        def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - likewise
+        async def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - of any method
             self._between()
             self.steps.append(name)
             if len(self.steps) - 1 != self._at:
-                return method(*arguments, **named)
+                return await real(*arguments, **named)
             if self._when == "after":
-                method(*arguments, **named)
-            if self._when == "half" and name in self.WRITES:
+                await real(*arguments, **named)
+            if self._when == "half" and method in self.WRITES:
                 queue, some = arguments
-                method(queue, list(some)[: len(list(some)) // 2])
+                await real(queue, list(some)[: len(list(some)) // 2])
             raise Killed(name)
 
         return step
@@ -111,7 +112,7 @@ class Reader:
     def read(self) -> None:
         """Reads what is there now."""
         for partition, cursor in self._cursors.items():
-            [page] = self._store.read(self._queue, [Slice(partition, cursor, limit=10_000)])
+            [page] = bridge.run(self._store.messages.read(self._queue, [Slice(partition, cursor, limit=10_000)]))
             self.seen += [str(message.body) for message in page.messages]
             assert page.next is not None
             self._cursors[partition] = page.next

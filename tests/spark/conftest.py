@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 
@@ -114,7 +115,7 @@ def embedded(tmp_path: Path) -> Iterator[Kept]:
 
     data = tmp_path / "data"
     with contextlib.closing(sqlite.open_store(data)) as store:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         yield Kept(store, {"data": str(data)})
         close_all()
 
@@ -129,7 +130,7 @@ def clustered(contract_keyspace: str) -> Iterator[Kept]:
     have_short_delays(contract_keyspace)
     options = {"store": contract_keyspace, **DELAYS}
     with contextlib.closing(opened(options)) as store:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         yield Kept(store, options)
         close_all()
 

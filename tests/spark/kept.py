@@ -10,7 +10,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.options import StoreOptions
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 
 TTL = 3600
@@ -37,7 +37,7 @@ class Kept:
 
     def queue(self, name: str = "orders", **fields: Any) -> Queue:  # noqa: ANN401 - the fields of a QueueSpec
         """Creates a queue."""
-        return self.store.create_queue(APP, name, QueueSpec(**fields))[0]
+        return bridge.run(self.store.catalogue.create_queue(APP, name, QueueSpec(**fields)))[0]
 
     def fill(self, queue: Queue, count: int, *, ttl: int = TTL) -> list[Message]:
         """Posts messages of all kinds, turn by turn to all partitions, and returns them when they can be read."""
@@ -54,16 +54,20 @@ class Kept:
         positions = [
             position
             for first in range(0, len(items), 1000)
-            for position in self.store.append(queue, items[first : first + 1000])
+            for position in bridge.run(self.store.messages.append(queue, items[first : first + 1000]))
         ]
         self.settle(queue, max(positions))
-        return self.store.fetch(queue, [(item.partition, at) for item, at in zip(items, positions, strict=True)])
+        return bridge.run(
+            self.store.messages.fetch(queue, [(item.partition, at) for item, at in zip(items, positions, strict=True)])
+        )
 
     def settle(self, queue: Queue, position: Position | None = None) -> None:
         """Waits until a position, or else all that has been written until now, is below the horizon of readers."""
         ticks = ids.now_ticks() if position is None else position[0]
         until = time.monotonic() + 300
-        while self.store.horizon(queue) <= ticks and (position is not None or self.store.name != "sqlite"):
+        while bridge.run(self.store.bulk.horizon(queue)) <= ticks and (
+            position is not None or self.store.name != "sqlite"
+        ):
             assert time.monotonic() < until, "the horizon stands still"
             time.sleep(0.02)
 
@@ -72,7 +76,7 @@ class Kept:
         return [
             message
             for partition in range(1, queue.partitions + 1)
-            for messages in self.store.scan(queue, Slice(partition, limit=1000, delayed=False))
+            for messages in bridge.iterate(self.store.bulk.scan(queue, Slice(partition, limit=1000, delayed=False)))
             for message in messages
         ]
 
@@ -83,7 +87,7 @@ def opened(options: Mapping[str, str]) -> Store:
     from queuey.storage import opening  # noqa: PLC0415 - likewise
 
     store = opening.open_store(settings.load(dict(options), {}).settings, jobs=False)
-    opening.patiently(store.applications, 60)
+    opening.patiently(lambda: bridge.run(store.applications.application_names()), 60)
     return store
 
 

@@ -101,30 +101,30 @@ def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCom
     assert context is not None
     batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()
     store: Any = open_stores.opened(options.store)
-    load, enter = store.load_unread, store.enter
+    load, enter = store.bulk.load_unread, store.ledger.enter
     seen = {"load": -1}
 
-    def loading(queue: Any, messages: Any) -> int:  # noqa: ANN401
+    async def loading(queue: Any, messages: Any) -> int:  # noqa: ANN401
         seen["load"] += 1
         if seen["load"] == deaths.chunk:
             deaths.extent("reserved", batch, task)
             if (deaths.point or IN_TASKS[task % len(IN_TASKS)]) == "half":
-                load(queue, messages[: len(messages) // 2])
+                await load(queue, messages[: len(messages) // 2])
             deaths.extent("half", batch, task)
-        written: int = load(queue, messages)
+        written: int = await load(queue, messages)
         if seen["load"] == deaths.chunk:
             deaths.extent("loaded", batch, task)
         return written
 
-    def entering(work: str, piece: int, value: bytes, *, expected: bytes | None, **more: Any) -> bytes:  # noqa: ANN401
-        found: bytes = enter(work, piece, value, expected=expected, **more)
+    async def entering(work: str, piece: int, value: bytes, *, expected: bytes | None, **more: Any) -> bytes:  # noqa: ANN401
+        found: bytes = await enter(work, piece, value, expected=expected, **more)
         if expected is not None and seen["load"] == deaths.chunk:
             deaths.extent("done", batch, task)
         return found
 
     deaths.extent("planned", batch, task)
-    store.load_unread, store.enter = loading, entering
+    store.bulk.load_unread, store.ledger.enter = loading, entering
     try:
         return write()
     finally:
-        del store.load_unread, store.enter
+        del store.bulk.load_unread, store.ledger.enter

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from queuey.spark import open_stores
 from queuey.spark.options import store_options
 from queuey.spark.session import session
+from queuey.storage import bridge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +60,7 @@ def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, 
         reading(subscribe="nowhere").count()
     place = store_options(options)
     store = open_stores.opened(place)
-    store.purge_queue(open_stores.queue(store, place, queue))
+    bridge.run(store.catalogue.purge_queue(open_stores.queue(store, place, queue)))
     with failing():
         frame.count()
     return {

@@ -9,6 +9,7 @@ import pytest
 from queuey import ids
 from queuey.messages import Message
 from queuey.spark.source import columns
+from queuey.storage import bridge
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_a_purged_queue_is_loss(spark: SparkSession, embedded: Kept) -> None:
     embedded.fill(queue, 10)
     frames = [reading(spark, embedded, subscribe="orders", failOnDataLoss=text) for text in ("true", "false")]
     assert [frame.count() for frame in frames] == [10, 10]
-    embedded.store.purge_queue(queue)
+    bridge.run(embedded.store.catalogue.purge_queue(queue))
     with pytest.raises(Exception, match="Queue 'orders' was purged or deleted while it was being read"):
         frames[0].count()
     assert frames[1].count() == 0

@@ -12,6 +12,7 @@ import pytest
 
 from queuey.messages import Message
 from queuey.spark import java
+from queuey.storage import bridge
 from tests.spark.clusters import Run, environment, run_program, standalone
 from tests.spark.conftest import DELAYS, INTERPRETED, QUICK, have_short_delays
 from tests.spark.kept import Kept
@@ -67,7 +68,7 @@ def done(
     options = {"store": contract_keyspace, **DELAYS}
     store = opened(options)
     try:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         kept = Kept(store, options)
         stored = kept.fill(kept.queue("orders", partitions=2), 300)
     finally:

@@ -11,6 +11,7 @@ import pytest
 
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.spark import options as table_of_options
+from queuey.storage import bridge
 from tests.pages import to_run
 from tests.spark.faults.failing import POINTS, RAISE, FailingSource
 from tests.spark.kept import TTL, Kept
@@ -56,7 +57,7 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
     query = writing.option("checkpointLocation", str(checkpoint)).start()
     try:
         query.processAllAvailable()
-        first = embedded.store.update_queue(first, QueueSpec(partitions=3))
+        first = bridge.run(embedded.store.catalogue.update_queue(first, QueueSpec(partitions=3)))
         sent += post(embedded, first, 30) + post(embedded, embedded.queue("log-2", partitions=2), 20)
         query.processAllAvailable()
         assert sorted(row.id for row in spark.table(table).collect()) == sorted(one.id for one in sent)
@@ -64,8 +65,13 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
         for _ in range(3):
             query.processAllAvailable()
         assert sorted(path.name for path in (checkpoint / "commits").iterdir()) == batches
-        offsets = embedded.store.offsets(first, "spark")
-        assert [lag.count for lag in embedded.store.lag(first, [(one.partition, one.position) for one in offsets])] == [
+        offsets = bridge.run(embedded.store.offsets.group_offsets(first, "spark"))
+        assert [
+            lag.count
+            for lag in bridge.run(
+                embedded.store.messages.lag(first, [(one.partition, one.position) for one in offsets])
+            )
+        ] == [
             0,
             0,
             0,

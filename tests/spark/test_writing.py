@@ -17,6 +17,7 @@ from queuey.spark.sink.arrow_rows import CHUNK_ROWS
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.ledger_entry import decode
 from queuey.spark.sink.write_task import TaskIdentity
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 from tests.spark.mortal import Deaths, source
@@ -40,8 +41,8 @@ def write(frame: DataFrame, kept: Kept, form: str = "queuey", **options: str) ->
 
 def bodies(kept: Kept, name: str = "orders") -> list[str]:
     """The texts in a queue, as soon as all of its ids are due."""
-    queue = kept.store.queue(APP, name, fresh=True)
-    newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
+    queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
+    newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
     if newest:
         kept.settle(queue, max(newest))
     return [str(message.body) for message in kept.all(queue)]
@@ -130,7 +131,9 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
     # Two tasks that share a piece may write some of its rows a second time, at the same ids.
     assert (counts.rows, counts.moved, counts.kept, counts.expired) == (count, 0, 0, 0)
     work = TaskIdentity.of("run", APP, "first").work(f"{queue.uid:x}")
-    entries = [decode(clustered.store.entry(work, piece) or b"") for piece in range(count // CHUNK_ROWS)]
+    entries = [
+        decode(bridge.run(clustered.store.ledger.entry(work, piece)) or b"") for piece in range(count // CHUNK_ROWS)
+    ]
     assert {len(entry.generations) for entry in entries} == {1}
     assert all(lower.end <= upper.generations[0].base for lower, upper in pairwise(entries))
 

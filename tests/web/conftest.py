@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.service import Limits
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import messages
 from queuey.web import make_app
 from queuey.web.admission.scheduling import FairQueue
@@ -63,8 +63,8 @@ def between(store: Store) -> InterposedStore:
 def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
     """The application, with two applications that have a key each, which stay in memory however long a test takes."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
-        store.create_application(name)
-        store.add_key(name, digest_of(key))
+        bridge.run(store.applications.create_application(name))
+        bridge.run(store.applications.add_key(name, digest_of(key)))
     return make_app(between.store, limits=limits, stopping=stopping, clock=lambda: 0.0)
 
 

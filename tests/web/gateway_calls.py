@@ -199,6 +199,10 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def not_short(*_: object) -> None:
+    """Stands for ``Reader.read_short``: a read is not short, so that a thread does it."""
+
+
 def held(gateway: Gateway) -> dict[str, object]:
     """What is held and under way, by what it is; nothing without requests."""
     polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler

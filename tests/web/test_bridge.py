@@ -16,7 +16,7 @@ from pyramid.session import SignedCookieSessionFactory
 
 from queuey.errors import TooManyRequests
 from queuey.service import Limits
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.endpoint import Match, View
@@ -75,8 +75,8 @@ def refused(request: Any) -> Response:  # noqa: ANN401
 @pytest.fixture
 def app(store: Store, limits: Limits) -> App:
     """An application with such pages."""
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     return make_app(store, limits=limits, includes=[include])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from queuey import errors
 from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
-from queuey.storage import Store
+from queuey.storage import Messages
 from queuey.web.errors import STATUSES, error_response, status_of
 from queuey.web.requests import wants_events
 from queuey.web.responses import accepts
@@ -95,7 +95,7 @@ def test_store_failures(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    between.instead(Store.begin_append, fail)
+    between.instead(Messages.append, fail)
     reply = owner("POST", "q", "x", headers=headers)
     assert (reply.status, reply.headers["Retry-After"], reply.json["outcome"]) == (503, wait, outcome)
 
@@ -108,7 +108,7 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
     def fail(*_: object, **__: object) -> None:
         raise StoreUnavailable("gone", outcome="unknown")
 
-    between.instead(Store.begin_append, fail)
+    between.instead(Messages.append, fail)
     kind = {"Content-Type": "application/json", **headers}
     reply = owner("POST", "q", '{"messages":[{"body":"a"},{"body":5},{"body":"c"}]}', headers=kind)
     assert (reply.status, reply.json["outcome"], reply.json["outcomes"]) == (503, "unknown", ["unknown"] * 3)
@@ -135,7 +135,7 @@ def test_a_row_that_changes_all_the_time(owner: Caller, between: InterposedStore
     def fail(*_: object, **__: object) -> None:
         raise errors.QueueChanged
 
-    between.instead(Store.begin_append, fail)
+    between.instead(Messages.append, fail)
     reply = owner("POST", "q", "x")
     assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["StoreBusy"], "none")
 
@@ -153,7 +153,7 @@ def test_a_defect_tells_nothing_but_an_id(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the secret of the house")
 
-    between.instead(Store.begin_append, fail)
+    between.instead(Messages.append, fail)
     with caplog.at_level(logging.ERROR, "queuey.web.errors"):
         reply = owner("POST", "q", "x", headers=headers)
     assert reply.status == 500

@@ -6,7 +6,7 @@ import pytest
 
 import queuey
 from queuey.errors import StoreUnavailable
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
@@ -19,7 +19,7 @@ def test_hello(anonymous: Caller, store: Store, path: str) -> None:
         "name": "queuey",
         "version": queuey.__version__,
         "store": "sqlite",
-        "id": store.identity(),
+        "id": bridge.run(store.identity()),
     }
     for link in content["links"].values():
         assert "{" in link or anonymous.get(link).status == 200

@@ -17,7 +17,7 @@ from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import Metrics, exposition
 from queuey.service import Service
 from queuey.service.workers import Workers
-from queuey.storage import Store
+from queuey.storage import Ledger, Store
 from queuey.web import ops
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import HEARTBEAT_INTERVAL, INTERVAL, Backlogs, GroupLags, OpsViews
@@ -53,7 +53,7 @@ def test_heartbeat(anonymous: Caller, method: str, path: str) -> None:
 
 def test_heartbeat_of_a_clock_that_was_ahead(anonymous: Caller, between: InterposedStore) -> None:
     """Ids ahead of the clock stop nothing that a load balancer could mend: the heartbeat is green, and says so."""
-    between.instead(Store.ids_ahead, lambda: 400 * 86_400.0)
+    between.instead(Ledger.ids_ahead, lambda: 400 * 86_400.0)
     reply = anonymous.get("/__heartbeat__")
     assert reply.status == 200
     assert reply.text.startswith("OK, but: The clock was ahead, or is behind now: new ids are 400 d ahead of it")
@@ -99,16 +99,17 @@ class Counted:
     """A store of which only the health is asked."""
 
     def __init__(self) -> None:
+        self.ledger = self
         self.pings = 0
         self.error: StoreUnavailable | None = None
 
-    def ping(self) -> None:
+    async def ping(self) -> None:
         """Counts, and fails if it is to."""
         self.pings += 1
         if self.error is not None:
             raise self.error
 
-    def ids_ahead(self) -> float:
+    async def ids_ahead(self) -> float:
         """Returns that ids are not ahead."""
         return 0.0
 
@@ -124,7 +125,7 @@ def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     assert len(threads) == 1
     now[0] += HEARTBEAT_INTERVAL
 
-    def fail() -> None:
+    async def fail() -> None:
         meanwhile.extend(asked(views, 1, threads))
         raise StoreFull("The disk is full.")
 

@@ -15,7 +15,7 @@ from bench.measures.claims import CLIENTS, Supply, cycle, one_over_two, run, way
 from bench.results import Report, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 WARM = 8
 """Rounds before those that count: a JVM compiles for so long. The same claims cost a node half as much afterwards."""
@@ -31,7 +31,9 @@ def claim1(bench: Bench) -> Report:
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
         on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
     ):
-        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
+        queue, _ = bridge.run(
+            store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
+        )
         supply = Supply(partial(fill, store, queue))
         calls: dict[str, Callable[[], Sample]] = {
             f"queuey{way}": partial(supply.claimed_by, cycles, count)
@@ -62,7 +64,9 @@ def claim100(bench: Bench) -> Report:
         on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
     ):
         cycles = partial(run, server, count=count, limit=100, connections=4, queue=QUEUE, backend=cassandra)
-        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
+        queue, _ = bridge.run(
+            store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
+        )
 
         def receives() -> Sample:
             elasticmq.fill(other, texts)
@@ -95,7 +99,7 @@ def hot(bench: Bench) -> Report:
         for workers in (1, 4):
             server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), workers=workers))
             name = f"hot-{workers}"
-            queue, _ = store.create_queue(service.APPLICATION, name, QueueSpec())
+            queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))
             cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=name)
             calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
         bench.interleave(calls, 1)
@@ -118,7 +122,9 @@ def dedup100(bench: Bench) -> Report:
     ):
 
         def of_new_queue(kind: str) -> Sample:
-            queue, _ = store.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            queue, _ = bridge.run(
+                store.catalogue.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            )
             for at in range(0, count, 1000):
                 service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
             on_cassandra.let_appear(store, queue)
@@ -145,7 +151,7 @@ def fill(store: Store, queue: Queue, count: int) -> None:
     for at in range(0, count, len(texts)):
         some = min(len(texts), count - at)
         new = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(some)]
-        store.append(queue, new)
+        bridge.run(store.messages.append(queue, new))
 
 
 def against_last(

@@ -15,6 +15,7 @@ from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
 from bench.started.processes import output
+from queuey.storage import bridge
 
 FETCH = (5_000, 10_000, 20_000)
 BATCHES = (50, 100)
@@ -28,7 +29,9 @@ def read(bench: Bench) -> Report:
         cassandra_table.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
         store = on_cassandra.prepare(cassandra)
-        store.load(store.queue(service.APPLICATION, "bench"), bulk_side.made(count))
+        bridge.run(
+            store.bulk.load(bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), bulk_side.made(count))
+        )
         store.close()
         url = cassandra.url(on_cassandra.KEYSPACE)
         sides = {f"driver, pages of {rows:,}": partial(run, cassandra, arrow_rows, "read", rows) for rows in FETCH}

@@ -18,6 +18,7 @@ from bench.measures.peers import Asked, beside
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
+from queuey.storage import bridge
 
 VIEW = "bench.baselines.session_execute:app"
 WARM_SECONDS = 5.0
@@ -150,7 +151,7 @@ def get100(bench: Bench) -> Report:
 def reads(bench: Bench, cassandra: Nodes, count: int) -> Job:
     """Fills the service's queue and returns reads of it from random places."""
     store = on_cassandra.prepare(cassandra)
-    queue = store.queue(service.APPLICATION, "bench")
+    queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     on_cassandra.let_appear(store, queue)
     places = service.places(store, queue, BATCH)

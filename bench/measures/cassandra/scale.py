@@ -20,7 +20,7 @@ from bench.started.processes import Process
 from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 THOUSAND = 1000
 SPAN = 71 * 3600
@@ -97,7 +97,7 @@ def deep(bench: Bench) -> Report:
     count = bench.size(5_000_000, 10_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra)
-        queue = store.queue(service.APPLICATION, "bench")
+        queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
         found = spread(store, queue, count)
         bench.say(f"{count:,} messages are there")
         probes = idle_probes(store)
@@ -118,7 +118,9 @@ def spread(store: Store, queue: Queue, count: int) -> list[Position]:
         return Message(ticks, LOW, 1, ticks + TTL * ids.TICKS_PER_SECOND, texts[number % THOUSAND])
 
     def load(number: int) -> int:
-        return store.load(queue, map(message, range(count * number // LOADERS, count * (number + 1) // LOADERS)))
+        return bridge.run(
+            store.bulk.load(queue, map(message, range(count * number // LOADERS, count * (number + 1) // LOADERS)))
+        )
 
     with ThreadPoolExecutor(LOADERS) as pool:
         if sum(pool.map(load, range(LOADERS))) != count:
@@ -135,8 +137,10 @@ def deletes(bench: Bench) -> Report:
         store = on_cassandra.prepare(cassandra, queues=PASTS)
         firsts = {name: past(store, name, gone) for name, past in PASTS.items()}
         for name in PASTS:
-            service.fill(store, store.queue(service.APPLICATION, name), traffic.bodies(LIVE), LIVE)
-        on_cassandra.let_appear(store, store.queue(service.APPLICATION, "untouched"))
+            service.fill(
+                store, bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(LIVE), LIVE
+            )
+        on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "untouched")))
         store.close()
         calls: dict[str, Callable[[], Sample]] = {}
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
@@ -161,10 +165,10 @@ def deletes(bench: Bench) -> Report:
 
 def many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> list[Position]:
     """Appends messages; returns their ids."""
-    queue, texts = store.queue(service.APPLICATION, name), traffic.bodies(THOUSAND)
+    queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(THOUSAND)
     found: list[Position] = []
     for _ in range(0, count, THOUSAND):
-        found += store.append(queue, [NewMessage(text, 1, ttl) for text in texts])
+        found += bridge.run(store.messages.append(queue, [NewMessage(text, 1, ttl) for text in texts]))
     return found
 
 
@@ -176,9 +180,9 @@ def untouched(store: Store, name: str, gone: int) -> Position:
 def deleted(store: Store, name: str, gone: int) -> Position:
     """All were deleted one by one."""
     found = many(store, name, gone)
-    queue = store.queue(service.APPLICATION, name)
+    queue = bridge.run(store.catalogue.queue(service.APPLICATION, name))
     for at in range(0, gone, THOUSAND):
-        store.delete(queue, [(1, position) for position in found[at : at + THOUSAND]])
+        bridge.run(store.messages.delete(queue, [(1, position) for position in found[at : at + THOUSAND]]))
     return found[0]
 
 
@@ -192,7 +196,7 @@ def expired(store: Store, name: str, gone: int) -> Position:
 def purged(store: Store, name: str, gone: int) -> Position:
     """The queue was purged."""
     found = many(store, name, gone)
-    store.purge_queue(store.queue(service.APPLICATION, name, fresh=True))
+    bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, name, fresh=True))))
     return found[0]
 
 
@@ -206,7 +210,7 @@ PASTS: dict[str, Callable[[Store, str, int], Position]] = {
 
 def idle_probes(store: Store) -> tuple[list[Row], list[Verdict]]:
     """Counts the requests that reads of an idle queue make: the probes for messages, and looking the queue up."""
-    queue, _ = store.create_queue(service.APPLICATION, "idle", QueueSpec())
+    queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, "idle", QueueSpec()))
     cold, warmed = [], []
     for _ in range(3):
         time.sleep(LOOKED_UP)
@@ -225,8 +229,8 @@ def requests_of_read(store: Store, queue: Queue) -> float:
     Raises:
         Void: The queue is not idle.
     """
-    before = store.statistics()["store_requests_total"]
-    (page,) = store.read(queue, [Slice(1)])
+    before = bridge.run(store.statistics())["store_requests_total"]
+    (page,) = bridge.run(store.messages.read(queue, [Slice(1)]))
     if page.messages:
         raise Void("there are messages in the idle queue")
-    return store.statistics()["store_requests_total"] - before
+    return bridge.run(store.statistics())["store_requests_total"] - before

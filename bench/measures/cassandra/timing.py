@@ -23,6 +23,7 @@ from bench.started.nodes import Nodes
 from bench.started.processes import Process
 from deploy.local import CassandraNode
 from queuey.messages import QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.driver import connected
@@ -159,7 +160,7 @@ def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
     """Serves a keyspace that goes by some times, and warms it up."""
     keyspace = f"timing_{times.strong.deadline * 1000:.0f}"
     store = on_cassandra.prepare(cassandra, keyspace, [])
-    store.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS))
+    bridge.run(store.catalogue.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS)))
     store.close()
     put_in_force(cassandra.url(keyspace), times)
     environment = {"QUEUEY_CASSANDRA_SPECULATIVE": str(times.speculative)}

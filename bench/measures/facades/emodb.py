@@ -13,6 +13,7 @@ from bench.load.traffic import Job, Sample
 from bench.measures import claims
 from bench.results import Report, Verdict, paired
 from bench.started import processes, service
+from queuey.storage import bridge
 
 QUEUE = claims.QUEUE
 CONNECTIONS = 32
@@ -38,7 +39,7 @@ def emodb(bench: Bench) -> Report:
             "send, EmoDB": partial(_send, bench, server, f"/queue/1/{QUEUE}/send", OWN, texts, 200),
         }
         samples = bench.interleave(calls, bench.size(7, 1))
-        store.purge_queue(store.queue(service.APPLICATION, QUEUE))
+        bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))))
         cycles: dict[str, Callable[[], Sample]] = {
             name: partial(claims.filled, store, partial(claims.cycle, server, spoken, count, CONNECTIONS), count)
             for name, spoken in {

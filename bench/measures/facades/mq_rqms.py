@@ -18,7 +18,7 @@ from bench.results import Report, Verdict, paired
 from bench.started import processes, service
 from queuey.client import Client
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 NATIVE = f"{service.BASE}/{QUEUE}"
 SETTINGS = """
@@ -134,6 +134,8 @@ def _filled(store: Store, count: int) -> str:
 
     The service keeps what it knows of a queue for a while, so none is deleted and made anew beside it.
     """
-    queue, _ = store.create_queue(service.APPLICATION, f"{QUEUE}-{secrets.token_hex(4)}", QueueSpec())
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(service.APPLICATION, f"{QUEUE}-{secrets.token_hex(4)}", QueueSpec())
+    )
     service.fill(store, queue, traffic.bodies(1000), count)
     return queue.name

@@ -24,6 +24,7 @@ from bench.started.processes import Process
 from queuey.facades.settings import SqsFacade
 from queuey.facades.sqs import access_keys
 from queuey.settings import Settings
+from queuey.storage import bridge
 
 PREFIX = "/sqs"
 SETTINGS = f'[facades.sqs]\nprefix = "{PREFIX}"\n'
@@ -124,12 +125,12 @@ def ours(bench: Bench, workers: int) -> Iterator[Side]:
     with contextlib.closing(service.prepare(directory, ())) as store:
         deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)
         name = access_keys.new_access_key()
-        store.add_key(service.APPLICATION, access_keys.digest_of(name))
+        bridge.run(store.applications.add_key(service.APPLICATION, access_keys.digest_of(name)))
         key: AccessKey = {"id": name, "secret": access_keys.secret_of(deployment, name)}
         with service.serve(directory, workers=workers, environment=environment) as server:
 
             def refill(count: int) -> None:
-                queue = store.queue(service.APPLICATION, QUEUE)
+                queue = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))
                 service.fill(store, queue, traffic.bodies(1000), count)
 
             yield furnished(Side(server, f"{PREFIX}/", key, refill))

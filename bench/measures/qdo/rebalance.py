@@ -21,7 +21,7 @@ from bench.results import Report, Row, Verdict
 from bench.started import keepers, service
 from bench.started.processes import ROOT, inherited, package
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 QUEUES = [f"q{number}" for number in range(1, 6)]
 PER_QUEUE = 200
@@ -150,7 +150,7 @@ def served(bench: Bench, rounds: int) -> Iterator[str]:
     texts = traffic.bodies(1000)
     each = round((START_SECONDS + rounds * ROUND_SECONDS) / INTERVAL)
     for name in QUEUES:
-        queue = store.create_queue(service.APPLICATION, name, QueueSpec(partitions=PER_QUEUE))[0]
+        queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec(partitions=PER_QUEUE)))[0]
         for turn in range(0, each, AT_ONCE):
             bodies = [texts[n] for n in range(min(AT_ONCE, each - turn))]
             spread(store, queue, bodies)
@@ -164,7 +164,7 @@ def served(bench: Bench, rounds: int) -> Iterator[str]:
 def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
     """Stores some messages in each partition of a queue."""
     messages = [NewMessage(text, number, service.THREE_DAYS) for text in bodies for number in range(1, PER_QUEUE + 1)]
-    store.append(queue, messages)
+    bridge.run(store.messages.append(queue, messages))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from bench.started import nodes, on_cassandra, service, workers
 from bench.started.processes import Process
 from bench.started.workers import QUEUE, Pace
 from queuey.messages import NewMessage, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 PARTITIONS = (1, 8)
 WORKERS = (1, 4)
@@ -22,10 +22,14 @@ WORKERS = (1, 4)
 
 def fill(store: Store, partitions: int, count: int) -> None:
     """Makes the queue and stores so many messages, a thousand in each partition in turn."""
-    queue = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=partitions))[0]
+    queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=partitions)))[0]
     texts = traffic.bodies(1000)
     for number in range(count // 1000):
-        store.append(queue, [NewMessage(text, number % partitions + 1, service.THREE_DAYS) for text in texts])
+        bridge.run(
+            store.messages.append(
+                queue, [NewMessage(text, number % partitions + 1, service.THREE_DAYS) for text in texts]
+            )
+        )
 
 
 @contextlib.contextmanager
@@ -73,7 +77,7 @@ def four_on_cassandra(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
         fill(store, 8, count)
-        on_cassandra.let_appear(store, store.queue(service.APPLICATION, QUEUE))
+        on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE)))
         store.close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
             bench.say(f"{count:,} messages in 8 partitions")

@@ -16,7 +16,7 @@ from bench.started.nodes import Nodes
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.scanning import divided
 
 PARTITIONS = 8
@@ -140,8 +140,8 @@ def _rows(runs: dict[str, list[Run]], count: int) -> list[Row]:
 
 def _filled(store: Store, count: int) -> Queue:
     """Fills the queue with messages of the last minute, all below the horizon."""
-    queue = store.queue(service.APPLICATION, "bench")
-    queue = store.update_queue(queue, QueueSpec(partitions=PARTITIONS, ttl=TTL))
+    queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
+    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=PARTITIONS, ttl=TTL)))
     newest = ids.now_ticks() - 10 * TICKS_PER_SECOND
     step = 60 * TICKS_PER_SECOND // count
     low = ids.random_low()
@@ -155,7 +155,7 @@ def _filled(store: Store, count: int) -> Queue:
         )
         for number in range(count)
     )
-    store.load(queue, made)
+    bridge.run(store.bulk.load(queue, made))
     return queue
 
 
@@ -221,13 +221,17 @@ def _all_there(store: Store, count: int) -> None:
     Raises:
         Void: It did not.
     """
-    queue = store.queue(service.APPLICATION, "written", fresh=True)
+    queue = bridge.run(store.catalogue.queue(service.APPLICATION, "written", fresh=True))
     found, until = 0, time.monotonic() + 60
     # Ids are reserved ahead of time, so the last rows take longer than the read delay.
     while found != count and time.monotonic() < until:
         on_cassandra.let_appear(store, queue)
-        horizon, partitions = store.inspect(queue)
+        horizon, partitions = bridge.run(store.messages.inspect(queue))
         slices = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
-        found = sum(batch.num_rows for part in slices for batch in store.scan_arrow(queue, part, bodies=False))
+        found = sum(
+            batch.num_rows
+            for part in slices
+            for batch in bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=False))
+        )
     if found != count:
         raise Void(f"{found:,} of {count:,} messages are there")

@@ -17,7 +17,7 @@ from bench.spark_side import Run, Side
 from bench.started import nodes, on_cassandra, service
 from queuey import ids
 from queuey.messages import Message, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite.connection import FILE
 from queuey.storage.sqlite.write.transaction import window_end
 
@@ -54,7 +54,7 @@ def on_cluster(bench: Bench) -> Report:
             _create(store, size)
             options[size] = {"store": cassandra.url(keyspace)}
             bench.say(f"{size:,} queues are there")
-        on_cassandra.let_appear(store, store.queue(service.APPLICATION, "q0000000"))
+        on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "q0000000")))
         return _compared(bench, stack, options, bench.size(3, 1))
 
 
@@ -127,9 +127,9 @@ def _create(store: Store, count: int) -> None:
     now = ids.now_ticks()
 
     def one(number: int) -> None:
-        queue, _ = store.create_queue(service.APPLICATION, f"q{number:07d}", QueueSpec())
+        queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, f"q{number:07d}", QueueSpec()))
         ticks = now + number
-        store.load(queue, [Message(ticks, LOW, 1, ticks + LIFE, BODY)])
+        bridge.run(store.bulk.load(queue, [Message(ticks, LOW, 1, ticks + LIFE, BODY)]))
 
     with ThreadPoolExecutor(LOADERS) as pool:
         for _ in pool.map(one, range(count), chunksize=100):

@@ -19,6 +19,7 @@ from bench.measures.cassandra.scale import spread
 from bench.measures.scale import FLAT
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
+from queuey.storage import bridge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ class Followed:
         from queuey.spark.source.stream_reader import QueueyStreamReader  # noqa: PLC0415 - likewise
 
         self.store = store
-        self.queue = store.queue(service.APPLICATION, "bench")
+        self.queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
         self.backlog = start == "earliest"
         given = {**options, "subscribe": "bench", "startingOffsets": start, "maxOffsetsPerTrigger": str(BATCH)}
         self.reader = QueueyStreamReader(read_options(given, streaming=True), columns.read_schema(headers=False))
@@ -152,7 +153,7 @@ def micro_batches_on_cassandra(bench: Bench) -> Report:
             keyspace = f"micro_{size}"
             store = on_cassandra.prepare(cassandra, keyspace)
             stack.callback(store.close)
-            spread(store, store.queue(service.APPLICATION, "bench"), size)
+            spread(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), size)
             options = {"store": cassandra.url(keyspace)}
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
                 calls[kind, size] = Followed(store, options, start).batches
@@ -165,7 +166,7 @@ def filled(bench: Bench, stack: contextlib.ExitStack, size: int) -> tuple[Store,
     directory = bench.fresh(f"micro-{size}")
     store = service.prepare(directory)
     stack.callback(store.close)
-    service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(BATCH), size)
+    service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(BATCH), size)
     return store, {"data": str(directory)}
 
 
@@ -183,7 +184,9 @@ class Spark:
         # A run for each batch: a query that goes on asks for news all the time and disturbs the other sides.
         writing = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         writing.start().awaitTermination()
-        return partial(spark_batch, store, store.queue(service.APPLICATION, "bench"), writing.start)
+        return partial(
+            spark_batch, store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), writing.start
+        )
 
     def close(self) -> None:
         """Ends Spark, if it was started."""

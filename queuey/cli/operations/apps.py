@@ -19,6 +19,7 @@ from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.profiles import read_key
 from queuey.errors import ApplicationExists, ApplicationNotFound, KeyNotFound
 from queuey.messages import AUDITS, OPERATORS, Key
+from queuey.storage import bridge
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.output import Yes
@@ -64,7 +65,7 @@ def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expi
     _check_name(name)
     with store_at.open() as store:
         end = _end(expires)
-        store.create_application(name)
+        bridge.run(store.applications.create_application(name))
         _show_new(*_new_key(store, name, end, note))
 
 
@@ -73,7 +74,10 @@ def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expi
 def list_applications(store_at: ConfiguredStore) -> None:
     """List the applications."""
     with store_at.open() as store:
-        names = {name: len([key for key in store.keys(name) if not _over(key)]) for name in store.applications()}
+        names = {
+            name: len([key for key in bridge.run(store.applications.keys(name)) if not _over(key)])
+            for name in bridge.run(store.applications.application_names())
+        }
     found = [{"application": name, "keys": count} for name, count in names.items()]
     output.show(found, [output.Table(["application", "keys"], [*names.items()])])
 
@@ -84,7 +88,7 @@ def keys(store_at: ConfiguredStore, name: Owner) -> None:
     """List an application's keys, oldest first. The keys themselves are not kept."""
     with store_at.open() as store:
         _existing(store, name)
-        found = store.keys(name)
+        found = bridge.run(store.applications.keys(name))
     shown = output.table(Key, found, "id", "created", ("expires", _expiry), *_LIMITS, "note")
     output.show([_described(key) for key in found], [shown])
 
@@ -147,7 +151,9 @@ def rotate(
 
     with store_at.open() as store:
         _existing(store, name)
-        old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
+        old = [
+            found for found in bridge.run(store.applications.keys(name)) if not _over(found) and key in {None, found.id}
+        ]
         old = [found for found in old if not _is_of_sqs(found)]
         if key is not None and not old:
             text = f"Application {name!r} has no valid key {key!r} to rotate. List its keys: queuey app keys {name}"
@@ -162,7 +168,7 @@ def rotate(
         end = time.time() + grace
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
-                store.expire_key(name, found.id, end)
+                bridge.run(store.applications.expire_key(name, found.id, end))
     output.note(f"{plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(grace)}.")
     profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
     if profile is not None:
@@ -182,7 +188,7 @@ def revoke(
     with store_at.open() as store:
         _existing(store, name)
         output.confirm(f"Revoke key {key} of {name}?", yes=yes)
-        store.revoke_key(name, key)
+        bridge.run(store.applications.revoke_key(name, key))
     output.show({"application": name, "revoked": key}, f"Key {key} of {name} is revoked.")
 
 
@@ -204,8 +210,10 @@ def key_import(
     secret = read_key()
     with store_at.open() as store:
         with suppress(ApplicationExists):
-            store.create_application(name)
-        added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
+            bridge.run(store.applications.create_application(name))
+        added = bridge.run(
+            store.applications.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
+        )
         if added.scope != scope:
             raise output.Failed(
                 f"{name} has this key already, as {added.id}, with other limits, and it was left as it is. "
@@ -217,7 +225,7 @@ def key_import(
 def _existing(store: Store, name: str) -> None:
     if name == AUDITS:
         raise typer.BadParameter(f"{AUDITS} has the audit logs of the console, and takes no keys")
-    if name != OPERATORS and not store.has_application(name):
+    if name != OPERATORS and not bridge.run(store.applications.has_application(name)):
         raise ApplicationNotFound(name)
 
 
@@ -245,7 +253,9 @@ def _new_key(store: Store, name: str, expires: float | None, note: str, scope: S
     from queuey.cli.operations import first_start
 
     secret = first_start.new_secret()
-    return secret, store.add_key(name, first_start.digest(secret), expires=expires, note=note, scope=scope)
+    return secret, bridge.run(
+        store.applications.add_key(name, first_start.digest(secret), expires=expires, note=note, scope=scope)
+    )
 
 
 def _add_access_key(
@@ -267,7 +277,9 @@ def _add_access_key(
     access_key = access_keys.new_access_key()
     secret = access_keys.secret_of(deployment, access_key)
     note = f"{access_key} {note}".strip()
-    key = store.add_key(name, access_keys.digest_of(access_key), expires=expires, note=note, scope=scope)
+    key = bridge.run(
+        store.applications.add_key(name, access_keys.digest_of(access_key), expires=expires, note=note, scope=scope)
+    )
     own = {"access_key_id": access_key, "secret_access_key": secret}
     _show_pairs(key, _described(key) | own, own, "The secret is not shown again: it is kept nowhere.")
 

@@ -15,7 +15,7 @@ from queuey.client.credentials.profile import Profile, default_path, read_profil
 from queuey.client.errors import ProfileError, ProfileInvalid, ProfileNotFound
 from queuey.errors import ApplicationExists
 from queuey.settings import Settings
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 APPLICATION = "queuey"
 
@@ -84,12 +84,14 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
         ProfileError: The profile cannot be written, or others may read it.
     """
     with suppress(ApplicationExists):
-        store.create_application(APPLICATION)
+        bridge.run(store.applications.create_application(APPLICATION))
     main = settings.profile or default_path()
     mark = sha256(str(settings.data.absolute()).encode()).hexdigest()[:8]
     beside = main.with_name(f"{main.stem}-{mark}{main.suffix}")
     now = time.time()
-    valid = [key for key in store.keys(APPLICATION) if key.expires is None or key.expires > now]
+    valid = [
+        key for key in bridge.run(store.applications.keys(APPLICATION)) if key.expires is None or key.expires > now
+    ]
     made = plan(_look(store, main), _look(store, beside), url, keys=len(valid), answers=answers)
     if not made.write:
         return made
@@ -97,7 +99,7 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     profile = Profile(url=url, application=APPLICATION, key=secret)
     if made.profile is None:
         # The key is stored first: a profile with a key that no store knows would pass for another server's.
-        store.add_key(APPLICATION, digest(secret), note="made by queuey serve")
+        bridge.run(store.applications.add_key(APPLICATION, digest(secret), note="made by queuey serve"))
     write_profile(profile, made.path)
     return made._replace(profile=profile)
 
@@ -141,7 +143,7 @@ def _look(store: Store, path: Path) -> Found:
         return Found(path, "absent")
     except ProfileInvalid:
         return Found(path, "foreign")
-    key = store.find_key(digest(profile.key))
+    key = bridge.run(store.applications.find_key(digest(profile.key)))
     valid = key is not None and (key.expires is None or key.expires > time.time())
     if key is None or not valid or (key.application, profile.application) != (APPLICATION, APPLICATION):
         return Found(path, "foreign")

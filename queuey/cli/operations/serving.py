@@ -22,6 +22,7 @@ import msgspec
 import typer
 
 from queuey.cli.operations.store_options import Config, load, with_settings
+from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
 from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, reason_of
@@ -151,10 +152,10 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     except (StoreUnavailable, OSError) as error:
         raise Failed(f"the data directory {settings.data} cannot be used: {reason_of(error)}", BAD_STORE) from error
     try:
-        promise = store.acknowledgement()
+        promise = bridge.run(store.acknowledgement())
         made = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
         for room in settings.rooms:
-            room.prepare(settings, store)
+            room.prepare(settings, store.applications)
         key = None if made is None or made.profile is None else first_start.digest(made.profile.key)
         welcome = _welcome(settings, url, None if key is None else partial(Sessions(store).offer, key))
     except StoreUnavailable as error:
@@ -181,10 +182,10 @@ def _look_at_cassandra(settings: Settings) -> Start:
     place = f"store {settings.store}"
     store = opening.open_store(settings, jobs=False)
     try:
-        applications = store.applications(limit=1)
-        promise = store.acknowledgement()
+        applications = bridge.run(store.applications.application_names(limit=1))
+        promise = bridge.run(store.acknowledgement())
         for room in settings.rooms:
-            room.prepare(settings, store)
+            room.prepare(settings, store.applications)
     except StoreUnavailable as error:
         waiting = f"The store cannot be used yet; until it can, requests get 503: {error}"
         return Start(place, (waiting,))

@@ -81,7 +81,7 @@ class ConfiguredStore:
             StoreUnavailable: It cannot be used or, on another machine, does not answer.
             Failed: There is none.
         """
-        from queuey.storage import opening
+        from queuey.storage import bridge, opening
 
         settings = self.settings
         remote = opening.is_cassandra(settings)
@@ -90,7 +90,7 @@ class ConfiguredStore:
         store = opening.open_store(settings, jobs=False)
         try:
             if remote:
-                opening.patiently(store.applications, READY_TIMEOUT)
+                opening.patiently(lambda: bridge.run(store.applications.application_names()), READY_TIMEOUT)
             yield store
         finally:
             store.close()

@@ -18,6 +18,7 @@ from queuey import time_parsing
 from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, be_quiet, on_store
 from queuey.messages import Finding
 from queuey.settings import Settings
+from queuey.storage import bridge
 from queuey.terminal import output, times
 from queuey.terminal.output import DryRun, Yes, bar
 from queuey.terminal.texts import plural
@@ -73,8 +74,8 @@ def _try(settings: Settings) -> Finding:
     try:
         store = opening.open_store(settings, jobs=False)
         try:
-            opening.patiently(store.ping, READY_TIMEOUT)
-            warning = clock_warning(store.ids_ahead())
+            opening.patiently(lambda: bridge.run(store.ping()), READY_TIMEOUT)
+            warning = clock_warning(bridge.run(store.ledger.ids_ahead()))
         finally:
             store.close()
     except QueueyError as error:

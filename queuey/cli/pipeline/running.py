@@ -17,6 +17,7 @@ import typer
 
 from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
 from queuey.extras import install_command
+from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value, with_parameters
 from queuey.terminal.output import DryRun, bar
@@ -86,7 +87,9 @@ class PipelineRun:
         with self.store_at.open() as store:
             if named is None:
                 profile = self._application_of_profile()
-                named = profile if profile is not None and store.has_application(profile) else None
+                named = (
+                    profile if profile is not None and bridge.run(store.applications.has_application(profile)) else None
+                )
             return open_stores.application(store, self._store_of(named))
 
     def _store_of(self, application: str | None) -> StoreOptions:

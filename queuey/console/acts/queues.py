@@ -263,7 +263,7 @@ class Rewind(Act):
         if not changes:
             return Deed(text="All offsets were there already, so nothing was changed.")
         try:
-            ask.service.offsets.record(ask.enter("claim"), wanted.group, changes)
+            ask.service.core.run(ask.service.offsets.record(ask.enter("claim"), wanted.group, changes))
         except OffsetConflict as conflict:
             kept = sorted(change.partition for change in changes if change.partition not in conflict.applied)
             said = f"Those of partitions {', '.join(map(str, kept))} were recorded meanwhile and stay"

@@ -31,6 +31,7 @@ from queuey.pipeline.archive.work_units import Search, WorkUnit, divided, groupe
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.slices import shared_out
+from queuey.storage import bridge
 from queuey.terminal.texts import plural
 from queuey.titles import titled
 
@@ -113,7 +114,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     owner = open_stores.application(store, options.store)
     queues = {queue.name: queue for queue in open_stores.selected(options.store, options.selection)}
     about = Archive(application=owner, seconds=options.seconds)
-    lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
+    lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with nullcontext() if options.dry_run else lease:
         there = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
         return _run(ArchiveRun(spark, options, there, queues, say, lease))
@@ -155,7 +156,7 @@ class ArchiveRun:
     @property
     def now(self) -> float:
         """The store's clock, in seconds since 1970."""
-        return ids.ticks_to_seconds(self._store.now())
+        return ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
     def searches(self, damaged: list[str]) -> list[Search]:
         """Returns a search for each queue, without the buckets whose manifests match.

@@ -33,7 +33,7 @@ from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.terminal.texts import plural
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def archive_stream(
         raise OptionError("an archive is of whole queues")
     store = open_stores.opened(options.store)
     about = Archive(application=open_stores.application(store, options.store), seconds=options.seconds)
-    lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
+    lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with lease:
         there = directory.open_to_write(spark, options.to, about, write=True)
     _check_checkpoint(HadoopFiles(spark, checkpoint), there.files)
@@ -152,7 +152,7 @@ class BucketCloser:
     def close(self) -> None:
         with self._lock:
             # Moves the horizon of a store that does so only when something happens.
-            self._store.ping()
+            bridge.run(self._store.ping())
             queues = self._queues({key[0] for key in self._parts.keys})
             over = {key for key in self._parts.keys if self._over(queues[key[0]], self._bucket(key))}
             if not over:
@@ -196,7 +196,7 @@ class BucketCloser:
         """Returns whether a bucket is final. Every bucket of a deleted queue is."""
         if not queue.partitions:
             return True
-        return bucket.upper[0] + self._grace <= self._store.horizon(queue)
+        return bucket.upper[0] + self._grace <= bridge.run(self._store.bulk.horizon(queue))
 
     def _queues(self, names: Collection[str]) -> dict[str, Queue]:
         """Returns queues; a deleted one has no partitions, so nothing is searched in it."""

@@ -28,7 +28,7 @@ from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
 from queuey.spark.source.read_task import scanned
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,7 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     store = open_stores.opened(options)
     # A store that moves its horizon only when something is written or comes due does so now; else the last bucket of
     # queues that have fallen silent would stay open.
-    store.ping()
+    bridge.run(store.ping())
     for search in _decode_searches(packed):
         yield from map(
             msgspec.msgpack.encode,
@@ -123,7 +123,7 @@ def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search)
     if queue is None:
         return
     # The horizon goes first: what is below it was there before anything else is asked, new partitions as well.
-    end = buckets.closed_end(store.horizon(queue), search.seconds)
+    end = buckets.closed_end(bridge.run(store.bulk.horizon(queue)), search.seconds)
     queue = look_up()
     if queue is None:
         return
@@ -138,12 +138,12 @@ def _in_gap(
 ) -> Iterator[WorkUnit]:
     at = lower
     while at < upper:
-        count, reached = store.extent(queue, Slice(partition, at, upper, limit=1))
+        count, reached = bridge.run(store.bulk.extent(queue, Slice(partition, at, upper, limit=1)))
         if not count:
             return
         bucket = buckets.containing(ids.preceding(reached)[0], search.seconds)
         over = min(upper, bucket.upper)
-        weight, _ = store.extent(queue, Slice(partition, at, over, limit=MAX_COUNTED))
+        weight, _ = bridge.run(store.bulk.extent(queue, Slice(partition, at, over, limit=MAX_COUNTED)))
         if weight:
             yield WorkUnit(
                 queue.name,

@@ -29,7 +29,7 @@ import msgspec
 
 from queuey import ids
 from queuey.errors import QueueyError
-from queuey.storage import Ledger, exchange
+from queuey.storage import Ledger, bridge, exchange
 
 LEASE_TIMEOUT = 60.0
 """Timeout of a lease without renewal, in seconds."""
@@ -117,12 +117,12 @@ class ArchiveLease:
         Raises:
             ArchiveBusy: Another run has it; says which, since when, and until when at most.
         """
-        self._since = self._ledger.now()
+        self._since = bridge.run(self._ledger.now())
         while True:
-            raw = self._ledger.entry(self._work, 0)
+            raw = bridge.run(self._ledger.entry(self._work, 0))
             if raw is not None:
                 found = msgspec.json.decode(raw, type=_LeaseEntry)
-                if found.run != self._run and not found.ended(self._ledger.now()):
+                if found.run != self._run and not found.ended(bridge.run(self._ledger.now())):
                     raise ArchiveBusy(self._who_has_it(found))
             if self._enter(raw):
                 return
@@ -155,13 +155,13 @@ class ArchiveLease:
     def _enter(self, expected: bytes | None, *, until: int | None = None) -> bool:
         asked = self._clock()
         if until is None:
-            until = self._ledger.now() + round(self._seconds * ids.TICKS_PER_SECOND)
+            until = bridge.run(self._ledger.now()) + round(self._seconds * ids.TICKS_PER_SECOND)
         wanted = msgspec.json.encode(
             _LeaseEntry(self._run, socket.gethostname(), os.getpid(), _processes(), self._since, until)
         )
         found = None
         while found != wanted:
-            found = exchange(self._ledger, self._work, 0, wanted, expected=expected)
+            found = bridge.run(exchange(self._ledger, self._work, 0, wanted, expected=expected))
             if found is None:  # the entry has expired: it was unused for a month
                 return False
             if found != wanted and msgspec.json.decode(found, type=_LeaseEntry).run != self._run:

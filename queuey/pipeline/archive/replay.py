@@ -29,7 +29,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.terminal.texts import plural
 from queuey.titles import titled
 
@@ -191,7 +191,7 @@ class ReplayRun:
         found = {}
         for name in sorted(set(self._targets.values())):
             with suppress(QueueNotFound):
-                found[name] = self._store.queue(self._owner, name, fresh=True)
+                found[name] = bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
         for name, queue in found.items():
             if not (self._options.existing or self._own(queue, note)):
                 raise OptionError(f"queue {name!r} exists: name another one, or allow it with --existing")
@@ -240,7 +240,7 @@ class ReplayRun:
         self._enter(note, planned := ReplayNote(self._content, made, partitions))
         for name in lacking:
             try:
-                queue, _ = self._store.create_queue(self._owner, name, self._spec(name))
+                queue, _ = bridge.run(self._store.catalogue.create_queue(self._owner, name, self._spec(name)))
             except QueueExists as error:
                 raise OptionError(f"queue {name!r} was created by another program meanwhile") from error
             made = {**made, name: f"{queue.uid:x}"}
@@ -253,7 +253,10 @@ class ReplayRun:
     def carried_out(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
         if not any(counts.values()):
             return self.report(counts, created, expired=expired)
-        queues = [self._store.queue(self._owner, name, fresh=True) for name in sorted(set(self._targets.values()))]
+        queues = [
+            bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
+            for name in sorted(set(self._targets.values()))
+        ]
         # A queue that was purged has lost what was written, so its next replay is another write.
         run = blake2b("/".join([self.run, *(f"{queue.qid:x}" for queue in queues)]).encode(), digest_size=16)
         writer = self._rows().write.format("queuey").mode("append")
@@ -309,7 +312,7 @@ class ReplayRun:
 
         if not self._options.keep_expiry:
             return f.lit(False)  # noqa: FBT003 - Spark's
-        now = ids.ticks_to_seconds(self._store.now())
+        now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
         return f.col("expires") <= f.timestamp_micros(f.lit(round(now * 1_000_000)))
 
     def _rows(self) -> DataFrame:
@@ -332,7 +335,7 @@ class ReplayRun:
         Raises:
             OptionError: Its name stands for another replay.
         """
-        raw = self._store.entry(self._work, 0)
+        raw = bridge.run(self._store.ledger.entry(self._work, 0))
         note = None if raw is None else msgspec.msgpack.decode(raw, type=ReplayNote)
         if note is not None and note.content != self._content:
             raise OptionError(
@@ -343,7 +346,7 @@ class ReplayRun:
     def _enter(self, before: ReplayNote | None, after: ReplayNote) -> None:
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
-        if self._store.enter(self._work, 0, value, expected=expected) != value:
+        if bridge.run(self._store.ledger.enter(self._work, 0, value, expected=expected)) != value:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _own(self, queue: Queue, note: ReplayNote | None) -> bool:
@@ -353,7 +356,7 @@ class ReplayRun:
         if uid:
             return uid == f"{queue.uid:x}"
         # The run ended between making the queue and noting it; nothing was written to it by then.
-        return not any(self._store.measure([queue]))
+        return not any(bridge.iterate(self._store.bulk.measure([queue])))
 
     def _needed(self, target: str) -> int:
         """Returns how many partitions a target needs for the messages to keep theirs."""

@@ -21,7 +21,7 @@ from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
 from queuey.spark.slices import shared_out
 from queuey.spark.source import batch_reader, columns
 from queuey.spark.start_and_end import LATEST, At, Bound, Bounds
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,7 @@ class MessageSources:
         else:
             self._store = open_stores.opened(options)
             self.application = open_stores.application(self._store, options)
-            self.now = ids.ticks_to_seconds(self._store.now())
+            self.now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
     def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
         """Returns name, TTL, highest readable position and read delay of each queue."""
@@ -160,7 +160,7 @@ class MessageSources:
             # It is gone, and so is all that was in it.
             return default, TICKS_MAX, DEFAULT_LATE
         try:
-            horizon = self._store.horizon(queue)
+            horizon = bridge.run(self._store.bulk.horizon(queue))
         except QueueChanged:
             horizon = TICKS_MAX
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
@@ -198,6 +198,9 @@ class MessageSources:
         if queue is None or self._store is None:
             return {}
         try:
-            return {offset.partition: offset.position for offset in self._store.offsets(queue, group)}
+            return {
+                offset.partition: offset.position
+                for offset in bridge.run(self._store.offsets.group_offsets(queue, group))
+            }
         except GroupNotFound:
             return {}

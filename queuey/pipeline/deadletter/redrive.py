@@ -32,7 +32,7 @@ from queuey.pipeline.deadletter.selection import DeadLetterUnit, FoundDeadLetter
 from queuey.spark.errors import OptionError
 from queuey.spark.options import DEFAULT_LEAD
 from queuey.spark.sink.exactly_once import Reserver, TargetQueue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.columns import Integers, MessageColumns, columns_of
 
 CHUNK_SIZE = 500
@@ -227,7 +227,7 @@ class _UnitRedrive:
         self._reservers: dict[int, Reserver] = {}
 
     def entered(self, number: int) -> tuple[bytes, RedriveChunk] | None:
-        raw = self._dead.patiently(lambda: self._store.entry(self._work, number))
+        raw = self._dead.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, number)))
         return None if raw is None else (raw, _decode(raw))
 
     def planned(
@@ -252,13 +252,17 @@ class _UnitRedrive:
     def set(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
         """Replaces the entry of a chunk if it is still ``raw``; returns the entry that stands then."""
         value = msgspec.msgpack.encode(chunk)
-        found = self._dead.patiently(lambda: self._store.enter(self._work, number, value, expected=raw))
+        found = self._dead.patiently(
+            lambda: bridge.run(self._store.ledger.enter(self._work, number, value, expected=raw))
+        )
         return found, _decode(found)
 
     def there(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
         """Returns the dead letters of a chunk that are still there, each with its number in it."""
         locations = [one.location for one in chunk.dead_letters]
-        stored = self._dead.use(lambda queue: self._store.fetch(queue, locations)) if locations else []
+        stored = (
+            self._dead.use(lambda queue: bridge.run(self._store.messages.fetch(queue, locations))) if locations else []
+        )
         known = {(one.partition, one.position): one for one in stored}
         found = []
         for index, one in enumerate(chunk.dead_letters):
@@ -280,7 +284,7 @@ class _UnitRedrive:
         """Deletes the dead letters that were sent and still exist."""
         gone = [(one.message.partition, one.message.position) for _, one in self.there(chunk)]
         if gone:
-            self._dead.use(lambda queue: self._store.delete(queue, gone))
+            self._dead.use(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
 
 
 def _planned(message: Message) -> PlannedDeadLetter:

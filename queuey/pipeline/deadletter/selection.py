@@ -15,7 +15,7 @@ from queuey.ids import FIRST, Position, following
 from queuey.messages import Message, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.options import Pattern, StoreOptions
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.titles import instant, titled
 
 PAGE_SIZE = 500
@@ -147,7 +147,7 @@ def pages(
             if number < start[0]:
                 continue
             lower = start[1]
-        for messages in store.scan(queue, Slice(number, lower, limit=page)):
+        for messages in bridge.iterate(store.bulk.scan(queue, Slice(number, lower, limit=page))):
             found: list[FoundDeadLetter] = []
             for message in messages:
                 dead_letter = deadletters.stored_dead_letter(message, queue.name)

@@ -26,7 +26,7 @@ from queuey.pipeline.options import LagOptions
 from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions, Subscribe
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.titles import duration, estimated, formatted, titled
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def run(
         wait(options.sample)
         earlier, found = found, _observations(spark, options, payloads)
     behind = [judged(one, earlier.get(key), options.within) for key, one in found.items()]
-    return summed_up(behind, options, ids.ticks_to_seconds(store.now()))
+    return summed_up(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
 
 
 def summed_up(behind: Sequence[Behind], options: LagOptions, at: float) -> LagReport:
@@ -213,9 +213,12 @@ def _groups(
     if given is not None:
         yield groups[0] if groups else FROM_FILE, given[queue.name]
         return
-    for group in groups or store.groups(queue):
+    for group in groups or tuple(bridge.run(store.offsets.groups(queue))):
         try:
-            yield group, {offset.partition: offset.position for offset in store.offsets(queue, group)}
+            yield (
+                group,
+                {offset.partition: offset.position for offset in bridge.run(store.offsets.group_offsets(queue, group))},
+            )
         except GroupNotFound:
             continue
 
@@ -233,9 +236,9 @@ def observed(
         ttl: Seconds that messages live of which the store does not say.
     """
     places = [(number, positions.get(number)) for number in range(1, queue.partitions + 1)]
-    newest = {info.partition: info.newest for info in store.inspect(queue)[1]}
-    now = store.now()
-    for (number, position), lag in zip(places, store.lag(queue, places), strict=True):
+    newest = {info.partition: info.newest for info in bridge.run(store.messages.inspect(queue))[1]}
+    now = bridge.run(store.ledger.now())
+    for (number, position), lag in zip(places, bridge.run(store.messages.lag(queue, places)), strict=True):
         first = _first(store, queue, number, position) if lag.count else None
         last = newest.get(number)
         yield GroupObservation(
@@ -257,7 +260,7 @@ def observed(
 def _first(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
     """Returns storage time and expiry (ticks) of the first unread message, without reading its body."""
     lower = FIRST if offset is None else ids.following(offset)
-    batch = next(store.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False), None)
+    batch = next(bridge.iterate(store.bulk.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False)), None)
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 

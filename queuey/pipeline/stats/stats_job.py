@@ -34,7 +34,7 @@ from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
 from queuey.spark.source.columns import arrow_schema
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +81,7 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
         StoreUnavailable: The store does not answer.
     """
     store = open_stores.opened(options.store)
-    at = ids.ticks_to_seconds(store.now())
+    at = ids.ticks_to_seconds(bridge.run(store.ledger.now()))
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
     say("listing queues")
@@ -149,13 +149,13 @@ def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
 def _measured(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, list[Measure]]]:
     store = open_stores.opened(options)
     for queues in name_ranges.queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
-        yield from zip(queues, store.measure(queues), strict=True)
+        yield from zip(queues, bridge.iterate(store.bulk.measure(queues)), strict=True)
 
 
 def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
     """Counts the last minute and the last hour of the deepest queues: by ids, and up to a limit."""
     found: dict[str, RecentCounts] = {}
-    now = store.now()
+    now = bridge.run(store.ledger.now())
     for one in tally.top.get("messages", ()):
         try:
             queue = open_stores.queue(store, options, one.queue)
@@ -170,4 +170,4 @@ def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, Rec
 
 def _since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:
     lower = now - seconds * TICKS_PER_SECOND, LOW_MIN
-    return store.extent(queue, Slice(partition, lower, limit=MAX_RECENT))[0]
+    return bridge.run(store.bulk.extent(queue, Slice(partition, lower, limit=MAX_RECENT)))[0]

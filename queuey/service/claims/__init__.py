@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -61,7 +61,7 @@ from queuey.service.claims.requests import (
     too_late,
 )
 from queuey.service.claims.results import JobResult, Results
-from queuey.service.core import Core, GivenUp
+from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter, WakeSource, Watchers
@@ -117,7 +117,7 @@ class ClaimUseCases(JobActs):
     ) -> None:
         self.rely: Rely = _rely_on_nobody
         self._store = store
-        self._attempts = Attempts(store)
+        self._attempts = Attempts(store.ledger)
         self._limits = limits
         self._metrics = metrics
         self._watchers = Watchers() if watchers is None else watchers
@@ -129,7 +129,7 @@ class ClaimUseCases(JobActs):
         self._back = ClaimWakeups(store, self._logs, self.core, self._timing)
         self._watch = JobWatch(self._logs, self.core)
         self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
-        self._results = Results(store)
+        self._results = Results(store.ledger)
         self._trigger = WakeSource(self._back.watch, for_all=False)
         self._turns = PartitionRotation(self.core.boottime, self.core.chance.random)
 
@@ -264,7 +264,7 @@ class ClaimUseCases(JobActs):
     async def _complete(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
         """Does what comes before the receipts of messages leave the service."""
         if queue.result_ttl:
-            now = self._store.claim_now() / 1000
+            now = self._store.claim_logs.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
             write = partial(self._results.delivered_again, queue, time=now)
             await self._side_by_side([partial(write, receipt) for receipt in repeated])
@@ -275,18 +275,12 @@ class ClaimUseCases(JobActs):
         """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
         repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
 
-        def read() -> None:
+        try:
             for delivery in repeated:
-                state = self._attempts.last_state(queue, delivery.receipt.partition, delivery.message.position)
+                state = await self._attempts.last_state(queue, delivery.receipt.partition, delivery.message.position)
                 delivery.state = None if state is None else state.json
-
-        if repeated:
-            try:
-                await self.core.in_thread(read)
-            except GivenUp:
-                raise
-            except QueueyError as error:
-                logger.debug("the states of messages delivered again cannot be read: %s", error)
+        except QueueyError as error:
+            logger.debug("the states of messages delivered again cannot be read: %s", error)
 
     def _try_again(self, waiter: Waiter | None) -> None:
         """Wakes a caller later that missed messages which may be free."""
@@ -298,7 +292,7 @@ class ClaimUseCases(JobActs):
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        if (refusal := self._store.claims_refusal(queue)) is not None:
+        if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             raise ClaimsRefused(refusal)
         for number in partitions or ():
             if not 1 <= number <= queue.partitions:
@@ -349,22 +343,21 @@ class ClaimUseCases(JobActs):
         """Writes the results of deliveries that are the last ones, before they are acknowledged."""
         if not queue.result_ttl:
             return
-        now = self._store.claim_now() / 1000
+        now = self._store.claim_logs.claim_now() / 1000
         settled = await self._settle(queue, "verify", list(results))
         valid = [each.receipt for each in settled if each.status is ReceiptStatus.DONE]
         await self._side_by_side(
             [partial(self._results.acknowledged, queue, receipt, results[receipt], now) for receipt in valid]
         )
 
-    async def _side_by_side(self, writes: Sequence[Callable[[], None]]) -> None:
-        """Makes blocking calls in a few threads."""
+    async def _side_by_side(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Makes writes, a few at a time."""
 
-        def run(lane: Sequence[Callable[[], None]]) -> None:
+        async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
-                write()
+                await write()
 
-        lanes = [writes[first::LANES] for first in range(min(LANES, len(writes)))]
-        await asyncio.gather(*(self.core.in_thread(partial(run, lane)) for lane in lanes))
+        await asyncio.gather(*(run(writes[first::LANES]) for first in range(min(LANES, len(writes)))))
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; 0 releases them. The rest is as for :meth:`acknowledge`.
@@ -409,14 +402,10 @@ class ClaimUseCases(JobActs):
             states: JSON by receipt; not very many, because each is a write of the store.
         """
         settled = await self._settle(queue, "verify", list(states))
-        now = self._store.claim_now() / 1000
-
-        def write() -> None:
-            for receipt in [one.receipt for one in settled if one.status is ReceiptStatus.DONE]:
-                state = JobState(receipt.number, now, states[receipt])
-                self._attempts.set_state(queue, receipt.partition, receipt.position, state)
-
-        await self.core.in_thread(write)
+        now = self._store.claim_logs.claim_now() / 1000
+        for receipt in [one.receipt for one in settled if one.status is ReceiptStatus.DONE]:
+            state = JobState(receipt.number, now, states[receipt])
+            await self._attempts.set_state(queue, receipt.partition, receipt.position, state)
         return settled
 
     async def _record(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
@@ -425,14 +414,10 @@ class ClaimUseCases(JobActs):
         self.check(queue, list(parts))
         looks = {number: StateQuery(queue, partial(_workers, some)) for number, some in parts.items()}
         found = await self._ask(queue, looks)
-        now = self._store.claim_now() / 1000
-
-        def note() -> None:
-            for receipt, worker in chain.from_iterable(found.values()):
-                why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
-                self._attempts.note(queue, receipt.partition, receipt.position, why)
-
-        await self.core.in_thread(note)
+        now = self._store.claim_logs.claim_now() / 1000
+        for receipt, worker in chain.from_iterable(found.values()):
+            why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
+            await self._attempts.note(queue, receipt.partition, receipt.position, why)
 
     async def _settle(
         self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
@@ -503,7 +488,7 @@ class ClaimUseCases(JobActs):
             QueueChanged: ``queue`` is out of date.
         """
         self.check(queue, [partition])
-        request = ExpiryRequest(queue, self._store.claim_time(), self._timing.margin, start)
+        request = ExpiryRequest(queue, self._store.claim_logs.claim_time(), self._timing.margin, start)
         turn: ExpiryTurn = (await self._ask(queue, {partition: request}))[partition]
         return turn
 
@@ -522,7 +507,7 @@ class ClaimUseCases(JobActs):
         self.check(queue, numbers)
 
         def seen(state: State) -> T:
-            return look(state, self._timing.expired(self._store.claim_now()))
+            return look(state, self._timing.expired(self._store.claim_logs.claim_now()))
 
         return await self._ask(queue, {number: StateQuery(queue, seen) for number in numbers})
 

@@ -60,12 +60,12 @@ _decode = msgspec.msgpack.Decoder(Known).decode
 
 
 class Attempts:
-    """Attempts of all queues' messages, in a ledger. Its methods block."""
+    """Attempts of all queues' messages, in a ledger. Its methods raise as the ledger does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def note(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
+    async def note(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
         """Adds an attempt. If the delivery has one already, the worker's own error is kept rather than a lapse."""
 
         def added(known: Known) -> Known:
@@ -75,45 +75,45 @@ class Attempts:
             last = sorted([*others, attempt], key=lambda one: one.number)[-KEPT:]
             return replace(known, attempts=last)
 
-        self._change(queue, partition, position, added)
+        await self._change(queue, partition, position, added)
 
-    def set_state(self, queue: Queue, partition: int, position: Position, state: JobState) -> None:
+    async def set_state(self, queue: Queue, partition: int, position: Position, state: JobState) -> None:
         """Sets the state of a message, unless a later delivery has one."""
 
         def changed(known: Known) -> Known:
             is_late = known.state is not None and known.state.number > state.number
             return known if is_late else replace(known, state=state)
 
-        self._change(queue, partition, position, changed)
+        await self._change(queue, partition, position, changed)
 
-    def _change(self, queue: Queue, partition: int, position: Position, change: Callable[[Known], Known]) -> None:
+    async def _change(self, queue: Queue, partition: int, position: Position, change: Callable[[Known], Known]) -> None:
         work, piece = _place(queue, partition, position)
         for _ in range(_TRIES):
-            before = self._ledger.entry(work, piece)
+            before = await self._ledger.entry(work, piece)
             after = _encode(change(_read(before, partition, position)))
-            if exchange(self._ledger, work, piece, after, expected=before) == after:
+            if await exchange(self._ledger, work, piece, after, expected=before) == after:
                 return
 
-    def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
+    async def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
         """Returns the records of messages that have one; most have none."""
-        found = {position: self.last(queue, partition, position) for position in positions}
+        found = {position: await self.last(queue, partition, position) for position in positions}
         return {position: known for position, known in found.items() if known.attempts or known.state is not None}
 
-    def last(self, queue: Queue, partition: int, position: Position) -> Known:
+    async def last(self, queue: Queue, partition: int, position: Position) -> Known:
         """Returns the record of a message, empty if the message has no record."""
-        return _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
+        return _read(await self._ledger.entry(*_place(queue, partition, position)), partition, position)
 
-    def last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
+    async def last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
         """Returns the state of a message that was set last, whichever delivery's worker has set it."""
-        return self.last(queue, partition, position).state
+        return (await self.last(queue, partition, position)).state
 
 
-def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:
+async def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:
     attempts = Attempts(ledger)
     for position, claim in claims.items():
         at, text = claim.expires / 1000, "neither acknowledged, renewed nor released in time"
         lapse = Attempt(number=claim.number, at=at, worker=claim.worker, error=EXPIRED, text=text)
-        attempts.note(queue, partition, position, lapse)
+        await attempts.note(queue, partition, position, lapse)
 
 
 def piece_of(partition: int, position: Position) -> int:

@@ -29,7 +29,7 @@ from queuey.service.claims.requests import (
     too_late,
 )
 from queuey.service.claims.results import JobResult
-from queuey.service.core import GivenUp
+from queuey.storage.calls import GivenUp
 
 AVOIDED = 1.0
 """Number of seconds for which a partition comes last where another process is at work."""

@@ -52,7 +52,7 @@ class Duplicates:
         """Returns the messages of a read that may be delivered, and records the others, which are copies."""
         fresh, asked = split_duplicates(state.covers, copies, messages)
         if asked:
-            found = await self._core.in_thread(lambda: self._store.read_covers(self.row, self._partition, asked))
+            found = await self._store.covers.read_covers(self.row, self._partition, asked)
             known = dict.fromkeys(asked, 0) | found
             fresh, _ = split_duplicates(state.covers, copies, messages, known)
         return fresh
@@ -85,7 +85,7 @@ class Duplicates:
             return
         upto = state.number, state.cursor
         there = covers.storable(state.cursor, state.number)
-        await self._core.in_thread(lambda: self._store.write_covers(self.row, self._partition, there))
+        await self._store.covers.write_covers(self.row, self._partition, there)
         self._written = covers.version, upto
         self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in there)])
 
@@ -102,7 +102,7 @@ class Duplicates:
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
             self._stored_until = 0
             try:
-                await self._core.in_thread(lambda: self._store.forget_covers(self.row, self._partition, until))
+                await self._store.covers.forget_covers(self.row, self._partition, until)
             except QueueyError:
                 return
 
@@ -160,7 +160,7 @@ class Finder:
             self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
-        now = self._store.claim_now()
+        now = self._store.claim_logs.claim_now()
         expired = self._timing.expired(now)
         numbers = [request.poll.limit for request in polls]
         wanted, of_a_key = min(MOST_IDS, sum(numbers)), max(numbers)
@@ -184,7 +184,7 @@ class Finder:
         if self.ordered is None:
             found.scan = await self.scanner.scan(state, now, wanted, left)
             return found
-        exact = self._store.exact_horizon
+        exact = self._store.messages.exact_horizon
         if self.waiting is not None or places is None:
             free = partial(free_in_order, state, _freed(state, taken, found), of_a_key)
             wish = Wish(wanted, left, free, key_of, in_order=True, exact=exact)
@@ -209,7 +209,7 @@ class Finder:
             self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
-        expired = self._timing.expired(self._store.claim_now())
+        expired = self._timing.expired(self._store.claim_logs.claim_now())
         live = self.scanner.live
         await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)
@@ -257,15 +257,14 @@ class Finder:
 
     async def fetch(self, places: Sequence[Location]) -> list[Message]:
         if self.keeps:
-            self._read_at = self._store.claim_time()
-        return await self._core.in_thread(partial(self._store.fetch, self.row, places, kept=self.keeps))
+            self._read_at = self._store.claim_logs.claim_time()
+        return await self._store.messages.fetch(self.row, places, kept=self.keeps)
 
     async def read(self, part: Slice) -> Page:
         row, rows = self.row, part
         if self.keeps:
-            self._read_at, rows = self._store.claim_time(), replace(part, kept=True)
-        begin = partial(self._store.begin_read, row, rows)
-        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(row, [rows])[0])
+            self._read_at, rows = self._store.claim_logs.claim_time(), replace(part, kept=True)
+        [page] = await self._store.messages.read(row, [rows])
         return page
 
 

@@ -138,7 +138,7 @@ class FollowUpRunner:
         for key in self.known.deletions(state, number, self._core.boottime()):
             places = [(self._partition, position) for position in state.pending_deletes[key]]
             try:
-                await self._core.in_thread(partial(self._store.delete, queue, places))
+                await self._store.messages.delete(queue, places)
             except QueueyError:
                 return
             self.known.deleted(key)
@@ -150,12 +150,12 @@ class FollowUpRunner:
         letters = self.known.letters(state, outs, self._core.boottime(), self._most_letters)
         if not letters:
             return []
-        now = self._store.claim_now() / 1000
+        now = self._store.claim_logs.claim_now() / 1000
         work = partial(publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps)
         # One after another is too slow where very many expire at once.
         parts = [dict(islice(letters.items(), at, None, AT_ONCE)) for at in range(min(AT_ONCE, len(letters)))]
         parts = parts if state.keeps else [dict(letters)]
-        results = await asyncio.gather(*(self._core.in_thread(partial(work, part)) for part in parts))
+        results = await asyncio.gather(*map(work, parts))
         if any(failed for _, failed in results):
             self.known.put_off(state, self._core.boottime())
         return [position for sent, _ in results for position in sent]
@@ -164,7 +164,7 @@ class FollowUpRunner:
         """Records expired claims of workers that have a name."""
         if claims := {position: last for position, last in lapsed.items() if last.worker}:
             with suppress(QueueyError):
-                await self._core.in_thread(partial(note_lapsed, self._store, queue, self._partition, claims))
+                await note_lapsed(self._store.ledger, queue, self._partition, claims)
 
 
 def most_deliveries(queue: Queue) -> int:
@@ -172,7 +172,7 @@ def most_deliveries(queue: Queue) -> int:
     return 0 if deadletters.holds_dead(queue.name) else queue.max_deliveries
 
 
-def publish(
+async def publish(
     store: Store,
     queue: Queue,
     partition: int,
@@ -197,48 +197,48 @@ def publish(
         Those that are published, or are not there any more; and whether it has failed.
     """
     done: list[Position] = []
-    results = Results(store)
+    results = Results(store.ledger)
     try:
-        messages = store.fetch(queue, [(partition, position) for position in letters], kept=kept)
-        attempts = Attempts(store).of(queue, partition, [message.position for message in messages])
+        messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
+        attempts = await Attempts(store.ledger).of(queue, partition, [message.position for message in messages])
         there = {message.position for message in messages}
         for position in letters:
             if position not in there and position < gone_below:
                 if queue.result_ttl:
-                    results.ended(queue, partition, position, "expired", now)
+                    await results.ended(queue, partition, position, "expired", now)
                 done.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
             if not name:  # It was cancelled.
-                results.ended(queue, partition, message.position, "removed", now)
+                await results.ended(queue, partition, message.position, "removed", now)
                 if queue.on_ack == "delete":
-                    store.delete(queue, [(partition, message.position)])
+                    await store.messages.delete(queue, [(partition, message.position)])
                 done.append(message.position)
                 continue
             known = attempts.get(message.position)
             letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
-            _put(store, queue, name, (partition, message.position), letter)
+            await _put(store, queue, name, (partition, message.position), letter)
             if queue.result_ttl:
-                results.failed(queue, partition, message.position, letter, now)
+                await results.failed(queue, partition, message.position, letter, now)
             done.append(message.position)
     except QueueyError:
         return done, True
     return done, False
 
 
-def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
+async def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
     """Stores a dead letter in its message's place, or under a key where that could overwrite another message."""
     partition, position = location
     # No caller can choose a key with such a character.
     text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
     for attempt in range(_ATTEMPTS):
-        target = _target(store, queue, name, fresh=attempt > 0)
+        target = await _target(store, queue, name, fresh=attempt > 0)
         try:
-            if _has_place(store, queue, target, location, letter):
-                store.put(target, [location], letter)
+            if await _has_place(store, queue, target, location, letter):
+                await store.messages.put(target, [location], letter)
             else:
                 item = msgspec.structs.replace(letter, partition=place_in(letter, partition, target))
-                store.append_once(target, [item], PostKey(text, text.encode(), KEPT))
+                await store.keyed_posts.append_once(target, [item], PostKey(text, text.encode(), KEPT))
         except QueueChanged:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -246,7 +246,7 @@ def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewM
             return
 
 
-def _has_place(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
+async def _has_place(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
     """Returns whether a letter may have its message's place: the queue has its letters alone, and the place is free.
 
     Messages of several queues, and of partitions that share one, may have the same id.
@@ -257,7 +257,8 @@ def _has_place(store: Store, queue: Queue, target: Queue, location: Location, le
         return False
     told = deadletters.origin_of(letter.meta)
     return all(
-        one.body == letter.body and deadletters.origin_of(one.meta) == told for one in store.fetch(target, [location])
+        one.body == letter.body and deadletters.origin_of(one.meta) == told
+        for one in await store.messages.fetch(target, [location])
     )
 
 
@@ -276,7 +277,7 @@ def letter_of(
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
 
 
-def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
+async def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
     """Returns the row of the queue that gets a dead letter: the named one, if it is there, or ``<queue>.dead``.
 
     Only ``<queue>.dead`` is created, readable by those of the source, and gets more partitions.
@@ -284,20 +285,20 @@ def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
     own = deadletters.queue_for(queue.name)
     if name != own:
         with suppress(QueueNotFound):
-            return store.queue(queue.application, name, fresh=fresh)
+            return await store.catalogue.queue(queue.application, name, fresh=fresh)
     try:
-        target = store.queue(queue.application, own, fresh=fresh)
+        target = await store.catalogue.queue(queue.application, own, fresh=fresh)
     except QueueNotFound:
         spec = QueueSpec(
             partitions=queue.partitions, type=queue.type, consistency=queue.consistency, principals=queue.principals
         )
         try:
-            target, _ = store.create_queue(queue.application, own, spec)
+            target, _ = await store.catalogue.create_queue(queue.application, own, spec)
         except QueueExists as error:
             target = error.queue
     may_grow = target.kind == "plain" and not target.keeps_keys and not 0 < target.max_claimed < queue.partitions
     if target.partitions < queue.partitions and may_grow:
-        target = store.update_queue(target, QueueSpec(partitions=queue.partitions))
+        target = await store.catalogue.update_queue(target, QueueSpec(partitions=queue.partitions))
     return target
 
 

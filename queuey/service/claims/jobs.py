@@ -30,7 +30,7 @@ from queuey.service.claims.results import EXPIRED, JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.watching import Waiter, WakeSource
-from queuey.storage import LEDGER_TTL, Store
+from queuey.storage import LEDGER_TTL, Store, bridge
 
 REFRESH = 0.5
 """Interval in seconds between reads of the logs whose jobs are waited for."""
@@ -179,8 +179,8 @@ class JobStatuses:
         self._timing = timing
         self._ask = ask
         self._watch = watch
-        self._attempts = Attempts(store)
-        self._results = Results(store)
+        self._attempts = Attempts(store.ledger)
+        self._results = Results(store.ledger)
 
     async def show(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
         """Returns what became of jobs. A further try of a waiting request has no infos unless one has ended."""
@@ -198,7 +198,7 @@ class JobStatuses:
 
     async def views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
         """Returns what the logs say about jobs."""
-        expired = self._timing.expired(self._store.claim_now())
+        expired = self._timing.expired(self._store.claim_logs.claim_now())
         positions = _by_partition(places)
         queries = {number: StateQuery(queue, partial(_views, positions[number], expired)) for number in positions}
         answers = await self._ask(queue, queries)
@@ -209,29 +209,21 @@ class JobStatuses:
     ) -> None:
         """Writes how unfinished jobs are about to end, before their messages are removed."""
         views = await self.views(queue, places)
-
-        def write() -> None:
-            for place, view in views.items():
-                if not view.has_ended:
-                    self._results.leaves(queue, *place, status, self._store.claim_now() / 1000)
-
-        await self._core.in_thread(write)
+        for place, view in views.items():
+            if not view.has_ended:
+                await self._results.leaves(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
 
     async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
         """Writes that the delivered messages of a move's chunk are removed."""
         views = await self.views(queue, places)
-        now = self._store.claim_now() / 1000
-
-        def write() -> None:
-            for place in [place for place, view in views.items() if view.standing == "left"]:
-                self._results.ended(queue, *place, "removed", now)
-
-        await self._core.in_thread(write)
+        now = self._store.claim_logs.claim_now() / 1000
+        for place in [place for place, view in views.items() if view.standing == "left"]:
+            await self._results.ended(queue, *place, "removed", now)
 
     # Blocking
 
     def _infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
-        now = self._store.claim_now() / 1000
+        now = self._store.claim_logs.claim_now() / 1000
         to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
         messages = self._messages(queue, to_find)
         ended = {place for place, view in views.items() if view.standing in {"left", "final"}}
@@ -246,7 +238,7 @@ class JobStatuses:
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
                 fields |= self._failure(queue, place, fields["status"])
             if poll.states:
-                state = self._attempts.last_state(queue, *place)
+                state = bridge.run(self._attempts.last_state(queue, *place))
                 fields["state"] = None if state is None else msgspec.Raw(state.json)
                 fields["state_at"] = None if state is None else state.at
             infos[place] = JobInfo(message_id=ids.to_hex(place[1]), partition=place[0], **fields)
@@ -258,7 +250,7 @@ class JobStatuses:
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _of_claim(view)
         if view.standing == "new" and evidence.is_there:
-            is_due = place[1][0] <= self._store.claim_time()
+            is_due = place[1][0] <= self._store.claim_logs.claim_time()
             return {"status": "waiting" if is_due else "delayed"}
         if view.standing in {"outbox", "ending"} and evidence.is_there:
             return {"status": "failed" if view.standing == "outbox" else "removed"}
@@ -290,7 +282,7 @@ class JobStatuses:
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     def _failure(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
-        record = self._attempts.of(queue, place[0], [place[1]]).get(place[1])
+        record = bridge.run(self._attempts.of(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
             often = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
             return often if status == "failed" else {}
@@ -301,14 +293,14 @@ class JobStatuses:
         step = max(1, self._limits.page_bytes // self._limits.longest)
         messages: dict[Location, Message] = {}
         for start in range(0, len(places), step):
-            for message in self._store.fetch(queue, places[start : start + step]):
+            for message in bridge.run(self._store.messages.fetch(queue, places[start : start + step])):
                 messages[message.partition, message.position] = msgspec.structs.replace(message, body="")
         return messages
 
     def _ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
         if not queue.result_ttl:
             return {}
-        ends = {place: self._results.of(queue, *place, now) for place in places}
+        ends = {place: bridge.run(self._results.of(queue, *place, now)) for place in places}
         return {place: end for place, end in ends.items() if end is not None}
 
     def _letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
@@ -317,7 +309,7 @@ class JobStatuses:
             return {}
         name = queue_for(queue.name)
         try:
-            row = self._store.queue(queue.application, name)
+            row = bridge.run(self._store.catalogue.queue(queue.application, name))
         except QueueNotFound:
             return {}
         letters = {}
@@ -373,15 +365,17 @@ class JobActs(ClaimOverview):
             await self.jobs.record_leaving(queue, [location], "removed")
         standing, number = await self._act(queue, location, cancel)
         if standing == "delayed":
-            await self.core.in_thread(partial(self._store.delete, queue, [location]))
+            await self._store.messages.delete(queue, [location])
             standing, number = await self._act(queue, location, cancel)  # Meanwhile it may have become due.
         if standing == "delayed":
             return "removed"
         if standing == "removed":
-            why = Attempt(number=number, at=self._store.claim_now() / 1000, error=CANCELLED, text="by an operator")
-            await self.core.in_thread(partial(self._attempts.note, queue, *location, why))
+            why = Attempt(
+                number=number, at=self._store.claim_logs.claim_now() / 1000, error=CANCELLED, text="by an operator"
+            )
+            await self._attempts.note(queue, *location, why)
             if queue.result_ttl:
-                await self.core.in_thread(partial(self._results.ended, queue, *location, "removed", why.at))
+                await self._results.ended(queue, *location, "removed", why.at)
         return standing
 
     async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
@@ -399,7 +393,7 @@ class JobActs(ClaimOverview):
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
         self.check(queue, numbers)
         places = [(number, position) for number in numbers]
-        for message in await self.core.in_thread(partial(self._store.fetch, queue, places)):
+        for message in await self._store.messages.fetch(queue, places):
             return message.partition, position
         # A worker may have a message that was deleted since.
         outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)

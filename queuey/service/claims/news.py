@@ -96,7 +96,9 @@ class ClaimWakeups:
             self._look_in(self._pause(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
-        stop_watch = self._store.watch(queue, partition, partial(self._stored, key, watched, wake), delayed=False)
+        stop_watch = self._store.messages.watch(
+            queue, partition, partial(self._stored, key, watched, wake), delayed=False
+        )
 
         def stop() -> None:
             stop_watch()
@@ -131,7 +133,7 @@ class ClaimWakeups:
 
     def _see(self, state: State) -> tuple[bool, float]:
         """Returns whether claims of a state have ended, and the seconds until the next one does."""
-        now = self._store.claim_now()
+        now = self._store.claim_logs.claim_now()
         ended = bool(state.ended(self._timing.expired(now), 1))
         return ended, self._timing.left(state.next_expiry(), now)
 

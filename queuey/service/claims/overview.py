@@ -23,7 +23,7 @@ from queuey.service.claims.attempts import Attempts, Known
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.terminal.task_calls import shown_call
 from queuey.terminal.texts import shortened
 
@@ -90,8 +90,8 @@ class ClaimOverview(ABC):
         """Counts work left; messages that wait are counted up to the limit and estimated beyond."""
         dead = 0
         with suppress(NotFound):
-            letters = self._store.queue(access.queue.application, queue_for(access.queue.name))
-            dead = sum(info.count for info in self._store.inspect(letters, rough=True)[1])
+            letters = bridge.run(self._store.catalogue.queue(access.queue.application, queue_for(access.queue.name)))
+            dead = sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
 
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.look_at(queue, _View))
@@ -158,7 +158,7 @@ class ClaimOverview(ABC):
                     worker=worker,
                     expires=expires / 1000 or None,
                     **calls.get((number, position), {}),
-                    **(_said(self._attempts.last(queue, number, position), delivery) if states else {}),
+                    **(_said(bridge.run(self._attempts.last(queue, number, position)), delivery) if states else {}),
                 )
                 for _, number, (expires, position, status, deliveries, worker, delivery) in rows
             ]
@@ -185,7 +185,7 @@ class ClaimOverview(ABC):
             for page in self._pages(queue, self._left(number, view, bodies=view.needs_bodies)):
                 total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
-                    [lag] = self._store.lag(queue, [(number, page[-1].position)])
+                    [lag] = bridge.run(self._store.messages.lag(queue, [(number, page[-1].position)]))
                     total, exact = total + lag.count, exact and lag.exact
                     break
         return QueueSize(total, exact)
@@ -195,7 +195,7 @@ class ClaimOverview(ABC):
 
         Those that an operator has retried now are due, or done.
         """
-        count, now = 0, (self._store.claim_time(), ids.LOW_MIN)
+        count, now = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
             pages = self._pages(queue, Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False))
             for page in pages:
@@ -205,10 +205,12 @@ class ClaimOverview(ABC):
         return count, True
 
     def _next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
-        now = self._store.claim_time(), ids.LOW_MIN
+        now = self._store.claim_logs.claim_time(), ids.LOW_MIN
         limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
         parts = [Slice(one, now, limit=most, delayed=False, due=False, bodies=False) for one, most in limits.items()]
-        messages = (message for page in self._store.read(queue, parts) for message in page.messages)
+        messages = (
+            message for page in bridge.run(self._store.messages.read(queue, parts)) for message in page.messages
+        )
         delayed = [message.ticks for message in messages if not views[message.partition].is_known(message.position)]
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
@@ -240,7 +242,7 @@ class ClaimOverview(ABC):
         """Yields the messages at these places, as many in memory at a time as one answer may have."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         for at in range(0, len(places), step):
-            yield from self._store.fetch(queue, places[at : at + step])
+            yield from bridge.run(self._store.messages.fetch(queue, places[at : at + step]))
 
     def _left(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
         """Returns the slice above the cursor of a partition, up to now."""
@@ -250,7 +252,7 @@ class ClaimOverview(ABC):
     def _pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
         more = True
         while more:
-            [page] = self._store.read(queue, [part])
+            [page] = bridge.run(self._store.messages.read(queue, [part]))
             if page.messages:
                 yield page.messages
             more = page.more and page.next is not None

@@ -284,12 +284,12 @@ class PartitionLog:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
             return True
-        expired = self._timing.expired(self._store.claim_now())
+        expired = self._timing.expired(self._store.claim_logs.claim_now())
         return any(state.has_ended(message.position, expired) for message in found.again)
 
     def _decide(self, queue: Queue, taken: Sequence[Request], candidates: Candidates | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns it and the number of messages that its cursor passes."""
-        finder, now = self._finder, self._store.claim_now()
+        finder, now = self._finder, self._store.claim_logs.claim_now()
         covers = None if finder.duplicates is None else self._covers(finder.duplicates, taken[0], candidates, now)
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
         draft.records_ends = queue.result_ttl > 0
@@ -427,7 +427,7 @@ class PartitionLog:
         began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
-            page = await self._read_log(queue, state.number + 1, newest=newest)
+            page = await self._store.claim_logs.read_log(queue, self._partition, state.number + 1, newest=newest)
             before = state.number
             apply = partial(self._apply_page, state, page, tokens)
             state = await self._core.in_thread(apply) if _is_long(page) else apply()
@@ -456,20 +456,12 @@ class PartitionLog:
         return state
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
-        written = self._core.boottime() - max(0, self._store.claim_now() - entry.at) / 1000
+        written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
         new = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(one.number, entry)
         self._finder.scanner.claimed(new)
         self._length.entered(one.number, len(one.body), written)
         self._follow_ups.known.found([one.number, *(place for place, _, _ in entry.outs)], written)
-
-    async def _read_log(self, queue: Queue, first: int, *, newest: bool) -> LogPage:
-        read = partial(self._store.read_log, queue, self._partition, first, newest=newest)
-        if newest:
-            return await self._core.in_thread(read)
-        begin = partial(self._store.begin_read_log, queue, self._partition, first)
-        page: LogPage = await self._core.ended(begin, otherwise=read)
-        return page
 
     async def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
         """Appends an entry until the result is certain, and applies it; else applies the one of another process.
@@ -480,12 +472,12 @@ class PartitionLog:
         one = LogEntry(state.number + 1, encode_entry(entry))
         began = self._core.boottime()
         below = self._length.truncatable(state.number, began) if entry.snapshot else None
-        append = partial(self._store.begin_append_entry, snapshot=entry.snapshot or None, truncate_below=below)
+        append = partial(self._store.claim_logs.append_entry, snapshot=entry.snapshot or None, truncate_below=below)
         doubted = False
         pause = FIRST_PAUSE
         while True:
             try:
-                applied = await self._core.ended(partial(append, queue, self._partition, one))
+                applied = await append(queue, self._partition, one)
                 break
             except QueueChanged:
                 if not doubted:
@@ -522,7 +514,7 @@ class PartitionLog:
             QueueChanged: The queue was purged or deleted.
         """
         try:
-            fresh = await self._core.in_thread(partial(self._store.queue, queue.application, queue.name, fresh=True))
+            fresh = await self._store.catalogue.queue(queue.application, queue.name, fresh=True)
         except QueueNotFound as error:
             raise QueueChanged(str(error)) from error
         if fresh.qid != queue.qid:
@@ -547,16 +539,12 @@ class PartitionLog:
         state = self.state
         self._length.begun()
 
-        def write() -> int:
-            body = state.encode()
-            self._store.write_snapshot(queue, self._partition, state.number, body)
-            return len(body)
-
+        body = await self._core.in_thread(state.encode)
         try:
-            length = await self._core.in_thread(write)
+            await self._store.claim_logs.write_snapshot(queue, self._partition, state.number, body)
         except QueueyError:
             return
-        self._length.written(state.number, length)
+        self._length.written(state.number, len(body))
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:

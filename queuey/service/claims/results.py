@@ -72,12 +72,12 @@ _decode = msgspec.msgpack.Decoder(JobEnd).decode
 
 
 class Results:
-    """The ends of all queues' jobs, in a ledger. Its methods block, and raise as the ledger does."""
+    """The ends of all queues' jobs, in a ledger. Its methods raise as the ledger does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
+    async def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
         """Writes the result of a delivery that is about to be acknowledged, and was the last one at a time."""
         is_kept = isinstance(result, bytes)
         end = JobEnd(
@@ -93,14 +93,16 @@ class Results:
         def is_new(row: JobEnd) -> bool:
             return row.number < end.number or (row.number == end.number and row.status == "void")
 
-        self._write(queue, end, lambda row: end if is_new(row) else row)
+        await self._write(queue, end, lambda row: end if is_new(row) else row)
 
-    def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
+    async def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
         """Makes void what earlier deliveries have written, or may still write."""
         end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
-        self._write(queue, end, lambda row: end if row.number < end.number else row)
+        await self._write(queue, end, lambda row: end if row.number < end.number else row)
 
-    def ended(self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str) -> None:
+    async def ended(
+        self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str
+    ) -> None:
         """Writes that a job has ended without an acknowledgement; ``why``: class and text of its error.
 
         What expired after it was removed counts as removed.
@@ -111,16 +113,16 @@ class Results:
             was_removed = status == "expired" and row.status in {"removed", "superseded"}
             return replace(row, number=LAST_NUMBER) if was_removed else end
 
-        self._write(queue, end, changed)
+        await self._write(queue, end, changed)
 
-    def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
+    async def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
         """Writes that a job became a dead letter, or expired if that is the letter's reason."""
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
-        self.ended(queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text)
+        await self.ended(queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text)
 
-    def leaves(
+    async def leaves(
         self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
     ) -> None:
         """Writes that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
@@ -131,23 +133,23 @@ class Results:
                 return replace(end, number=row.number - 1)
             return replace(end, number=row.number) if row.status == "done" else row
 
-        self._write(queue, end, changed)
+        await self._write(queue, end, changed)
 
-    def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
+    async def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
         """Returns the row of a message, if it is still to be shown at a time (seconds since 1970)."""
-        row = _read(self._ledger.entry(*_place(queue, partition, position)), partition, position)
+        row = _read(await self._ledger.entry(*_place(queue, partition, position)), partition, position)
         if row is None or now > row.time + _shown_for(queue, row):
             return None
         return row
 
-    def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
+    async def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
         """Changes a row; ``end`` is what a missing one becomes."""
         work, piece = _place(queue, end.partition, end.position)
         before, after = None, end
         for _ in range(_TRIES):
             value = _encode(after)
             kept = _shown_for(queue, after) + GRACE
-            present = exchange(self._ledger, work, piece, value, expected=before, kept=kept)
+            present = await exchange(self._ledger, work, piece, value, expected=before, kept=kept)
             if present == value:
                 return
             before, row = present, _read(present, end.partition, end.position)

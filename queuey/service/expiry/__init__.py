@@ -160,7 +160,7 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The record of queue {queue.name!r} changes too fast. Try again.")
 
     def _now(self, ahead: float = 0.0) -> int:
-        return self._store.claim_time() + int(ahead * TICKS_PER_SECOND)
+        return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
 
     def _may_rely(self, queue: Queue, ttl: int) -> bool:
         record, until = self._records.get(queue.qid, (None, 0.0))
@@ -184,7 +184,7 @@ class ExpiryRecords(DueWork):
     async def _make(self, queue: Queue, ttl: int) -> None:
         name = _name_of(queue.qid)
         for _ in range(_TRIES):
-            record = await self._core.in_thread(partial(self._store.record, KIND, queue.application, name))
+            record = await self._store.records.record(KIND, queue.application, name)
             before = None if record is None else _decode(record.value)
             if before is not None and before.holds(queue, ttl, self._now(self._store.clock_difference + PAUSE)):
                 self._remember(queue.qid, before)
@@ -206,7 +206,7 @@ class ExpiryRecords(DueWork):
                 )
                 record = replace(record, value=_encode(value), due=min(due, record.due))
             try:
-                record = await self._core.in_thread(partial(self._store.set_record, record))
+                record = await self._store.records.set_record(record)
             except RecordChanged:
                 continue
             self.planned(record)
@@ -223,7 +223,7 @@ class ExpiryRecords(DueWork):
 
     # Steps
 
-    def prepare(self, ahead: float) -> None:
+    async def prepare(self, ahead: float) -> None:
         pass
 
     async def step(self, record: Record) -> NextStep | None:
@@ -235,7 +235,7 @@ class ExpiryRecords(DueWork):
         now, began = self._now(), self._core.boottime()
         record = await self._set(replace(record, due=now + LEASE * TICKS_PER_SECOND))
         result = await self._search(queue, began + MAX_SECONDS)
-        if self._store.exact_horizon:  # It is the last id of all, however long ago that was made.
+        if self._store.messages.exact_horizon:  # It is the last id of all, however long ago that was made.
             result.horizon = max(result.horizon, now)
         if result.is_over and self._may_remove(value, now):
             await self._remove(record)
@@ -288,16 +288,16 @@ class ExpiryRecords(DueWork):
             start = turn.next
 
     async def _set(self, record: Record) -> Record:
-        changed: Record = await self._core.in_thread(partial(self._store.set_record, record))
+        changed: Record = await self._store.records.set_record(record)
         return changed
 
     async def _remove(self, record: Record) -> None:
-        await self._core.in_thread(partial(self._store.remove_record, record))
+        await self._store.records.remove_record(record)
 
     async def _present(self, application: str, name: str, qid: int) -> Queue | None:
         """Returns the queue's present row, or None if it was purged or deleted: its messages are gone."""
         try:
-            queue: Queue = await self._core.in_thread(partial(self._store.queue, application, name, fresh=True))
+            queue: Queue = await self._store.catalogue.queue(application, name, fresh=True)
         except NotFound:
             return None
         return queue if queue.qid == qid else None

@@ -115,12 +115,12 @@ class GroupUseCases:
         Raises:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
         """
-        clock = self._store.sample_clock()
+        clock = self._store.groups.sample_clock()
         local = self._local(application, group)
-        if (refusal := self._store.groups_refusal()) is not None:
+        if (refusal := self._store.groups.groups_refusal()) is not None:
             raise Conflict(refusal)
         if not (await local.cache.refresh()).head.version:
-            names = await self._core.in_thread(partial(self._store.group_names, application, limit=MAX_GROUPS))
+            names = await self._store.groups.group_names(application, limit=MAX_GROUPS)
             if len(names) >= MAX_GROUPS:
                 raise TooManyGroups(f"The application has {MAX_GROUPS} groups. Delete one: queuey group delete GROUP")
         secret = f"{self._core.chance.getrandbits(128):032x}"
@@ -134,7 +134,7 @@ class GroupUseCases:
             )
 
         member = await local.changes.apply(join)
-        await self._core.in_thread(partial(self._store.confirm_clock, clock))
+        await self._store.groups.confirm_clock(clock)
         session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
 
@@ -200,7 +200,7 @@ class GroupUseCases:
 
         async def record(queue: Queue) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
-            recorded = await self._core.in_thread(partial(self._store.set_offsets, queue, group, changes, commit=fence))
+            recorded = await self._store.offsets.set_offsets(queue, group, changes, commit=fence)
             return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
 
         return RecordedOffsets(group=group, partitions=await access.apply(record) if changes else {})
@@ -265,19 +265,15 @@ class GroupUseCases:
                 state = await self._without_ended(local, state)
         seen = local.changes.sessions.members
 
-        def view() -> GroupInfo:
-            if few:
-                queues = planned_queues(self._store, application, state, views.LAG_PAGE)
-            else:
-                queues = find_queues(self._store, application, state, fresh=False)
-            return views.show(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
-
-        return await self._core.in_thread(view)
+        if few:
+            queues = await planned_queues(self._store, application, state, views.LAG_PAGE)
+        else:
+            queues = await find_queues(self._store, application, state, fresh=False)
+        return await views.show(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
 
     async def names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
         """Lists groups by name."""
-        read = partial(self._store.group_names, application, start=start, limit=limit + 1)
-        names = await self._core.in_thread(read)
+        names = await self._store.groups.group_names(application, start=start, limit=limit + 1)
         return GroupNames(tuple(names[:limit]), names[limit] if len(names) > limit else None)
 
     async def forget(self, application: str, group: str) -> None:
@@ -292,12 +288,11 @@ class GroupUseCases:
             if not state.head.version:
                 raise _not_found(group)
             # The epochs of a group of this name that is made again are above those of this one.
-            ahead = state.head.epoch - clock_slack(self._store) - self._store.claim_now()
+            ahead = state.head.epoch - clock_slack(self._store) - self._store.claim_logs.claim_now()
             if ahead >= 0:
                 await asyncio.sleep((ahead + 1) / 1000)
                 continue
-            remove = partial(self._store.remove_group, application, group, state.head.version)
-            if await self._core.in_thread(remove):
+            if await self._store.groups.remove_group(application, group, state.head.version):
                 return
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 
@@ -308,16 +303,20 @@ class GroupUseCases:
             GroupNotFound: There is no such group.
             InvalidRequest: It is not the data centre of this process.
         """
-        if centre != self._store.centre:
-            own = f"is {self._store.centre!r}" if self._store.centre else "has no name"
+        if centre != self._store.groups.centre:
+            own = f"is {self._store.groups.centre!r}" if self._store.groups.centre else "has no name"
             raise InvalidRequest({"centre": f"{centre!r} is not the data centre of this process, which {own}"})
         for _ in range(ATTEMPTS):
-            head = await self._core.in_thread(partial(self._store.group_head, application, group, serial=True))
+            head = await self._store.groups.group_head(application, group, serial=True)
             if head is None:
                 raise _not_found(group)
-            moved = replace(head, centre=centre, moved=self._store.claim_now())
-            change = partial(self._store.change_group, application, group, head.version, GroupChange(moved, ()))
-            if head.centre == centre or await self._core.in_thread(change) is not None:
+            moved = replace(head, centre=centre, moved=self._store.claim_logs.claim_now())
+            if head.centre == centre:
+                return
+            if (
+                await self._store.groups.change_group(application, group, head.version, GroupChange(moved, ()))
+                is not None
+            ):
                 return
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import itemgetter
 from weakref import WeakValueDictionary
 
@@ -124,8 +123,8 @@ class HandOvers:
             if decided.needs_plan:
                 self._needs_plan()
             try:
-                done = not decided.owners or await self._core.in_thread(
-                    partial(self._store.hand_over, queue, self._group, recorded.version, decided.owners)
+                done = not decided.owners or await self._store.offsets.hand_over(
+                    queue, self._group, recorded.version, decided.owners
                 )
             except QueueChanged:
                 is_fresh, done = True, False
@@ -147,7 +146,7 @@ class HandOvers:
         """Reads the rows of a queue, with the notes that members here will be told, and then the state."""
         while True:
             noted = self._to_tell(queue.name)
-            recorded = await self._core.in_thread(partial(self._store.owned_offsets, queue, self._group, noted))
+            recorded = await self._store.offsets.owned_offsets(queue, self._group, noted)
             state = await self._cache.refresh(STATE_AGE)
             if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
@@ -158,7 +157,7 @@ class HandOvers:
         """Returns the row of a queue, None if it is gone or is not the planned one any more."""
         planned = self._cache.targets.queues.get(name)
         with suppress(NotFound):
-            queue = await self._core.in_thread(partial(self._store.queue, self._application, name, fresh=fresh))
+            queue = await self._store.catalogue.queue(self._application, name, fresh=fresh)
             if planned is None or queue.uid == planned.uid:
                 return queue
         return None if fresh or planned is None else await self._queue(name, fresh=True)

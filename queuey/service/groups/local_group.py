@@ -164,7 +164,7 @@ class LocalGroup:
         self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
     ) -> HeartbeatAnswer | None:
         """See :meth:`queuey.service.groups.GroupUseCases.heartbeat`."""
-        clock, now, arrived = self._store.sample_clock(), self._core.boottime(), self.cache.tick()
+        clock, now, arrived = self._store.groups.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
         former = beat = self._beats.get(number)
@@ -187,7 +187,7 @@ class LocalGroup:
                 return None
             await self.cache.refresh(STATE_AGE, serial_age=answer.wait)
             self.cache.require_here()
-            await self._core.in_thread(partial(self._store.confirm_clock, beat.clock))
+            await self._store.groups.confirm_clock(beat.clock)
         except MemberGone:
             self._beats.pop(number, None)
             raise
@@ -201,14 +201,14 @@ class LocalGroup:
         if subscription.credential.caller != credential.caller:
             await self.changes.apply(partial(GroupDraft.remove, number=number))
             raise MemberGone
-        now = self._store.claim_now()
+        now = self._store.claim_logs.claim_now()
         if now >= self._seen(member) + member.session:
             await self.changes.read_sessions()
             if now >= self._seen(member) + member.session:
                 raise MemberGone
         if now - self._seen(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
-            renew = partial(self._store.renew_session, *self._key, number, member.session)
-            self._renewed[number] = max(await self._core.in_thread(renew), self._renewed.get(number, 0))
+            renewed = await self._store.groups.renew_session(*self._key, number, member.session)
+            self._renewed[number] = max(renewed, self._renewed.get(number, 0))
         if beat.content.leaving and member.state in {"new", "present"}:
             await self.changes.apply(partial(GroupDraft.drain, number=number))
         elif member.state == "new":
@@ -348,7 +348,7 @@ class LocalGroup:
         pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
         due = self.cache.state.head.due
         if due is not None:  # The process that has asked for the plan comes first.
-            remaining = (due + (0 if self.cache.is_own else OVERDUE) - self._store.claim_now()) / 1000
+            remaining = (due + (0 if self.cache.is_own else OVERDUE) - self._store.claim_logs.claim_now()) / 1000
             pause = min(pause, max(remaining, 0.0))
             if remaining <= 0:
                 await self.changes.apply(GroupDraft.is_plan_due)
@@ -394,7 +394,7 @@ class LocalGroup:
         state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
         if number not in state.members or beat is None or planned is None:
             return
-        latest = self._store.claim_now() - state.members[number].session // 3
+        latest = self._store.claim_logs.claim_now() - state.members[number].session // 3
         for partition in sorted(numbers & planned.targets.keys()):
             row = (self.owners.rows_since(name) or {}).get(partition)
             owner = state.members.get(row.owner) if row is not None else None
@@ -408,8 +408,7 @@ class LocalGroup:
         self._requests = {key: when for key, when in self._requests.items() if now - when < owner.session / 3000}
         if (owner.number, uid) not in self._requests:
             self._requests[owner.number, uid] = now
-            ask = partial(self._store.ask_member, *self._key, owner.number, uid, owner.session)
-            await self._core.in_thread(ask)
+            await self._store.groups.ask_member(*self._key, owner.number, uid, owner.session)
 
     async def end(self) -> None:
         """Ends its tasks."""

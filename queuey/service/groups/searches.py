@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from queuey.errors import QueueNotFound
@@ -18,8 +18,8 @@ MAX_LISTED = 100_000
 _SPECIAL = re.compile(r"[*?\[]")
 
 
-def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
-    """Returns the queues that members ask for, or without members the queues of the last plan, by name; blocks.
+async def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
+    """Returns the queues that members ask for, or without members the queues of the last plan, by name.
 
     One that a list lacks although it is planned counts as deleted only if a read of its own row says so.
 
@@ -35,7 +35,7 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
     queues: dict[str, Queue] = {}
     texts = [_SPECIAL.split(pattern, maxsplit=1)[0] for each in wishes for pattern in each.patterns]
     for prefix in prefixes(texts):
-        for queue in _listed(store, application, prefix):
+        async for queue in _listed(store, application, prefix):
             if any(is_wanted(queue.name) for is_wanted in matchers):
                 queues[queue.name] = queue
             if len(queues) > MAX_PARTITIONS:
@@ -45,23 +45,23 @@ def find_queues(store: Store, application: str, state: GroupState, *, fresh: boo
     ]
     for name in sorted({*planned, *(name for each in wishes for name in each.names)} - queues.keys()):
         with suppress(QueueNotFound):
-            queues[name] = store.queue(application, name, fresh=fresh)
+            queues[name] = await store.catalogue.queue(application, name, fresh=fresh)
     return [queues[name] for name in sorted(queues)]
 
 
-def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
-    """Returns up to ``limit`` queues of the last plan by name, without a search; blocks."""
+async def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
+    """Returns up to ``limit`` queues of the last plan by name, without a search."""
     queues = []
     for name in sorted(each.name for each in state.plan.values())[:limit]:
         with suppress(QueueNotFound):
-            queues.append(store.queue(application, name))
+            queues.append(await store.catalogue.queue(application, name))
     return queues
 
 
-def _listed(store: Store, application: str, prefix: str) -> Iterator[Queue]:
+async def _listed(store: Store, application: str, prefix: str) -> AsyncIterator[Queue]:
     start = prefix
     for _ in range(MAX_LISTED // PAGE):
-        page = store.list_queues(application, start=start, limit=PAGE)
+        page = await store.catalogue.list_queues(application, start=start, limit=PAGE)
         for queue in page:
             if not queue.name.startswith(prefix):
                 return

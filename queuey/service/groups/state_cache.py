@@ -72,7 +72,7 @@ class StateCache:
     @property
     def is_here(self) -> bool:
         """True if the group is served in the data centre of this process."""
-        return self.state.head.centre in {"", self._store.centre}
+        return self.state.head.centre in {"", self._store.groups.centre}
 
     def require_here(self) -> None:
         """Refuses a group that is served in another data centre (GroupElsewhere)."""
@@ -92,7 +92,7 @@ class StateCache:
             serial_age: Max seconds since the head was read serially, if the store has data centres.
         """
         now = self._core.boottime()
-        is_serial = bool(self._store.centre) and now - self._serial > serial_age
+        is_serial = bool(self._store.groups.centre) and now - self._serial > serial_age
         if is_serial or not max_age or now - self._checked > max_age:
             wanted_since = self.tick()
             async with self._reading:
@@ -102,12 +102,12 @@ class StateCache:
 
     async def _read(self, *, is_serial: bool) -> None:
         before, began, now = self.state, self.tick(), self._core.boottime()
-        head = await self._core.in_thread(partial(self._store.group_head, *self._key, serial=is_serial))
+        head = await self._store.groups.group_head(*self._key, serial=is_serial)
         state = before
         if head is None:
             state = self._none(before)
         elif head.version != before.head.version:
-            stored_state = await self._core.in_thread(self._read_all)
+            stored_state = await self._read_all()
             state = self._none(before) if stored_state is None else stored_state
         if head is not None and state.head.centre != head.centre:  # It was read in this centre, the head in all.
             state = replace(state, head=replace(state.head, centre=head.centre))
@@ -117,13 +117,13 @@ class StateCache:
         if is_serial:
             self._serial = now
 
-    def _read_all(self) -> GroupState | None:
-        stored = self._store.group_state(*self._key)
-        return None if stored is None else read_state(stored)
+    async def _read_all(self) -> GroupState | None:
+        stored = await self._store.groups.group_state(*self._key)
+        return None if stored is None else await self._core.in_thread(partial(read_state, stored))
 
     def _none(self, before: GroupState) -> GroupState:
         """Returns the state of a group that does not exist, which would be one of this data centre."""
-        empty = GroupState(head=Head(centre=self._store.centre))
+        empty = GroupState(head=Head(centre=self._store.groups.centre))
         return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:

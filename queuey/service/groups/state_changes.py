@@ -101,15 +101,13 @@ class StateChanges:
             is_planned = draft.is_plan_due()
             if is_planned:
                 async with self._searching:
-                    queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], draft.state))
+                    queues = await find_queues(self._store, self._key[0], draft.state)
                     await self._core.in_thread(partial(draft.plan, queues, self._rights))
             change = draft.change()
             if change is None:
                 return results
             try:
-                head = await self._core.in_thread(
-                    partial(self._store.change_group, *self._key, state.head.version, change)
-                )
+                head = await self._store.groups.change_group(*self._key, state.head.version, change)
             except StoreUnavailable as error:
                 if error.outcome == "none":
                     raise
@@ -129,7 +127,7 @@ class StateChanges:
     async def read_sessions(self) -> GroupSessions:
         """Reads the sessions of the group, after a sound clock."""
         began = self._core.boottime()
-        sessions = await self._core.in_thread(partial(self._store.group_sessions, *self._key))
+        sessions = await self._store.groups.group_sessions(*self._key)
         if began >= self.sessions_read:
             self.sessions, self.sessions_read = sessions, began
         return sessions
@@ -148,10 +146,10 @@ class StateChanges:
 
     async def search(self, state: GroupState) -> None:
         """Has a plan made if queues have come, gone or changed."""
-        await self._core.in_thread(partial(self._store.note_search, *self._key, self.sessions.clock))
+        await self._store.groups.note_search(*self._key, self.sessions.clock)
         self.sessions = replace(self.sessions, searched=self.sessions.clock)
         async with self._searching:
-            queues = await self._core.in_thread(partial(find_queues, self._store, self._key[0], state))
+            queues = await find_queues(self._store, self._key[0], state)
             plan = await self._core.in_thread(partial(planned, state, queues))
         if plan.queues != state.plan:
             self.need_plan()

@@ -17,7 +17,7 @@ PAGE, LAG_PAGE = 100, 16
 """Max queues of a page, without and with lags."""
 
 
-def show(
+async def show(
     store: Store,
     group: str,
     state: GroupState,
@@ -28,7 +28,7 @@ def show(
     lag: bool,
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
-    """Returns a page of a group with these queues; blocks."""
+    """Returns a page of a group with these queues."""
     limit = LAG_PAGE if lag else PAGE
     shown = [queue for queue in queues if visible(queue)]
     page = [queue for queue in shown if queue.name >= start]
@@ -50,21 +50,24 @@ def show(
         ),
         hidden_queues=len(queues) - len(shown),
         unassigned=max(0, sum(queue.partitions for queue in queues) - targets),
-        queues={queue.name: _partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
+        queues={queue.name: await _partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
         next=page[limit].name if len(page) > limit else None,
     )
 
 
-def _partitions(store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool) -> dict[int, OwnedPartition]:
-    rows = store.owned_offsets(queue, group).rows
+async def _partitions(
+    store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool
+) -> dict[int, OwnedPartition]:
+    rows = (await store.offsets.owned_offsets(queue, group)).rows
     numbers = range(1, queue.partitions + 1)
     offsets = {number: rows.get(number, OwnedOffset(number)) for number in numbers}
     lags: Mapping[int, Lag] = {}
     if lag:
         try:
-            lags = dict(zip(numbers, store.lag(queue, [(n, offsets[n].position) for n in numbers]), strict=True))
+            behind = await store.messages.lag(queue, [(number, offsets[number].position) for number in numbers])
+            lags = dict(zip(numbers, behind, strict=True))
         except QueueChanged:  # Its row is not up to date. The next request has the lag.
-            store.queue(queue.application, queue.name, fresh=True)
+            await store.catalogue.queue(queue.application, queue.name, fresh=True)
     targets = state.plan[queue.uid].targets if queue.uid in state.plan else {}
     return {
         number: _partition(row, state, targets[number].member if number in targets else None, lags.get(number))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from secrets import randbits
 from typing import NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import KIND, OVER, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.service.queue_access import QueueAccess
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 M = TypeVar("M", bound=Move)
 T = TypeVar("T")
@@ -99,10 +99,10 @@ class MoveUseCases:
             if access.queue.max_claimed_per_key:
                 text = f"Queue {access.queue.name!r} has max_claimed_per_key: no messages can be moved from it or to it"
                 raise InvalidRequest({field: text})
-        source.refresh()
-        target.refresh()
+        bridge.run(source.refresh())
+        bridge.run(target.refresh())
         self._claims.check(source.queue)
-        record, is_new = self._records.begin(source.queue, target.queue)
+        record, is_new = bridge.run(self._records.begin(source.queue, target.queue))
         if is_new:
             self._runner.know(record)
         else:
@@ -115,14 +115,18 @@ class MoveUseCases:
         Raises:
             MoveNotFound: There is no such move that the caller may see.
         """
-        record = self._records.find(application, name)
+        record = bridge.run(self._records.find(application, name))
         if not _is_seen(record, may_see):
             raise MoveNotFound(name)
         return _report(MoveState, record)
 
     def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
         """Lists moves, the newest first: those under way, and the last ones that have ended."""
-        return [_report(Move, record) for record in self._records.listed(application) if _is_seen(record, may_see)]
+        return [
+            _report(Move, record)
+            for record in bridge.run(self._records.listed(application))
+            if _is_seen(record, may_see)
+        ]
 
     def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveState:
         """Requests the end of a move: moved messages stay in the target. One that is over stays as it is.
@@ -135,10 +139,11 @@ class MoveUseCases:
         Raises:
             MoveNotFound: There is no such move, or the caller may not cancel it.
         """
-        record = self._records.find(application, name)
+        record = bridge.run(self._records.find(application, name))
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        return _report(MoveState, record if record.progress.state in OVER else self._records.cancel(record.move))
+        is_over = record.progress.state in OVER
+        return _report(MoveState, record if is_over else bridge.run(self._records.cancel(record.move)))
 
 
 def _is_seen(record: MoveRecord, may_see: Callable[[str], bool]) -> bool:
@@ -199,8 +204,8 @@ class MoveCarrier(DueWork):
     def statistics(self) -> dict[str, float]:
         return {"moves_running": len(self._work), "moves_messages_total": self._moved}
 
-    def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner copes with it
-        self._records.adopt()
+    async def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner copes with it
+        await self._records.adopt()
 
     def held(self, name: str) -> Record | None:
         work = self._work.get(name)
@@ -213,7 +218,7 @@ class MoveCarrier(DueWork):
         progress = decode(record.value).progress
         work = self._work.get(record.name)
         if work is None or progress.runner != self._token:
-            is_put_off = self._store.claim_time() < record.due <= self._in(self._timing.stale)
+            is_put_off = self._store.claim_logs.claim_time() < record.due <= self._in(self._timing.stale)
             if is_put_off and progress.runner not in {0, self._token}:
                 raise RecordChanged(record.name)  # Another process works on it.
             if len(self._work) >= MOST_HERE:
@@ -238,7 +243,7 @@ class MoveCarrier(DueWork):
     async def _take_over(self, record: Record, before: Progress) -> _Work:
         mine = replace(before, runner=self._token)
         due = self._in(self._timing.stale)
-        record = await self._core.in_thread(partial(self._records.save, record, mine, due))
+        record = await self._records.save(record, mine, due)
         active = ActiveMove(decode(record.value).move, mine, self._store, self._claims, self._clock)
         if mine.total < 0:
             await active.estimate()
@@ -273,7 +278,7 @@ class MoveCarrier(DueWork):
         self._moved += moved
 
     async def _write(
-        self, write: Callable[[Record, Progress], T], record: Record, progress: Progress
+        self, write: Callable[[Record, Progress], Awaitable[T]], record: Record, progress: Progress
     ) -> tuple[T, Progress]:
         """Writes progress; returns the result and the progress, which is that of a move asked to end if it was.
 
@@ -282,9 +287,9 @@ class MoveCarrier(DueWork):
         """
         while True:
             try:
-                return await self._core.in_thread(partial(write, record, progress)), progress
+                return await write(record, progress), progress
             except RecordChanged:
-                record = await self._core.in_thread(partial(self._records.reread, record))
+                record = await self._records.reread(record)
                 there = decode(record.value).progress
                 if there.runner != self._token or there.state != "cancelling":
                     raise
@@ -295,11 +300,11 @@ class MoveCarrier(DueWork):
         # Without a runner in the record, other processes go on at once.
         for work in list(self._work.values()):
             try:
-                await self._save(work, replace(work.active.counted(), runner=0), self._store.claim_time())
+                await self._save(work, replace(work.active.counted(), runner=0), self._store.claim_logs.claim_time())
             except RecordChanged:
                 continue
             except QueueyError:
                 return
 
     def _in(self, seconds: float) -> int:
-        return self._store.claim_time() + round(seconds * TICKS_PER_SECOND)
+        return self._store.claim_logs.claim_time() + round(seconds * TICKS_PER_SECOND)

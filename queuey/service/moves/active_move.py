@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -166,21 +166,21 @@ class _Partition(PartitionMove):
         return await self._move.ask(self.number, moved=moved, last=last, give_back=give_back)
 
     async def fetch(self, places: list[Position]) -> list[Message]:
-        def fetch(queue: Queue) -> list[Message]:
+        async def fetch(queue: Queue) -> list[Message]:
             locations = [(self.number, place) for place in places]
             steps = range(0, len(locations), FETCHED)
-            fetch = partial(self._move.store.fetch, queue, kept=queue.on_expiry == "dead-letter")
-            return [one for at in steps for one in fetch(locations[at : at + FETCHED])]
+            fetch = partial(self._move.store.messages.fetch, queue, kept=queue.on_expiry == "dead-letter")
+            return [one for at in steps for one in await fetch(locations[at : at + FETCHED])]
 
         return await self._move.in_source(fetch)
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
-        return await self._move.core.in_thread(partial(self._move.publish, self.number, chunk, messages, after))
+        return await self._move.publish(self.number, chunk, messages, after)
 
     async def delete(self, places: list[Position]) -> None:
         locations = [(self.number, place) for place in places]
         await self._move.record_moved(locations)
-        await self._move.in_source(lambda queue: self._move.store.delete(queue, locations))
+        await self._move.in_source(lambda queue: self._move.store.messages.delete(queue, locations))
 
 
 class ActiveMove:
@@ -200,7 +200,7 @@ class ActiveMove:
         self.core = claims.core
         self._clock = clock
         # Another process may have made an id with a clock that is ahead.
-        margin = 1 if store.exact_horizon else round(store.clock_difference * TICKS_PER_SECOND)
+        margin = 1 if store.messages.exact_horizon else round(store.clock_difference * TICKS_PER_SECOND)
         self._below: Position = (move.number + margin, LOW_MIN)
         self._partitions = deque(_Partition(self, number) for number in range(1, move.partitions + 1))
         self._turns: dict[int, MoveTurn] = {}
@@ -222,13 +222,10 @@ class ActiveMove:
 
     async def estimate(self) -> None:
         """Sets the total."""
-
-        def size() -> int:
-            access = QueueAccess(self.core, self.store, self._source(), lambda _: None)
-            return self._claims.size(access, COUNTED).size
-
         with suppress(QueueyError, SourceGone):
-            self.progress = replace(self.progress, total=await self.core.in_thread(size))
+            access = QueueAccess(self.core, self.store, await self._source(), lambda _: None)
+            size = await self.core.in_thread(partial(self._claims.size, access, COUNTED))
+            self.progress = replace(self.progress, total=size.size)
 
     async def run(self) -> None:
         """Moves one partition a chunk further."""
@@ -286,51 +283,48 @@ class ActiveMove:
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
-            exact=self.store.exact_horizon,
+            exact=self.store.messages.exact_horizon,
             moved=moved,
             last=last,
             stop=bool(self.progress.error) or self.progress.state == "cancelling",
             give_back=give_back,
         )
-        queue = await self.core.in_thread(self._source)
+        queue = await self._source()
         for _ in range(ATTEMPTS):
             try:
                 turn = self._turns[partition] = await self._claims.turn(queue, partition, order)
             except QueueChanged:
-                queue = await self.core.in_thread(partial(self._source, fresh=True))
+                queue = await self._source(fresh=True)
             else:
                 return turn
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def record_moved(self, places: list[Location]) -> None:
         """Records the end of jobs in a source that keeps results."""
-        queue = await self.core.in_thread(self._source)
+        queue = await self._source()
         if queue.result_ttl:
-            queue = await self.core.in_thread(partial(self._source, fresh=True))
+            queue = await self._source(fresh=True)
             await self._claims.jobs.record_moved(queue, places)
 
-    async def in_source(self, call: Callable[[Queue], T]) -> T:
-        def on_source() -> T:
-            queue = self._source()
-            for _ in range(ATTEMPTS):
-                try:
-                    return call(queue)
-                except QueueChanged:
-                    queue = self._source(fresh=True)
-            return call(queue)
+    async def in_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
+        queue = await self._source()
+        for _ in range(ATTEMPTS):
+            try:
+                return await call(queue)
+            except QueueChanged:
+                queue = await self._source(fresh=True)
+        return await call(queue)
 
-        return await self.core.in_thread(on_source)
-
-    def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
+    async def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
         """Posts a chunk once; its messages keep the rest of their TTL.
 
         Those that have expired since they were taken are dropped, unless the source makes dead letters of such: then
         they arrive, and the target decides.
         """
-        now = self.store.now()
-        source = self._row(self.move.source, self.move.source_qid, fresh=False)
+        now = await self.store.ledger.now()
+        source = await self._row(self.move.source, self.move.source_qid, fresh=False)
         takes_all = source is not None and source.on_expiry == "dead-letter"
-        to = self._target()
+        to = await self._target()
         keeps = to.on_expiry == "dead-letter"
         items = [
             NewMessage(
@@ -349,37 +343,38 @@ class ActiveMove:
         name = f"\x01move {self.move.source_qid:x} {partition} {chunk}"
         key = PostKey(name, name.encode(), KEPT)
         for _ in range(ATTEMPTS):
-            target = self._target()
+            target = await self._target()
             try:
-                self._rely(target, items, is_stored=False)
-                posted = self.store.append_once(target, items, key, after=after if after > ids.FIRST else None)
-                self._rely(target, items, is_stored=True)
+                await self._rely(target, items, is_stored=False)
+                above = after if after > ids.FIRST else None
+                posted = await self.store.keyed_posts.append_once(target, items, key, after=above)
+                await self._rely(target, items, is_stored=True)
                 return max(position for _, position in posted.locations)
             except QueueChanged:
-                self._target(fresh=True)
+                await self._target(fresh=True)
         raise StoreBusy(f"Queue {self.move.target!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
-    def _rely(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
+    async def _rely(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
         if items[0].kept:
-            self.core.run(self._claims.rely(target, items, is_stored=is_stored))
+            await self._claims.rely(target, items, is_stored=is_stored)
 
-    def _target(self, *, fresh: bool = False) -> Queue:
-        queue = self._row(self.move.target, self.move.target_qid, fresh=fresh)
+    async def _target(self, *, fresh: bool = False) -> Queue:
+        queue = await self._row(self.move.target, self.move.target_qid, fresh=fresh)
         if queue is None:
             raise TargetGone
         return queue
 
-    def _source(self, *, fresh: bool = False) -> Queue:
-        queue = self._row(self.move.source, self.move.source_qid, fresh=fresh)
+    async def _source(self, *, fresh: bool = False) -> Queue:
+        queue = await self._row(self.move.source, self.move.source_qid, fresh=fresh)
         if queue is None:
             raise SourceGone
         return queue
 
-    def _row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
+    async def _row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
         """Returns a queue's row if it has the messages of the move."""
         for again in (fresh, True):
             try:
-                queue = self.store.queue(self.move.application, name, fresh=again)
+                queue = await self.store.catalogue.queue(self.move.application, name, fresh=again)
             except QueueNotFound:
                 return None
             if queue.qid == qid:

@@ -7,7 +7,6 @@ process is to go on with it. One that is over is a record by its id, which is ne
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from secrets import randbelow
 from typing import Literal
@@ -111,63 +110,64 @@ _decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class MoveRecords:
-    """Begins, finds, changes and ends moves; blocks."""
+    """Begins, finds, changes and ends moves."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[int, bytes | None] = {}
         """Progress of moves of version 0.1.0, as it was at the last look."""
 
-    def begin(self, source: Queue, target: Queue) -> tuple[Record, bool]:
+    async def begin(self, source: Queue, target: Queue) -> tuple[Record, bool]:
         """Begins a move, or finds the one under way between the same queues; returns it, and whether it is new.
 
         Raises:
             MoveUnderWay: Another move from this source is under way, or this one is being cancelled.
             TooManyMoves: The application has as many as it may have.
         """
-        directory = self._directory()
+        directory = await self._directory()
         for move in directory.moves:
             if move.source_qid == source.qid:
-                self._adopt(move)
+                await self._adopt(move)
         for _ in range(_TRIES):
-            record = self._store.record(KIND, source.application, _name_of(source.qid))
+            record = await self._store.records.record(KIND, source.application, _name_of(source.qid))
             if record is not None:
                 there = decode(record.value)
                 if there.progress.state != "running" or there.move.target_qid != target.qid:
                     raise MoveUnderWay(source.name, there.move.target, there.move.id)
                 return record, False
-            self._require_room(source.application)
-            last = max((value.move.number for value in self._listed(source.application)), default=directory.last)
+            await self._require_room(source.application)
+            last = max((value.move.number for value in await self._listed(source.application)), default=directory.last)
             # Above all earlier ones, and not that of another source's move that begins at the same moment.
-            number = max(max(directory.last, last) + randbelow(1000) + 1, self._store.now())
+            number = max(max(directory.last, last) + randbelow(1000) + 1, await self._store.ledger.now())
             move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
+            new = _recorded(move, Progress(), self._store.claim_logs.claim_time())
             try:
-                return self._store.set_record(_recorded(move, Progress(), self._store.claim_time())), True
+                return await self._store.records.set_record(new), True
             except RecordChanged:
                 continue
         raise StoreBusy(f"Moves of queue {source.name!r} begin and end too fast. Try again.")
 
-    def save(self, record: Record, progress: Progress, due: int) -> Record:
+    async def save(self, record: Record, progress: Progress, due: int) -> Record:
         """Replaces the progress of a move that is under way.
 
         Raises:
             RecordChanged: Another process was quicker.
         """
         value = _encode(MoveRecord(decode(record.value).move, progress))
-        return self._store.set_record(replace(record, value=value, due=due))
+        return await self._store.records.set_record(replace(record, value=value, due=due))
 
-    def reread(self, record: Record) -> Record:
+    async def reread(self, record: Record) -> Record:
         """Returns the present version of a move that is under way.
 
         Raises:
             RecordChanged: It is over.
         """
-        present = self._store.record(KIND, record.application, record.name)
+        present = await self._store.records.record(KIND, record.application, record.name)
         if present is None:
             raise RecordChanged(record.name)
         return present
 
-    def end(self, record: Record, progress: Progress) -> None:
+    async def end(self, record: Record, progress: Progress) -> None:
         """Ends a move. If it ended before, that end stands.
 
         Raises:
@@ -176,107 +176,118 @@ class MoveRecords:
         move = decode(record.value).move
         value = _encode(MoveRecord(move, progress))
         with suppress(RecordChanged):  # It has ended before.
-            self._store.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
-        self._store.remove_record(record)
-        self._end_old(move, progress)
-        for old in self._store.records(_ENDED, move.application, limit=2 * MOST_LISTED)[:-MOST_LISTED]:
+            await self._store.records.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
+        await self._store.records.remove_record(record)
+        await self._end_old(move, progress)
+        ended = await self._store.records.records(_ENDED, move.application, limit=2 * MOST_LISTED)
+        for old in ended[:-MOST_LISTED]:
             with suppress(RecordChanged):
-                self._store.remove_record(old)
+                await self._store.records.remove_record(old)
 
-    def find(self, application: str, name: str) -> MoveRecord:
+    async def find(self, application: str, name: str) -> MoveRecord:
         """Returns a move.
 
         Raises:
             MoveNotFound: No move of the application has that id.
         """
         if _ID.fullmatch(name) is not None:
-            under_way = self._under_way(application)  # Before the others, so that one that ends meanwhile is found.
-            if (record := self._store.record(_ENDED, application, name)) is not None:
+            under_way = await self._under_way(
+                application
+            )  # Before the others, so that one that ends meanwhile is found.
+            if (record := await self._store.records.record(_ENDED, application, name)) is not None:
                 return decode(record.value)
             for value in under_way:
                 if value.move.id == name:
                     return value
-            old = self._old(int(name, 16))
+            old = await self._old(int(name, 16))
             if old is not None and old.move.application == application:
                 return old
         raise MoveNotFound(name)
 
-    def listed(self, application: str) -> list[MoveRecord]:
+    async def listed(self, application: str) -> list[MoveRecord]:
         """Returns an application's moves, the newest first: those under way, and the last ones that have ended."""
-        moves = {value.move.number: value for value in (*self._old_ones(application), *self._listed(application))}
+        moves = {
+            value.move.number: value for value in (*await self._old_ones(application), *await self._listed(application))
+        }
         return [moves[number] for number in sorted(moves, reverse=True)[:MOST_LISTED]]
 
-    def cancel(self, move: Move) -> MoveRecord:
+    async def cancel(self, move: Move) -> MoveRecord:
         """Requests the end of a move, unless it is over."""
-        if move in self._directory().moves:
-            self._adopt(move)
+        if move in (await self._directory()).moves:
+            await self._adopt(move)
         for _ in range(_TRIES):
-            record = self._store.record(KIND, move.application, _name_of(move.source_qid))
+            record = await self._store.records.record(KIND, move.application, _name_of(move.source_qid))
             if record is None or (there := decode(record.value)).move != move:
-                return self.find(move.application, move.id)
+                return await self.find(move.application, move.id)
             if there.progress.state != "running":
                 return there
-            now = self._store.claim_time()  # It is due, as a process that works on it may not notice.
+            now = self._store.claim_logs.claim_time()  # It is due, as a process that works on it may not notice.
             try:
-                return decode(self.save(record, replace(there.progress, state="cancelling"), now).value)
+                return decode((await self.save(record, replace(there.progress, state="cancelling"), now)).value)
             except RecordChanged:
                 continue
         raise StoreBusy(f"The record of move {move.id} changes too fast. Try again.")
 
-    def adopt(self) -> None:
+    async def adopt(self) -> None:
         """Goes on with moves of version 0.1.0 whose progress has not changed since the last call."""
         before, self._seen = self._seen, {}
-        for move in self._directory().moves:
-            raw = self._seen[move.number] = self._store.entry(_OLD_RECORD, move.number)
+        for move in (await self._directory()).moves:
+            raw = self._seen[move.number] = await self._store.ledger.entry(_OLD_RECORD, move.number)
             if move.number in before and before[move.number] == raw:
-                self._adopt(move)
+                await self._adopt(move)
 
-    def _adopt(self, move: Move) -> None:
+    async def _adopt(self, move: Move) -> None:
         """Makes a record for a move of version 0.1.0 that is under way, unless there is one."""
-        old = self._store.entry(_OLD_RECORD, move.number)
+        old = await self._store.ledger.entry(_OLD_RECORD, move.number)
         progress = Progress() if old is None else decode(old).progress
-        if progress.state in OVER or self._store.record(_ENDED, move.application, move.id) is not None:
+        if progress.state in OVER or (await self._store.records.record(_ENDED, move.application, move.id)) is not None:
             return
         with suppress(RecordChanged):  # Another process was quicker.
-            self._store.set_record(_recorded(move, progress, self._store.claim_time()))
+            await self._store.records.set_record(_recorded(move, progress, self._store.claim_logs.claim_time()))
 
-    def _end_old(self, move: Move, progress: Progress) -> None:
+    async def _end_old(self, move: Move, progress: Progress) -> None:
         """Notes the end of a move of version 0.1.0 where that looks for it, so that it is not adopted again."""
-        while move in self._directory().moves:
-            old = self._store.entry(_OLD_RECORD, move.number)
+        while move in (await self._directory()).moves:
+            old = await self._store.ledger.entry(_OLD_RECORD, move.number)
             if old is not None and decode(old).progress.state in OVER:
                 return
             with suppress(Conflict):
-                self._store.enter(_OLD_RECORD, move.number, _encode(MoveRecord(move, progress)), expected=old)
+                await self._store.ledger.enter(
+                    _OLD_RECORD, move.number, _encode(MoveRecord(move, progress)), expected=old
+                )
 
-    def _directory(self) -> _Directory:
-        raw = self._store.entry(_DIRECTORY, 0)
+    async def _directory(self) -> _Directory:
+        raw = await self._store.ledger.entry(_DIRECTORY, 0)
         return _Directory() if raw is None else _decode_directory(raw)
 
-    def _under_way(self, application: str) -> list[MoveRecord]:
-        return [decode(record.value) for record in self._store.records(KIND, application, limit=MOST_OF_ALL)]
+    async def _under_way(self, application: str) -> list[MoveRecord]:
+        return [
+            decode(record.value) for record in await self._store.records.records(KIND, application, limit=MOST_OF_ALL)
+        ]
 
-    def _listed(self, application: str) -> list[MoveRecord]:
-        under_way = self._under_way(application)  # Before the others, so that one that ends meanwhile is found.
-        ended = [decode(record.value) for record in self._store.records(_ENDED, application, limit=2 * MOST_LISTED)]
+    async def _listed(self, application: str) -> list[MoveRecord]:
+        under_way = await self._under_way(application)  # Before the others, so that one that ends meanwhile is found.
+        ended = [
+            decode(record.value)
+            for record in await self._store.records.records(_ENDED, application, limit=2 * MOST_LISTED)
+        ]
         return under_way + ended
 
-    def _old_ones(self, application: str) -> Iterator[MoveRecord]:
-        """Yields an application's last moves of version 0.1.0."""
-        raw = self._store.entry(f"moves of {application}", 0)
-        for number in [] if raw is None else _decode_numbers(raw):
-            if (old := self._old(number)) is not None:
-                yield old
+    async def _old_ones(self, application: str) -> list[MoveRecord]:
+        """Returns an application's last moves of version 0.1.0."""
+        raw = await self._store.ledger.entry(f"moves of {application}", 0)
+        moves = [await self._old(number) for number in ([] if raw is None else _decode_numbers(raw))]
+        return [move for move in moves if move is not None]
 
-    def _old(self, number: int) -> MoveRecord | None:
+    async def _old(self, number: int) -> MoveRecord | None:
         """Returns a move of version 0.1.0."""
-        if (raw := self._store.entry(_OLD_RECORD, number)) is not None:
+        if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
             return decode(raw)
-        begun = (move for move in self._directory().moves if move.number == number)
+        begun = (move for move in (await self._directory()).moves if move.number == number)
         return next((MoveRecord(move, Progress()) for move in begun), None)
 
-    def _require_room(self, application: str) -> None:
-        there = self._store.due_records(KIND, ids.TICKS_MAX)
+    async def _require_room(self, application: str) -> None:
+        there = await self._store.records.due_records(KIND, ids.TICKS_MAX)
         own = sum(record.application == application for record in there)
         if own >= MOST_RUNNING or len(there) >= MOST_OF_ALL:
             raise TooManyMoves(f"{own} moves of the application are under way. Wait until one has ended.")

@@ -24,7 +24,7 @@ from queuey.service.messages import Draft, MessageUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 KEPT = 366 * 86_400
 """Number of seconds for which an entry is kept."""
@@ -114,7 +114,7 @@ class AuditLog:
 
     def sent(self, application: str, form: str) -> Sent | None:
         """Returns the entry of a form; None: it was not sent yet."""
-        entry = self._store.entry(_work(application, form), 0)
+        entry = bridge.run(self._store.ledger.entry(_work(application, form), 0))
         return None if entry is None else _decode_sent(entry)
 
     def begin(
@@ -132,7 +132,7 @@ class AuditLog:
         posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
         sent = Sent(content, *posted.locations[0])
         value = _encode_sent(sent)
-        stands = self._store.enter(_work(application, form), 0, value, expected=None)
+        stands = bridge.run(self._store.ledger.enter(_work(application, form), 0, value, expected=None))
         if stands != value:
             self._messages.delete(access, [sent.entry])
         return entry, _decode_sent(stands), stands == value
@@ -181,13 +181,13 @@ class AuditLog:
 
     def _access(self, application: str, *, create: bool = False) -> QueueAccess:
         try:
-            queue = find_queue(self._store, AUDITS, application)
+            queue = bridge.run(find_queue(self._store, AUDITS, application))
         except (ApplicationNotFound, QueueNotFound):
             if not create:
                 raise
             with suppress(ApplicationExists):
-                self._store.create_application(AUDITS)
-            queue, _ = self._store.create_queue(AUDITS, application, QueueSpec(ttl=KEPT))
+                bridge.run(self._store.applications.create_application(AUDITS))
+            queue, _ = bridge.run(self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=KEPT)))
         return QueueAccess(self._core, self._store, queue, lambda _: None)
 
 

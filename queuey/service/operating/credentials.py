@@ -18,7 +18,7 @@ import msgspec
 from queuey.access import Caller, may_hand_on
 from queuey.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
 from queuey.messages import OPERATORS, Key, Scope
-from queuey.storage import Applications, Store, exchange
+from queuey.storage import Applications, Store, bridge, exchange
 
 SESSION_SECONDS = 8 * 3600
 """Max seconds of a session; the ledger keeps entries longer."""
@@ -43,7 +43,7 @@ class Keys:
 
     def list(self, application: str, caller: Caller) -> list[Key]:
         """Returns the keys that the caller could have made, oldest first."""
-        return [key for key in self._applications.keys(application) if _is_fewer(key, caller)]
+        return [key for key in bridge.run(self._applications.keys(application)) if _is_fewer(key, caller)]
 
     def check(
         self, application: str, caller: Caller, scope: Scope, *, seconds: float, note: str, until: float | None
@@ -74,7 +74,9 @@ class Keys:
         """Makes a key that was checked; returns its secret, which is not kept, and the kept part."""
         secret = secrets.token_hex(32)
         digest = sha256(secret.encode()).digest()
-        return secret, self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
+        return secret, bridge.run(
+            self._applications.add_key(application, digest, expires=expires, note=note, scope=scope)
+        )
 
     def find(self, application: str, caller: Caller, name: str) -> Key:
         """Returns a key that the caller could have made.
@@ -93,7 +95,7 @@ class Keys:
         Raises:
             KeyNotFound: There is none of this id.
         """
-        self._applications.revoke_key(application, self.find(application, caller, name).id)
+        bridge.run(self._applications.revoke_key(application, self.find(application, caller, name).id))
 
 
 def _is_fewer(key: Key, caller: Caller) -> bool:
@@ -140,14 +142,14 @@ class Sessions:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
         session = Session(holder, expires if until is None else min(expires, until))
-        self._store.enter(_work(token), _FIRST, _encode(session), expected=None)
+        bridge.run(self._store.ledger.enter(_work(token), _FIRST, _encode(session), expected=None))
         return token, session
 
     def offer(self, holder: bytes) -> str:
         """Returns a token for a link that logs in once, within ``LINK_SECONDS``, with the key of a digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
         link = _encode(Session(holder, self._clock() + LINK_SECONDS))
-        self._store.enter(_link(token), _FIRST, link, expected=None)
+        bridge.run(self._store.ledger.enter(_link(token), _FIRST, link, expected=None))
         return token
 
     def redeem(self, token: str) -> bytes:
@@ -156,12 +158,12 @@ class Sessions:
         Raises:
             NotAuthenticated: There is no such link, it was used, or it has expired.
         """
-        entry = self._store.entry(_link(token), _FIRST)
+        entry = bridge.run(self._store.ledger.entry(_link(token), _FIRST))
         link = None if entry is None else _decode(entry)
         if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
             # Random bytes, so that a caller knows its own value from that of another.
             spent = _encode(Session(secrets.token_bytes(LINK_BYTES), 0.0))
-            if exchange(self._store, _link(token), _FIRST, spent, expected=entry) == spent:
+            if bridge.run(exchange(self._store.ledger, _link(token), _FIRST, spent, expected=entry)) == spent:
                 return link.holder
         raise NotAuthenticated("This link was used before, or has expired.")
 
@@ -171,7 +173,7 @@ class Sessions:
         Raises:
             NotAuthenticated: There is none, or it has ended.
         """
-        entry = self._store.entry(_work(token), _FIRST)
+        entry = bridge.run(self._store.ledger.entry(_work(token), _FIRST))
         session = None if entry is None else _decode(entry)
         if session is None or session.expires <= self._clock():
             raise NotAuthenticated("The session has ended. Log in again.")
@@ -180,11 +182,11 @@ class Sessions:
     def end(self, token: str) -> None:
         """Ends a session, if there is one. Other processes learn of it within seconds."""
         work = _work(token)
-        entry = self._store.entry(work, _FIRST)
+        entry = bridge.run(self._store.ledger.entry(work, _FIRST))
         if entry is None:
             return
         try:
-            self._store.enter(work, _FIRST, _encode(Session(b"", 0.0)), expected=entry)
+            bridge.run(self._store.ledger.enter(work, _FIRST, _encode(Session(b"", 0.0)), expected=entry))
         except Conflict:
             return
 

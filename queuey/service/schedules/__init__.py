@@ -36,7 +36,7 @@ from queuey.service.messages import MessageUseCases, content_of
 from queuey.service.queue_access import ATTEMPTS, find_queue
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.troubles import Trouble
 from queuey.time_parsing import clock_warning
 
@@ -125,8 +125,8 @@ class ScheduleUseCases:
             RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_TRIES):
-            record = self._store.record(states.KIND, application, name)
-            now = ids.ticks_to_seconds(self._store.claim_time())
+            record = bridge.run(self._store.records.record(states.KIND, application, name))
+            now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
             if record is None:
                 schedule = Schedule(secrets.randbits(62), now, now, change(None, now))
                 self._require_room(application)
@@ -152,12 +152,14 @@ class ScheduleUseCases:
         return states.reschedule(schedule, now)
 
     def _require_room(self, application: str) -> None:
-        there = self._store.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
+        there = bridge.run(
+            self._store.records.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
+        )
         if len(there) >= MAX_SCHEDULES:
             raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules. Remove some that are not needed.")
 
     def _save(self, record: Record, schedule: Schedule) -> Record:
-        saved = self._store.set_record(states.recorded(record, schedule))
+        saved = bridge.run(self._store.records.set_record(states.recorded(record, schedule)))
         self._runner.know(saved)
         return saved
 
@@ -169,7 +171,7 @@ class ScheduleUseCases:
 
         Returns a page, and the name to start the next one at; None: this is the last.
         """
-        records = self._store.records(states.KIND, application, start=start, limit=MAX_LISTED + 1)
+        records = bridge.run(self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1))
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
         seen = (record for record in records[:MAX_LISTED] if may_see(states.decode(record.value).plan.queue))
         return [_report(record) for record in seen], following
@@ -184,7 +186,7 @@ class ScheduleUseCases:
         for _ in range(_TRIES):
             record = self._find(application, name, may_see)
             try:
-                self._store.remove_record(record)
+                bridge.run(self._store.records.remove_record(record))
             except RecordChanged:
                 continue
             return
@@ -199,8 +201,7 @@ class ScheduleUseCases:
             StoreUnavailable: It failed. If it had begun, any process goes on with it.
         """
         for _ in range(_TRIES):
-            find = partial(self._find, application, name, may_see)
-            record = await self._core.in_thread(find)
+            record = await self._core.in_thread(partial(self._find, application, name, may_see))
             try:
                 if states.decode(record.value).firing is not None:
                     await self._firing.go_on(record)
@@ -218,7 +219,7 @@ class ScheduleUseCases:
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     def _find(self, application: str, name: str, may_see: MaySee) -> Record:
-        record = self._store.record(states.KIND, application, name)
+        record = bridge.run(self._store.records.record(states.KIND, application, name))
         if record is None or not may_see(states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
         return record
@@ -248,7 +249,7 @@ class FireUseCases(DueWork):
         self._clock = Trouble(logger, "The clock")
         self.counts: dict[State, int] = {"published": 0, "skipped": 0, "failed": 0, "unknown": 0}
 
-    def prepare(self, ahead: float) -> None:
+    async def prepare(self, ahead: float) -> None:
         if warning := clock_warning(ahead):
             self._clock.met("ahead", warning)
         else:
@@ -286,9 +287,8 @@ class FireUseCases(DueWork):
         return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
 
     async def _fire(self, record: Record, schedule: Schedule, instant: float, now: int) -> Record:
-        find = partial(find_queue, self._store, record.application, schedule.plan.queue, fresh=True)
         try:
-            queue = await self._core.in_thread(find)
+            queue = await find_queue(self._store, record.application, schedule.plan.queue, fresh=True)
         except NotFound as error:
             return await self._end(record, schedule, instant, "failed", error=str(error))
         schedule = states.begin(schedule, instant, queue.qid, now)
@@ -322,8 +322,7 @@ class FireUseCases(DueWork):
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
         """Posts a message under its key; returns None if the queue was purged or made anew since."""
-        find = partial(find_queue, self._store, application, firing.queue, fresh=True)
-        queue = await self._core.in_thread(find)
+        queue = await find_queue(self._store, application, firing.queue, fresh=True)
         if queue.qid != firing.qid:
             return None
         drafts = [firing.message.draft]
@@ -350,7 +349,7 @@ class FireUseCases(DueWork):
 
     def now(self) -> int:
         """Returns the time (ticks); ids may be ahead of it."""
-        return self._store.claim_time()
+        return self._store.claim_logs.claim_time()
 
     async def save(self, record: Record, schedule: Schedule) -> Record:
         """Replaces a schedule.
@@ -358,4 +357,4 @@ class FireUseCases(DueWork):
         Raises:
             RecordChanged: Another process was quicker.
         """
-        return await self._core.in_thread(partial(self._store.set_record, states.recorded(record, schedule)))
+        return await self._store.records.set_record(states.recorded(record, schedule))

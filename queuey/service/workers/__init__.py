@@ -25,7 +25,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from queuey.service.core import LoopCalls
+from queuey.storage.calls import LoopCalls
 
 log = logging.getLogger(__name__)
 

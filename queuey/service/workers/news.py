@@ -60,7 +60,7 @@ class News:
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
-            self._store.share_news(self._stored, self._wanted)
+            self._store.messages.share_news(self._stored, self._wanted)
 
     def close(self) -> None:
         """Answers the others from now on even if no request waits, before this worker leaves them."""
@@ -104,7 +104,7 @@ class News:
         with self._lock:
             self._asking.append(answer)
         # In this order: a request that begins to wait in between has the question answered.
-        if self._store.hear_news(moment, partitions) or self._is_closed:
+        if self._store.messages.hear_news(moment, partitions) or self._is_closed:
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._wanted)
         return partial(self._forget, answer)
 

@@ -34,7 +34,7 @@ from queuey.messages import Location, Queue
 from queuey.spark.sink import piece_order
 from queuey.spark.sink.ledger_entry import FORMAT, ChunkEntry, ReservedIds, decode, encode, index_set, members, union
 from queuey.spark.sink.piece_order import PieceOrder, Timing
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.columns import Integers, Mask, MessageColumns
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class TargetQueue:
             self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
     def _refresh(self) -> None:
-        now = self.store.queue(self.queue.application, self.queue.name, fresh=True)
+        now = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
         if now.uid != self.queue.uid:
             raise QueueChanged(f"queue {now.name!r} was deleted, and made again, since this write began")
         self.queue = now
@@ -207,7 +207,7 @@ class Reserver:
         return len(indexes) if entry is None else int((~members(entry.done, indexes)).sum())
 
     def _found(self, piece: int) -> ChunkEntry | None:
-        raw = self._target.patiently(lambda: self._store.entry(self._work, piece))
+        raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
         entry = None if raw is None else decode(raw)
         return entry if entry is not None and entry.batch >= self._batch else None
 
@@ -256,7 +256,7 @@ class Reserver:
         raw: bytes | None = None
         lowest_base, lead = 0, self._lead
         if self._numbered:
-            raw = self._target.patiently(lambda: self._store.entry(self._work, piece))
+            raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
             if raw is not None:
                 entry = decode(raw)
                 if entry.batch == self._batch:
@@ -277,7 +277,7 @@ class Reserver:
     def _in_order(self, piece: int, span: int) -> int:
         """Reserves ids for rows that say themselves which they are, in the order of pieces; returns their base."""
         work = f"{self._work}/order"
-        raw = self._target.patiently(lambda: self._store.entry(work, 0))
+        raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(work, 0)))
         lead = round(self._lead * TICKS_PER_SECOND)
         while True:
             order = PieceOrder(self._batch) if raw is None else _decode_order(raw)
@@ -285,30 +285,38 @@ class Reserver:
                 raise self._overtaken(order.batch)
             if order.batch < self._batch:
                 order = order.following(self._batch, span)
-            now = self._target.patiently(self._store.now)
+            now = self._target.patiently(lambda: bridge.run(self._store.ledger.now()))
             timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MAX_LEADS)
             changed, base = piece_order.reserved(order, piece, timing)
             if changed == order:
                 return base
             value = msgspec.msgpack.encode(changed)
-            raw = self._target.patiently(partial(self._store.enter, work, 0, value, expected=raw))
+            raw = self._target.patiently(partial(self._enter, work, value, raw))
             if raw == value:
                 return base
+
+    def _enter(self, work: str, value: bytes, expected: bytes | None) -> bytes:
+        return bridge.run(self._store.ledger.enter(work, 0, value, expected=expected))
 
     def _lowest_base(self, piece: int) -> int:
         """Returns the lowest base of a chunk that keeps it above the one before, if that is in the ledger."""
         if self._last[0] in {piece - 1, piece} or not piece:
             return self._last[1]
-        before = self._target.patiently(lambda: self._store.entry(self._work, piece - 1))
+        before = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece - 1)))
         return decode(before).end if before is not None else 0
 
     def _base(self, lowest_base: int, lead: float) -> int:
-        return max(lowest_base, self._target.patiently(self._store.now) + round(lead * TICKS_PER_SECOND))
+        return max(
+            lowest_base,
+            self._target.patiently(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
+        )
 
     def _set(self, piece: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
         """Sets a chunk's entry if ``raw`` stands there; returns what stands there then."""
         value = encode(entry)
-        found = self._target.patiently(lambda: self._store.enter(self._work, piece, value, expected=raw))
+        found = self._target.patiently(
+            lambda: bridge.run(self._store.ledger.enter(self._work, piece, value, expected=raw))
+        )
         standing = entry if found == value else decode(found)
         if standing.batch > self._batch:
             raise self._overtaken(standing.batch)
@@ -374,7 +382,7 @@ class _ChunkAttempt:
             for place, older in enumerate(self._entry.generations[:number]):
                 was_there = members(older.rows, self.rows.indexes) if place else True
                 places = self._messages(older, of_it & was_there).places
-                self._target.use(lambda queue, places=places: self._store.delete(queue, places))  # type: ignore[misc]
+                self._target.use(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
             self._write(self._entry.generations[number], of_it)
 
     def _write(self, generation: ReservedIds, chosen: Mask) -> None:
@@ -382,7 +390,7 @@ class _ChunkAttempt:
         # A message that expires before the instant of its id would never be visible.
         lasting = messages.where(messages.expires > messages.ticks)
         try:
-            written = self._target.use(lambda queue: self._store.load_unread(queue, lasting))
+            written = self._target.use(lambda queue: bridge.run(self._store.bulk.load_unread(queue, lasting)))
         except TooLate as error:
             if error.written:
                 self.late |= chosen
@@ -401,7 +409,8 @@ class _ChunkAttempt:
         """
         self._target.settle()
         there = {
-            (one.partition, one.position) for one in self._target.use(lambda queue: self._store.fetch(queue, places))
+            (one.partition, one.position)
+            for one in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
         }
         found = chosen.copy()
         found[chosen] = [place in there for place in places]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from queuey.ids import TICKS_PER_SECOND
-from queuey.storage import Ledger, exchange
+from queuey.storage import Ledger, bridge, exchange
 
 
 class RateLimit:
@@ -35,13 +35,13 @@ class RateLimit:
         if not self._rate:
             return
         span = round(count / self._rate * TICKS_PER_SECOND)
-        raw = self._ledger.entry(self._work, 0)
+        raw = bridge.run(self._ledger.entry(self._work, 0))
         while True:
-            now = self._ledger.now()
+            now = bridge.run(self._ledger.now())
             turn = now if raw is None else max(now, int(raw.split()[0]))
             # Two tasks may want the same turn, and each has to see whether it got it.
             wanted = b"%d %s" % (turn + span, secrets.token_hex(8).encode())
-            raw = exchange(self._ledger, self._work, 0, wanted, expected=raw)
+            raw = bridge.run(exchange(self._ledger, self._work, 0, wanted, expected=raw))
             if raw == wanted:
                 break
         if turn > now:

@@ -24,6 +24,7 @@ from queuey.spark.sink import write_reports
 from queuey.spark.sink.arrow_rows import ColumnLayout, layout_of
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
+from queuey.storage import bridge
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -75,8 +76,8 @@ class QueueyWriter(DataSourceArrowWriter):
             application = open_stores.application(store, self._options.store)
             identity = TaskIdentity.of("run", application, self._options.run)
             for uid in sorted({uid for one in messages if isinstance(one, TaskCommit) for uid in one.uids}):
-                store.enter(identity.finished(uid), 0, b"finished", expected=None)
-            write_reports.note(store, application, self._options.run, counts)
+                bridge.run(store.ledger.enter(identity.finished(uid), 0, b"finished", expected=None))
+            write_reports.note(store.ledger, application, self._options.run, counts)
         _tell(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -111,7 +112,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
             try:
                 store = open_stores.opened(self._options.store)
                 application = open_stores.application(store, self._options.store)
-                write_reports.note_batch(store, application, query, batchId, counts)
+                write_reports.note_batch(store.ledger, application, query, batchId, counts)
             except QueueyError as error:
                 # The messages are there; a micro-batch does not fail for want of a report.
                 log.warning("What micro-batch %d has written could not be noted: %s", batchId, error)
@@ -140,7 +141,7 @@ def _check_queue(options: SinkOptions) -> None:
         return
     application = open_stores.application(store, options.store)
     try:
-        store.create_queue(application, options.queue, QueueSpec(partitions=options.partitions))
+        bridge.run(store.catalogue.create_queue(application, options.queue, QueueSpec(partitions=options.partitions)))
     except QueueExists as error:
         raise OptionError(
             f"Queue {options.queue!r} exists, and not with {options.partitions} partitions: leave the option out."

@@ -21,7 +21,7 @@ from queuey.spark.sink.arrow_rows import CHUNK_ROWS, ColumnLayout, RowChunk, chu
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, by_queue, drafts_of, sequences
 from queuey.spark.sink.rate_limit import RateLimit
-from queuey.storage import Store, exchange
+from queuey.storage import Store, bridge, exchange
 from queuey.storage.columns import Integers
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class TaskWriter:
         self._identity = identity
         self._limits = limits
         self._sleep = sleep
-        self._pace = RateLimit(store, identity.work("rate"), options.rate, sleep=sleep)
+        self._pace = RateLimit(store.ledger, identity.work("rate"), options.rate, sleep=sleep)
         self._targets: dict[str, TargetQueue] = {}
         self._reservers: dict[str, Reserver] = {}
         self._partitions: dict[int, int] = {}
@@ -173,9 +173,9 @@ class TaskWriter:
         """
         batch = self._identity.batch
         wanted = b"%d %d" % (batch, number)
-        value = exchange(self._store, work, 0, wanted, expected=None)
+        value = bridge.run(exchange(self._store.ledger, work, 0, wanted, expected=None))
         while value is None or int(value.split()[0]) < batch:
-            value = exchange(self._store, work, 0, wanted, expected=value)
+            value = bridge.run(exchange(self._store.ledger, work, 0, wanted, expected=value))
         standing, agreed = map(int, value.split())
         if standing > batch:
             raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
@@ -194,11 +194,11 @@ class TaskWriter:
 
     def _queue(self, name: str) -> Queue:
         try:
-            queue = self._store.queue(self._application, name, fresh=True)
+            queue = bridge.run(self._store.catalogue.queue(self._application, name, fresh=True))
         except QueueNotFound as error:
             if self._options.create and name == self._options.queue:
                 spec = QueueSpec(partitions=self._options.partitions)
-                return self._store.create_queue(self._application, name, spec)[0]
+                return bridge.run(self._store.catalogue.create_queue(self._application, name, spec))[0]
             raise QueueNotFound(name, f"application {self._application!r} has no queue {name!r}") from error
         if queue.kind != "plain":
             text = f"Queue {name!r} is of the kind {queue.kind}"
@@ -212,7 +212,9 @@ class TaskWriter:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._divided_among(chunk, queue)
         first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
-        rules = Rules(partitions, queue.partitions, first, ttl, self._limits.max_body, self._store.now())
+        rules = Rules(
+            partitions, queue.partitions, first, ttl, self._limits.max_body, bridge.run(self._store.ledger.now())
+        )
         return drafts_of(chunk, self._layout, which, rules)
 
     def _divided_among(self, chunk: RowChunk, queue: Queue) -> int:
@@ -260,14 +262,14 @@ class TaskWriter:
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:
-            self._finished[uid] = self._store.entry(self._identity.finished(uid), 0) is not None
+            self._finished[uid] = bridge.run(self._store.ledger.entry(self._identity.finished(uid), 0)) is not None
         return self._finished[uid]
 
     def _load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
         """Writes rows at the ids that they have."""
         self._pace.wait(len(drafts))
-        messages = drafts.own(self._store.now())
-        written = target.use(lambda queue: self._store.load(queue, messages))
+        messages = drafts.own(bridge.run(self._store.ledger.now()))
+        written = target.use(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))
         return WriteCounts(rows=len(messages), written=written, expired=len(messages) - written)
 
 

@@ -26,7 +26,7 @@ from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
 from queuey.spark.source.read_task import scanned
 from queuey.spark.start_and_end import EARLIEST, At, Bound
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.scanning import divided
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _divided(
     if few is not None:
         yield from few
         return
-    horizon, found = store.inspect(queue, rough=True)
+    horizon, found = bridge.run(store.messages.inspect(queue, rough=True))
     infos = [_within(info, ranges[info.partition]) for info in found if info.partition in ranges and info.count]
     counts = {info.partition: info.count for info in infos}
     total = sum(counts.values())
@@ -212,7 +212,7 @@ def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]
         return None
     found = []
     for part, _ in _whole(store, queue, ranges):
-        count, _ = store.extent(queue, msgspec.structs.replace(part, limit=MAX_COUNTED))
+        count, _ = bridge.run(store.bulk.extent(queue, msgspec.structs.replace(part, limit=MAX_COUNTED)))
         if count == MAX_COUNTED:
             return None
         if count:
@@ -222,7 +222,7 @@ def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]
 
 def _whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
     """Returns the ranges as they are, below the horizon."""
-    horizon = store.horizon(queue)
+    horizon = bridge.run(store.bulk.horizon(queue))
     for number, (lower, upper) in ranges.items():
         end = min(upper, (horizon, LOW_MIN))
         if lower < end:

@@ -12,7 +12,7 @@ from queuey.messages import OffsetChange, Queue
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
 from queuey.spark.source.stream_offsets import StreamOffset
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class GroupOffsets:
     def _record(self, store: Store, owner: str, name: str, positions: Mapping[int, Position]) -> None:
         for _ in range(TRIES):
             try:
-                queue = store.queue(owner, name, fresh=True)
+                queue = bridge.run(store.catalogue.queue(owner, name, fresh=True))
                 changes = self._changes(store, queue, positions)
                 if changes:
-                    store.set_offsets(queue, self._group, changes)
+                    bridge.run(store.offsets.set_offsets(queue, self._group, changes))
             except QueueNotFound:
                 return
             except (OffsetConflict, QueueChanged):
@@ -66,7 +66,10 @@ class GroupOffsets:
     def _changes(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
         """Returns the positions that move forward."""
         try:
-            present = {offset.partition: offset.position for offset in store.offsets(queue, self._group)}
+            present = {
+                offset.partition: offset.position
+                for offset in bridge.run(store.offsets.group_offsets(queue, self._group))
+            }
         except GroupNotFound:
             present = {}
         return [

@@ -12,7 +12,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, SourceOptions
 from queuey.spark.slices import QueuePartition
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 TRIES = 5
 """Max attempts to read a queue that changes at the same time."""
@@ -56,7 +56,7 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
     found = []
     for name in sorted(names):
         try:
-            front = _front(store, store.queue(owner, name, fresh=True))
+            front = _front(store, bridge.run(store.catalogue.queue(owner, name, fresh=True)))
         except QueueNotFound:
             front = None
         if front is not None:
@@ -70,11 +70,11 @@ def _front(store: Store, queue: Queue) -> QueueHorizon | None:
     """Returns the horizon of a queue; None: the queue is gone."""
     for _ in range(TRIES):
         try:
-            horizon = store.horizon(queue)
+            horizon = bridge.run(store.bulk.horizon(queue))
             return QueueHorizon(queue, range(1, queue.partitions + 1), (horizon, LOW_MIN))
         except QueueChanged:
             try:
-                queue = store.queue(queue.application, queue.name, fresh=True)
+                queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
             except QueueNotFound:
                 return None
     raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")

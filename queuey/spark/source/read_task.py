@@ -18,7 +18,7 @@ from queuey.spark.options import SourceOptions
 from queuey.spark.slices import QueueSlice
 from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +77,14 @@ def _scanned(
     lower = one.lower
     for _ in range(TRIES):
         if one.queue not in queues:
-            queues[one.queue] = store.queue(owner, one.queue, fresh=True)
+            queues[one.queue] = bridge.run(store.catalogue.queue(owner, one.queue, fresh=True))
         queue = queues[one.queue]
         if one.qid is not None and (queue.uid, queue.qid) != (one.uid, one.qid):
             raise QueueNotFound(one.queue, f"queue {one.queue!r} is not the one that was planned for")
         try:
             await_horizon(store, queue, one.upper)
             part = Slice(one.partition, lower, one.upper, limit=rows, max_bytes=BATCH_BYTES)
-            for batch in store.scan_arrow(queue, part, bodies=bodies):
+            for batch in bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=bodies)):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
                 yield batch
@@ -102,7 +102,7 @@ def await_horizon(store: Store, queue: Queue, upper: Position) -> None:
         StoreUnavailable: That takes too long.
     """
     until = time.monotonic() + READ_TIMEOUT
-    while (store.horizon(queue), LOW_MIN) < upper:
+    while (bridge.run(store.bulk.horizon(queue)), LOW_MIN) < upper:
         if time.monotonic() > until:
             raise StoreUnavailable(
                 f"the read ends above what may be read of queue {queue.name!r} on this machine: is its clock behind, "

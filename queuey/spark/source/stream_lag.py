@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import QueueyError
 from queuey.ids import FIRST, Position
 from queuey.messages import Lag, Queue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 
 REQUEST_INTERVAL = 10.0
 """Interval between two requests to the store, in seconds."""
@@ -51,8 +51,10 @@ def _total(store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> Lag:
     found = [
         lag
         for queue, ends in left.items()
-        for lag in store.lag(
-            queue, [(number, None if end == FIRST else ids.preceding(end)) for number, end in ends.items()]
+        for lag in bridge.run(
+            store.messages.lag(
+                queue, [(number, None if end == FIRST else ids.preceding(end)) for number, end in ends.items()]
+            )
         )
     ]
     return Lag(sum(one.count for one in found), all(one.exact for one in found), max(one.seconds for one in found))

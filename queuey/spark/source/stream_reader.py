@@ -45,7 +45,7 @@ from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, lose, scanne
 from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
-from queuey.storage import Store, opening
+from queuey.storage import Store, bridge, opening
 
 IDLE_INTERVAL = 0.1
 """Interval before an empty answer, in seconds: without a trigger Spark asks again after 10 ms."""
@@ -209,7 +209,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lose(f"Queue {names[0]!r} or a partition of it is gone, or is not read any more.", names[1:])
         uppers = self._within_targets(there)
         waiting = stream_offsets.ranges(begin, StreamOffset(uppers))
-        self._check_age(waiting, {name: front.queue for name, front in found.items()}, store.now())
+        self._check_age(waiting, {name: front.queue for name, front in found.items()}, bridge.run(store.ledger.now()))
         unseen = list(self._unseen(waiting))
         ends, empty = self._chosen(store, found, unseen, limit)
         known = {one.queue_partition for one in waiting} - {one.queue_partition for one in unseen}
@@ -238,12 +238,12 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         store = open_stores.opened(self._options.store)
         found = queue_horizons(self._options, missing=missing)
-        now = store.now()
+        now = bridge.run(store.ledger.now())
         for queue, _, horizon in found:
             delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
             if horizon[0] < now - delay - self._while(queue):
                 with contextlib.suppress(StoreUnavailable):
-                    store.ping()
+                    bridge.run(store.ping())
                 return queue_horizons(self._options, missing=missing)
         return found
 
@@ -270,7 +270,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
         def extent(one: QueueSlice, most: int) -> ScannedTo:
             part = Slice(one.partition, one.lower, one.upper, limit=most)
-            return ScannedTo(*store.extent(found[one.queue].queue, part))
+            return ScannedTo(*bridge.run(store.bulk.extent(found[one.queue].queue, part)))
 
         if isinstance(limit, ReadMaxRows):
             return stream_offsets.share(waiting, limit.max_rows, extent)
@@ -285,10 +285,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues: dict[str, Queue] = {}
         for name in sorted({one.queue for one in planned}):
             try:
-                queues[name] = store.queue(owner, name, fresh=True)
+                queues[name] = bridge.run(store.catalogue.queue(owner, name, fresh=True))
             except QueueNotFound:
                 self._lose(f"Queue {name!r} is gone.")
-        self._check_age([one for one in planned if one.queue in queues], queues, store.now())
+        self._check_age([one for one in planned if one.queue in queues], queues, bridge.run(store.ledger.now()))
 
     def _check_age(self, waiting: Sequence[QueueSlice], queues: Mapping[str, Queue], now: int) -> None:
         """Makes sure that nothing can have expired between the start of a range and now."""

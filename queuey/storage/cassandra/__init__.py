@@ -24,11 +24,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND, ticks_to_seconds
+from queuey.ids import ticks_to_seconds
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
+from queuey.storage.calls import in_thread
 from queuey.storage.cassandra import bucket_index, message_codec
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
@@ -41,19 +44,26 @@ from queuey.storage.cassandra.clocks.timing_in_force import TELL_TAILS
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import CassandraOptions, Level
 from queuey.storage.cassandra.store import claim_logs, names
+from queuey.storage.cassandra.store.applications import CassandraApplications
 from queuey.storage.cassandra.store.bulk import CassandraBulk
 from queuey.storage.cassandra.store.claim_logs import CassandraClaimLogs
+from queuey.storage.cassandra.store.connected import StoreParts
+from queuey.storage.cassandra.store.counting import Counting
 from queuey.storage.cassandra.store.covers import CassandraCovers
 from queuey.storage.cassandra.store.groups import CassandraGroups
 from queuey.storage.cassandra.store.ledger import CassandraLedger
+from queuey.storage.cassandra.store.messages import CassandraMessages, SliceReader
 from queuey.storage.cassandra.store.names import CassandraKeyedPosts, CassandraNames
 from queuey.storage.cassandra.store.offsets import CassandraOffsets
 from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from queuey.storage.cassandra.store.records import CassandraRecords
 from queuey.storage.cassandra.waiting import recent_writes
-from queuey.storage.deadlines import bounded
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
+from queuey.storage.cassandra.waiting.recent_writes import RecentWrites
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
+
+T = TypeVar("T")
 
 ASKED_EVERY = 60.0
 """Max age of what is known of the nodes' commit logs, in seconds."""
@@ -85,36 +95,55 @@ _BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?
 _BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 
-@bounded
-class CassandraStore(
-    CassandraCatalogue,
-    CassandraBulk,
-    CassandraKeyedPosts,
-    CassandraNames,
-    CassandraOffsets,
-    CassandraGroups,
-    CassandraLedger,
-    CassandraRecords,
-    CassandraClaimLogs,
-    CassandraCovers,
-    Store,
-):
+class CassandraStore(Store):
     name = "cassandra"
+    waits_for_network = True
+    ids_follow_clocks = True
 
     def __init__(
         self, url: str, options: CassandraOptions, clock: Clock, *, driver: Callable[..., Driver] = Driver
     ) -> None:
-        super().__init__(url, options, clock, driver=driver)
+        parts = self._parts = StoreParts(url, options, clock, schema_problem, PREPARED, driver=driver)
+        self._driver = parts.driver
+        self._clock = clock
+        self._options = options
+        self._closing = parts.closing
+        self._timing = parts.timing
+        self._levels = parts.levels
+        self._watch = parts.watch
+        self._writer = parts.writer
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
+        reader = SliceReader(parts)
+        counting = Counting(parts, reader)
+        recent_writes = RecentWrites(parts.driver, clock, parts.process)
+        self._arrivals = PolledArrivals(reader, clock, recent_writes, parts.driver.calls)
+        ledger = CassandraLedger(parts)
+        self._identity = ledger.identity
+        applications, offsets = CassandraApplications(parts), CassandraOffsets(parts)
+        claim_logs, messages = CassandraClaimLogs(parts), CassandraMessages(parts, reader, counting, self._arrivals)
+        super().__init__(
+            catalogue=CassandraCatalogue(parts, applications, self._arrivals),
+            messages=messages,
+            keyed_posts=CassandraKeyedPosts(parts, self._arrivals),
+            names=CassandraNames(parts, self._arrivals),
+            bulk=CassandraBulk(parts, reader, counting, messages),
+            applications=applications,
+            offsets=offsets,
+            groups=CassandraGroups(parts, claim_logs),
+            ledger=ledger,
+            records=CassandraRecords(parts),
+            claim_logs=claim_logs,
+            covers=CassandraCovers(parts),
+        )
         self._garbage_collector = GarbageCollector(
-            self._driver,
+            parts.driver,
             options,
             clock,
-            self._pending_deletes,
-            self._index,
-            self.forget_offsets,
-            self.remove_logs,
-            self._closing,
+            parts.pending_deletes,
+            parts.index,
+            offsets.forget_offsets,
+            claim_logs.remove_logs,
+            parts.closing,
         )
 
     def ready(self, timeout: float) -> bool:
@@ -125,19 +154,35 @@ class CassandraStore(
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._driver.loop.adopt(loop)
 
-    def ping(self) -> None:
+    async def identity(self) -> str:
+        return await self._identity()
+
+    async def ping(self) -> None:
+        await in_thread(partial(self._in_time, self._ping))
+
+    def _in_time(self, work: Callable[[], T]) -> T:
+        """Does something as one call, which ends in time."""
+        with self._parts.deadline.running():
+            return work()
+
+    def _ping(self) -> None:
         # Also red: a clock that is off, a schema that is too old or too new.
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         at = self._clock.now()
-        values = self._process, at, self._tails.text(self._timing.stored.change), at // TICKS_PER_MICROSECOND
+        values = (
+            self._parts.process,
+            at,
+            self._parts.tails.text(self._timing.stored.change),
+            at // TICKS_PER_MICROSECOND,
+        )
         self._driver.run(_BEAT, values, consistency=self._options.catalogue_write)
-        found = self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read)
+        found = self._driver.run(_BEATS, (self._parts.process,), consistency=self._options.catalogue_read)
         if not found or found[0][0] < at:
             raise StoreUnavailable("Cassandra did not give back what was written")
         if not self._timing.fresh(self._clock.boottime()):
             raise self._timing.refusal()
-        problem = schema_problem(self._driver) or self._clock_check.complaint()
+        problem = schema_problem(self._driver) or self._parts.clock_check.complaint()
         if problem is not None:
             raise StoreUnavailable(problem)
 
@@ -149,24 +194,25 @@ class CassandraStore(
         self._closing.set()
         self._driver.calls.close(max(0.0, until - self._clock.boottime()))
         self._arrivals.close()
-        self._rows.close()
+        self._parts.rows.close()
         self._driver.close()
 
-    def reap(self) -> int:
+    async def reap(self) -> int:
         """Removes what purged and deleted queues left, as far as it is old enough; returns from how many."""
-        return self._driver.calls.run_long(self._garbage_collector.run())
+        return await self._driver.calls.awaited(self._garbage_collector.run(), long=True)
 
-    def acknowledgement(self) -> Acknowledgement:
+    async def acknowledgement(self) -> Acknowledgement:
         now = self._clock.boottime()
         if self._acknowledgement is None or now - self._acknowledgement[0] > ASKED_EVERY:
-            self._acknowledgement = now, acknowledgement_of(self._driver)
+            ask = partial(self._in_time, partial(acknowledgement_of, self._driver))
+            self._acknowledgement = now, await in_thread(ask)
         return self._acknowledgement[1]
 
     def guarantee(self, queue: Queue) -> str:
         return self._levels.guarantee(queue)
 
-    def ids_ahead(self) -> float:
-        return max(0, self._generator.next_time() - self._clock.now()) / TICKS_PER_SECOND
+    def read_delay(self, queue: Queue) -> float:
+        return self._levels.delay(queue)
 
     @property
     def clock_difference(self) -> float:
@@ -175,13 +221,7 @@ class CassandraStore(
             return LARGEST
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
 
-    def _problem(self, driver: Driver) -> str | None:
-        problem = schema_problem(driver) or driver.calls.run(self._timing.renew(driver))
-        if problem is None:
-            driver.prepare(PREPARED)
-        return problem
-
-    def statistics(self) -> dict[str, float]:
+    async def statistics(self) -> dict[str, float]:
         writer, undo_writer = self._writer, self._writer.undo_writer
         return {
             "store_reachable": float(self._driver.problem() is None),
@@ -194,11 +234,11 @@ class CassandraStore(
             "store_undo_writes_unknown_total": undo_writer.unknown,
             "store_undo_writes_abandoned_total": undo_writer.abandoned,
             "store_undo_writes_pending": undo_writer.pending,
-            "store_skew_seconds": self._clock_check.median,
-            "store_skew_error_seconds": self._clock_check.error,
-            "store_skew_limit_seconds": self._clock_check.limit,
-            "store_skew_refusing": float(self._clock_check.refusing),
-            "store_transactions_doubted_total": self._transactions.doubts,
+            "store_skew_seconds": self._parts.clock_check.median,
+            "store_skew_error_seconds": self._parts.clock_check.error,
+            "store_skew_limit_seconds": self._parts.clock_check.limit,
+            "store_skew_refusing": float(self._parts.clock_check.refusing),
+            "store_transactions_doubted_total": self._parts.transactions.doubts,
             "store_queues_reaped_total": self._garbage_collector.reaped,
         }
 

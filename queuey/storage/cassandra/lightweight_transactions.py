@@ -33,9 +33,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
+from queuey.storage.calls import Done
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.requests import Call
-from queuey.storage.cassandra.driver.store_loop import Done, called
+from queuey.storage.cassandra.driver.store_loop import called
 from queuey.storage.cassandra.options import CassandraOptions
 
 Change = Callable[[], Awaitable[Request]]

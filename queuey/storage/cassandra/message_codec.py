@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from queuey.ids import FLIP, Position
-from queuey.messages import Message, Meta, NewMessage, stored_meta
+from queuey.messages import Location, Message, Meta, NewMessage, stored_meta
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import UNSET, Rows, Statement
 
@@ -290,3 +291,15 @@ def messages(found: Rows, partition: int, now: int) -> list[Message]:
         if expires is not None and expires > now
         for first, middle, last, low in (_unpack_id(data),)
     ]
+
+
+Marked = dict[str, set[Location]]
+"""Messages that were written as values of names."""
+
+
+def marked_in(messages: Iterable[Message]) -> Marked:
+    found: Marked = {}
+    for message in messages:
+        if type(message) is NamedMessage:  # Each message of each page pays for this: isinstance costs more.
+            found.setdefault(message.name, set()).add((message.partition, message.position))
+    return found

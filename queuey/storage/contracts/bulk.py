@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,15 +17,15 @@ class Bulk(ABC):
     """Whole ranges out of a store and into it, for pipelines: past the limits of single calls, in any process."""
 
     @abstractmethod
-    def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+    def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
         """Reads a whole slice, in lists of at most its ``limit`` messages and about ``max_bytes``."""
 
     @abstractmethod
-    def horizon(self, queue: Queue) -> int:
+    async def horizon(self, queue: Queue) -> int:
         """Returns the horizon (ticks) that a read with ``delayed=True`` would have now."""
 
     @abstractmethod
-    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
         """Reads a whole slice as Arrow record batches of the shape in :mod:`queuey.storage.columns`.
 
         The messages and their order are those of ``scan``, in batches of at most the slice's ``limit`` rows (a batch
@@ -34,7 +34,7 @@ class Bulk(ABC):
         """
 
     @abstractmethod
-    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+    async def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         """Finds how far the first messages of an ascending slice reach, without reading bodies.
 
         Cost: proportional to ``limit`` at most, whatever lies below or above.
@@ -45,7 +45,7 @@ class Bulk(ABC):
         """
 
     @abstractmethod
-    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+    def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
         """Measures queues, each partition that is not empty, without moving bodies out of the store's process.
 
         Yields the measures of one queue, by partition, in the order of ``queues``; empty for a queue that is empty,
@@ -53,7 +53,7 @@ class Bulk(ABC):
         """
 
     @abstractmethod
-    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+    async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes messages at their own partitions and ids, with their own ends; idempotent.
 
         Returns how many were written: those that have expired are left out. Overwrites messages at these ids. Moves no
@@ -64,7 +64,7 @@ class Bulk(ABC):
         """
 
     @abstractmethod
-    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+    async def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         """Writes messages like :meth:`load`, at ids that lie above every horizon that a reader may have been given.
 
         So no reader whose cursor is below them misses them (G1 holds for them as for new ids).

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from queuey.storage.contracts import never_waits
-
 if TYPE_CHECKING:
     from queuey.messages import Key, Queue, QueueSpec, Scope
 
@@ -16,7 +14,7 @@ class Catalogue(ABC):
     """The queues. All changes are linearizable per queue name."""
 
     @abstractmethod
-    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+    async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         """Creates the queue, or finds it; returns it, and whether this call created it.
 
         Raises:
@@ -25,7 +23,7 @@ class Catalogue(ABC):
         """
 
     @abstractmethod
-    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+    async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         """Looks a queue up, from a cache unless ``fresh``.
 
         The cache may be behind other processes' changes; the calls that take a queue notice that themselves.
@@ -34,13 +32,12 @@ class Catalogue(ABC):
             QueueNotFound: No such queue.
         """
 
-    @never_waits
     @abstractmethod
     def cached_queue(self, application: str, name: str) -> Queue | None:
         """Returns the result of :meth:`queue` from its cache; None: it would have to ask the backend. Never blocks."""
 
     @abstractmethod
-    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+    async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
 
         Raises:
@@ -51,7 +48,7 @@ class Catalogue(ABC):
         """
 
     @abstractmethod
-    def delete_queue(self, queue: Queue) -> None:
+    async def delete_queue(self, queue: Queue) -> None:
         """Deletes the queue, its messages and its offsets in O(1); space is reclaimed later.
 
         When it has returned, no read shows a message of it, no write to it succeeds, and the name is free.
@@ -61,7 +58,7 @@ class Catalogue(ABC):
         """
 
     @abstractmethod
-    def purge_queue(self, queue: Queue) -> Queue:
+    async def purge_queue(self, queue: Queue) -> Queue:
         """Removes all messages in O(1), delayed ones included; returns the queue with its new ``qid``.
 
         Raises:
@@ -69,7 +66,7 @@ class Catalogue(ABC):
         """
 
     @abstractmethod
-    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+    async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         """Lists queues by name, ``start`` inclusive, in an order that is the same at every call.
 
         Cost: proportional to ``limit``, not to the number of queues.
@@ -80,7 +77,7 @@ class Applications(ABC):
     """Applications and the SHA-256 hashes of their keys."""
 
     @abstractmethod
-    def create_application(self, name: str) -> None:
+    async def create_application(self, name: str) -> None:
         """Creates an application.
 
         Raises:
@@ -88,18 +85,18 @@ class Applications(ABC):
         """
 
     @abstractmethod
-    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+    async def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
         """Lists applications by name, ``start`` inclusive, in the order of code points; without ``limit`` all of them.
 
         Cost: proportional to the result, not to the number of applications.
         """
 
     @abstractmethod
-    def has_application(self, name: str) -> bool:
+    async def has_application(self, name: str) -> bool:
         """Returns whether the application exists; may answer from a cache that is at most 5 s old."""
 
     @abstractmethod
-    def add_key(
+    async def add_key(
         self,
         application: str,
         digest: bytes,
@@ -123,11 +120,11 @@ class Applications(ABC):
         """
 
     @abstractmethod
-    def keys(self, application: str) -> list[Key]:
+    async def keys(self, application: str) -> list[Key]:
         """Lists the application's keys that are not revoked, expired ones included, oldest first."""
 
     @abstractmethod
-    def revoke_key(self, application: str, key_id: str) -> None:
+    async def revoke_key(self, application: str, key_id: str) -> None:
         """Removes a key; reading it finds nothing from then on.
 
         Raises:
@@ -135,7 +132,7 @@ class Applications(ABC):
         """
 
     @abstractmethod
-    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+    async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         """Sets when a key ends (seconds since 1970), for rotation.
 
         Raises:
@@ -143,5 +140,5 @@ class Applications(ABC):
         """
 
     @abstractmethod
-    def find_key(self, digest: bytes) -> Key | None:
+    async def find_key(self, digest: bytes) -> Key | None:
         """Finds a key by its hash, expired ones included. Always asks the backend; callers cache."""

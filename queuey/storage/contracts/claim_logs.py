@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from queuey.ids import EPOCH_TICKS
-from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
     from queuey.messages import LogEntry, LogPage, Queue
@@ -18,11 +16,6 @@ LONGEST_ENTRY = 1 << 20
 """Max bytes of an entry's body."""
 LONGEST_SNAPSHOT = 4 << 20
 """Max bytes of a snapshot's body."""
-
-Appended = Callable[[bool | None, Exception | None], None]
-"""Called with the result of an append: True, None: it was applied; False, None: it was refused; None and an error."""
-Read = Callable[["LogPage | None", Exception | None], None]
-"""Called with the page, or the error."""
 
 
 class ClaimLogs(ABC):
@@ -37,19 +30,17 @@ class ClaimLogs(ABC):
     are refused.
     """
 
-    @never_waits
     @abstractmethod
-    def begin_append_entry(
+    async def append_entry(
         self,
         queue: Queue,
         partition: int,
         entry: LogEntry,
-        done: Appended,
         *,
         snapshot: int | None = None,
         truncate_below: int | None = None,
-    ) -> None:
-        """Appends an entry if the newest one is ``entry.number - 1``. Returns at once, holds no thread, never raises.
+    ) -> bool:
+        """Appends an entry if the newest one is ``entry.number - 1``; returns whether it was applied. Holds no thread.
 
         An entry in doubt may have been applied, may be applied later, or never. Reading does not show which. Send **the
         same entry again** until it is applied or refused: after that, no earlier attempt can take effect any more.
@@ -60,18 +51,20 @@ class ClaimLogs(ABC):
             queue: The queue.
             partition: Of the queue.
             entry: The new entry.
-            done: Called with the result once, from any thread, perhaps before this returns. It must be quick and must
-                not raise. With an error whose ``outcome`` is ``none``, ``QueueChanged`` or ``InvalidRequest`` this call
-                appends nothing; with ``unknown`` the entry is in doubt. Only applied or refused resolves an entry in
-                doubt.
             snapshot: The log names this snapshot from now on, in place of the one before, which may go. It was written
                 by :meth:`write_snapshot` before, and its number is below ``entry.number``.
             truncate_below: Entries below this number may be removed. It is at most one more than the number of the
                 snapshot that the log names.
+
+        Raises:
+            InvalidRequest: The partition is beyond the queue's, or the body is too long. Nothing is appended.
+            QueueChanged: ``queue`` is out of date. Nothing is appended.
+            StoreUnavailable: With ``outcome`` ``none`` this call appends nothing; with ``unknown`` the entry is in
+                doubt, which only an attempt that is applied or refused ends.
         """
 
     @abstractmethod
-    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+    async def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         """Reads a log from the entry numbered ``first`` on.
 
         Every entry that was applied before is shown to a reader that knows of it from a refusal, and to every reader
@@ -95,16 +88,8 @@ class ClaimLogs(ABC):
             StoreUnavailable: The log cannot be read.
         """
 
-    def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:  # noqa: ARG002
-        """Starts :meth:`read_log`, without ``newest``, if the caller need not wait for that.
-
-        Returns whether ``done`` will be called, once, from any thread, perhaps before this call returns. False: nothing
-        was begun, and :meth:`read_log` can do it.
-        """
-        return False
-
     @abstractmethod
-    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+    async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         """Writes a snapshot that stands for all entries up to ``number``, which was applied. Idempotent.
 
         It is of no effect until an entry names it. One that is never named is replaced by the next, or goes with the
@@ -116,7 +101,6 @@ class ClaimLogs(ABC):
             StoreUnavailable: It may not have been written: nothing may name it.
         """
 
-    @never_waits
     @abstractmethod
     def claim_time(self) -> int:
         """Returns the clock of claims' expiries (ticks). Never blocks.
@@ -131,7 +115,6 @@ class ClaimLogs(ABC):
         """Returns :meth:`claim_time` in milliseconds since 1970."""
         return (self.claim_time() - EPOCH_TICKS) // 10_000
 
-    @never_waits
     @abstractmethod
     def claims_refusal(self, queue: Queue) -> str | None:
         """Returns why messages of a queue must not be claimed on this store as it is configured; None: they may be.

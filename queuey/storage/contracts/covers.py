@@ -16,17 +16,8 @@ class Covers(ABC):
     They belong to ``(queue.qid, partition)``, as claim logs do, and go with them.
     """
 
-    ids_follow_clocks = False
-    """True if every id made from now on lies above ``claim_time()`` less the largest difference of clocks. Else it lies
-    above the horizon of each page read before."""
-
-    @property
-    def clock_difference(self) -> float:
-        """Max seconds by which the clocks of two processes differ (S)."""
-        return 1.0
-
     @abstractmethod
-    def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
+    async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         """Writes numbers (ticks, above 0) by digest (16 bytes). Idempotent; the order of several calls does not count.
 
         Raises:
@@ -36,7 +27,7 @@ class Covers(ABC):
         """
 
     @abstractmethod
-    def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
+    async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         """Returns the numbers of digests that have one. All earlier writes are seen.
 
         Raises:
@@ -46,7 +37,7 @@ class Covers(ABC):
         """
 
     @abstractmethod
-    def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
+    async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         """Removes numbers that are not above ``until``; a few may stay, which does no harm.
 
         Raises:

@@ -7,16 +7,14 @@ Times are milliseconds since 1970 by the clock of claims
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from queuey.groups.ownership import GroupSessions, SeenMember
-from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
-    from queuey.groups.ownership import ClockSample, OwnedOffset, OwnedOffsets
+    from queuey.groups.ownership import ClockSample
     from queuey.groups.state import GroupChange, Head, StoredGroup
-    from queuey.messages import Queue
 
 
 def session_ttl(session: int) -> int:
@@ -57,7 +55,6 @@ class ConsumerGroups(ABC):
         """The data centre of this process; blank: the store has none."""
         return ""
 
-    @never_waits
     @abstractmethod
     def groups_refusal(self) -> str | None:
         """Returns why groups cannot have members on this store as it is configured, None if they can.
@@ -70,18 +67,18 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+    async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
         """Returns the head of a group, None if the group does not exist.
 
         ``serial``: after every change that was ever acknowledged, in whatever data centre.
         """
 
     @abstractmethod
-    def group_state(self, application: str, name: str) -> StoredGroup | None:
+    async def group_state(self, application: str, name: str) -> StoredGroup | None:
         """Returns head and rows of one moment, None if the group does not exist."""
 
     @abstractmethod
-    def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         """Writes head and rows if the head has a version; 0: there is no group yet. All or nothing.
 
         Returns the head with its new version, which never comes back, or None if another call was faster, and nothing
@@ -92,15 +89,15 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    def remove_group(self, application: str, name: str, version: int) -> bool:
+    async def remove_group(self, application: str, name: str, version: int) -> bool:
         """Removes head and rows, if the head has a version. Offsets stay."""
 
     @abstractmethod
-    def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+    async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
         """Lists the groups of an application by name, ``start`` inclusive."""
 
     @abstractmethod
-    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+    async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
         """Records that a member was seen now, for a session (ms); returns that time (ms).
 
         It is at a quorum when this returns. An earlier time never takes the place of a later one.
@@ -109,7 +106,6 @@ class ConsumerGroups(ABC):
             StoreUnavailable: It may have been recorded; or the clock is not sound, and it was not.
         """
 
-    @never_waits
     @abstractmethod
     def sample_clock(self) -> ClockSample:
         """Samples the clock, for :meth:`confirm_clock`. Never blocks.
@@ -119,7 +115,7 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    def confirm_clock(self, sample: ClockSample) -> None:
+    async def confirm_clock(self, sample: ClockSample) -> None:
         """Makes sure, by a check that begins now, that the clock was not behind at a moment before, or since.
 
         Raises:
@@ -127,7 +123,7 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    def group_sessions(self, application: str, name: str) -> GroupSessions:
+    async def group_sessions(self, application: str, name: str) -> GroupSessions:
         """Samples the clock, then reads the sessions of a group.
 
         Raises:
@@ -135,31 +131,9 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
+    async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
         """Notes for a member, for a session (ms), that partitions of a queue are wanted that it did not name."""
 
     @abstractmethod
-    def note_search(self, application: str, name: str, when: int) -> None:
+    async def note_search(self, application: str, name: str, when: int) -> None:
         """Records when queues were last searched (ms)."""
-
-    @abstractmethod
-    def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        """Returns what a group has recorded for a queue; notes only of the partitions named.
-
-        Unlike :meth:`~queuey.storage.Offsets.offsets` it does not check whether the row is up to date: rows go by uid.
-        """
-
-    @abstractmethod
-    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
-        """Records owners, epochs and origins of partitions, nothing else of them, if the version is still there.
-
-        A partition without offset shows none afterwards, to nodes of 0.1.0 one before all messages. ``owners`` are rows
-        as they were read with this version, but for their owners.
-
-        Returns whether that was done; False: another call was faster.
-
-        Raises:
-            QueueChanged: The queue is gone.
-            Conflict: The group is a further one of a queue that has 1,000.
-            StoreUnavailable: See its ``outcome``; with ``unknown`` the caller reads again.
-        """

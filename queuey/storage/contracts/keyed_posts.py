@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from queuey.storage.contracts import Begun, never_waits
-
 if TYPE_CHECKING:
-    from queuey.errors import Outcome
     from queuey.ids import Position
     from queuey.messages import NewMessage, PostKey, PostResult, Queue
 
-Done = Callable[["PostResult | None", Exception | None], None]
-"""Called with the result of a post, or its error."""
 
-
-class KeyedPosts(Begun):
+class KeyedPosts(ABC):
     """New messages under idempotency keys.
 
     A key belongs to ``queue.qid``: a purge or a delete forgets it. It is remembered for ``key.seconds`` after its post
@@ -30,7 +24,8 @@ class KeyedPosts(Begun):
     removed.
     """
 
-    def append_once(
+    @abstractmethod
+    async def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
         """:meth:`.messages.Messages.append` that finds the messages that were stored under the key before.
@@ -42,18 +37,3 @@ class KeyedPosts(Begun):
             StoreUnavailable: ``outcome`` is that of this call's writes; an earlier one may have stored
                 the messages. Repeating it with the same key is always safe.
         """
-        result: PostResult = self.ended(lambda done: self.begin_append_once(queue, items, key, done, after=after))
-        return result
-
-    @never_waits
-    @abstractmethod
-    def begin_append_once(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        key: PostKey,
-        done: Done,
-        *,
-        after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        """Starts :meth:`append_once` and returns at once; see :meth:`.messages.Messages.begin_append`."""

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
-
-from queuey.storage.contracts import Begun, never_waits
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queuey.errors import Outcome
     from queuey.ids import Position
     from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 
-T = TypeVar("T")
 
-
-class Messages(Begun):
+class Messages(ABC):
     """Messages of queues, by partition and position."""
 
-    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+    @abstractmethod
+    async def append(
+        self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
+    ) -> list[Position]:
         """Stores new messages, all or none, makes their ids, and returns their positions in the order of ``items``.
 
         Ids of messages without delay are above every id that this store made before for a caller that saw that call's
@@ -27,41 +25,18 @@ class Messages(Begun):
         A delayed message's id time is its due time; it moves no generator.
 
         Raises:
+            GivenUp: The awaiting task was cancelled; see its ``outcome``.
             InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id made before; a
                 partition is beyond the queue's.
             StoreUnavailable: See its ``outcome``.
         """
-        positions: list[Position] = self.ended(lambda done: self.begin_append(queue, items, done, after=after))
-        return positions
 
-    @never_waits
-    @abstractmethod
-    def begin_append(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, Exception | None], None],
-        *,
-        after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        """Starts an append and returns at once.
-
-        ``done`` is called once, from a thread of the store, with the result or the error of ``append``; it must be
-        quick and must not raise. The returned function gives up: afterwards ``done`` is not called, and its answer is
-        the outcome.
-
-        Raises:
-            InvalidRequest: As in ``append``, where it shows at once; ``done`` is not called.
-            StoreClosed: The store is shutting down; ``done`` is not called.
-        """
-
-    @never_waits
     def write_within(self, queue: Queue) -> float:  # noqa: ARG002 - the default
         """Returns the seconds in which an append is acknowledged or undone (``WriteUndone``); 0: none is undone."""
         return 0.0
 
     @abstractmethod
-    def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+    async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """Writes one body at the given ids, creating or overwriting each.
 
         All or none where a store writes to several ids at once (capability ``whole_puts``). Elsewhere each id is
@@ -76,7 +51,9 @@ class Messages(Begun):
         """
 
     @abstractmethod
-    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
+    async def fetch(
+        self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False
+    ) -> list[Message]:
         """Returns the live messages at these ids, in the order asked, missing ones left out.
 
         No read delay applies and delayed messages are found. ``kept``: so are messages that have ended and whose rows
@@ -84,11 +61,11 @@ class Messages(Begun):
         """
 
     @abstractmethod
-    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+    async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         """Deletes messages by id; returns how many existed (on stores that do not know it: how many ids)."""
 
     @abstractmethod
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Reads slices, one page each, all under one horizon sampled before the first of them.
 
         All pages together have no more bytes than the sum of the slices' ``max_bytes``, not counting the last message.
@@ -99,39 +76,20 @@ class Messages(Begun):
         after the limit. Partitions beyond the queue's give empty pages.
         """
 
-    def together(self, work: Callable[[], T]) -> T:
-        """Runs work that calls this store several times: all calls together have the time of one."""
-        return work()
-
     exact_horizon = False
     """True if all messages acknowledged before a read lie below that read's horizon, without a read delay."""
 
-    waits_for_network = False
-    """True if a read mostly waits, so that many of them at once are faster than one after the other."""
-
-    readers = 1 << 16
-    """Max reads that the store does at the same time; further ones wait until one of them has ended."""
-
-    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:  # noqa: ARG002
-        """Starts a read of one slice if the caller need not wait for that: for a thread that must not be held up.
-
-        ``done`` is called once, with the result or the error of ``read``: from a thread of the store, or from this one
-        before this call returns. It must be quick and must not raise. False: nothing was begun; ``read`` can do it.
-        """
-        return False
-
     @abstractmethod
-    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         """Returns the horizon (ticks) and the info of each partition, 1 to N. Cost: bounded per partition.
 
         ``rough``: counts may be estimates from a small part of the messages, where counting takes long.
         """
 
     @abstractmethod
-    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+    async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
         """Estimates the messages above each offset and below the horizon; None means from the beginning."""
 
-    @never_waits
     @abstractmethod
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
@@ -157,7 +115,6 @@ class Messages(Begun):
             A function that ends the watch. ``wake`` may be called once more while that runs.
         """
 
-    @never_waits
     @abstractmethod
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         """Calls ``stored`` for messages that this process stores, to be given to :meth:`hear_news` in other processes.
@@ -168,7 +125,6 @@ class Messages(Begun):
             wanted: Called, likewise, when a partition is watched after none was.
         """
 
-    @never_waits
     @abstractmethod
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
         """Wakes the watchers of partitions in which another process of this machine has stored messages.

@@ -21,7 +21,7 @@ class Names(ABC):
     """
 
     @abstractmethod
-    def find_named(self, queue: Queue, name: str) -> Named | None:
+    async def find_named(self, queue: Queue, name: str) -> Named | None:
         """Returns the value of a name; None: it was not used, or long ago.
 
         Raises:
@@ -29,7 +29,7 @@ class Names(ABC):
         """
 
     @abstractmethod
-    def write_named(
+    async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
         """Writes a message as the value of a name, if its value is still the one ``seen``; all or nothing.
@@ -51,5 +51,5 @@ class Names(ABC):
         """
 
     @abstractmethod
-    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
+    async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         """Forgets the replaced value, if the name's value is still the one ``seen``."""

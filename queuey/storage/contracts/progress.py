@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from queuey.errors import Conflict
 
 if TYPE_CHECKING:
-    from queuey.groups.ownership import MemberCommit
+    from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
     from queuey.ids import Position
     from queuey.messages import Offset, OffsetChange, Queue
 
@@ -18,7 +18,7 @@ class Offsets(ABC):
     """How far consumer groups have processed a queue."""
 
     @abstractmethod
-    def set_offsets(
+    async def set_offsets(
         self,
         queue: Queue,
         group: str,
@@ -48,7 +48,7 @@ class Offsets(ABC):
         """
 
     @abstractmethod
-    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+    async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         """Returns the recorded offsets, by partition.
 
         Raises:
@@ -56,23 +56,45 @@ class Offsets(ABC):
         """
 
     @abstractmethod
-    def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
+    async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         """Returns the offsets of one group in each of several queues, by partition.
 
         A deleted queue has none; whether the rows are up to date is not checked.
         """
 
     @abstractmethod
-    def groups(self, queue: Queue) -> list[str]:
+    async def groups(self, queue: Queue) -> list[str]:
         """Lists the groups with recorded offsets, sorted; no readers."""
 
     @abstractmethod
-    def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
+    async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         """Forgets a group's offsets.
 
         Raises:
             PartitionsOwned: As of :meth:`set_offsets`.
             GroupNotFound: Nothing is recorded for the group.
+        """
+
+    @abstractmethod
+    async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+        """Returns what a group has recorded for a queue; notes only of the partitions named.
+
+        Unlike :meth:`group_offsets` it does not check whether the row is up to date: rows go by uid.
+        """
+
+    @abstractmethod
+    async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+        """Records owners, epochs and origins of partitions, nothing else of them, if the version is still there.
+
+        A partition without offset shows none afterwards, to nodes of 0.1.0 one before all messages. ``owners`` are rows
+        as they were read with this version, but for their owners.
+
+        Returns whether that was done; False: another call was faster.
+
+        Raises:
+            QueueChanged: The queue is gone.
+            Conflict: The group is a further one of a queue that has 1,000.
+            StoreUnavailable: See its ``outcome``; with ``unknown`` the caller reads again.
         """
 
 
@@ -87,19 +109,21 @@ class Ledger(ABC):
     """
 
     @abstractmethod
-    def now(self) -> int:
+    async def now(self) -> int:
         """Returns the clock of ids (ticks)."""
 
-    def ids_ahead(self) -> float:
+    async def ids_ahead(self) -> float:
         """Returns the seconds by which the next id will be ahead of the clock, because the clock was ahead once."""
         return 0.0
 
     @abstractmethod
-    def entry(self, work: str, piece: int) -> bytes | None:
+    async def entry(self, work: str, piece: int) -> bytes | None:
         """Returns the newest value of a piece that was ever accepted; None: there is none."""
 
     @abstractmethod
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL) -> bytes:
+    async def enter(
+        self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
+    ) -> bytes:
         """Sets the value of a piece if the present one is ``expected`` (None: there is none).
 
         Returns the value afterwards: ``value``, or that of another caller. Repeating it after an error is safe. The
@@ -110,11 +134,11 @@ class Ledger(ABC):
         """
 
 
-def exchange(
+async def exchange(
     ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
 ) -> bytes | None:
     """Sets a value as :meth:`Ledger.enter`, and returns None instead of an error if the expected value has expired."""
     try:
-        return ledger.enter(work, piece, value, expected=expected, kept=kept)
+        return await ledger.enter(work, piece, value, expected=expected, kept=kept)
     except Conflict:
         return None

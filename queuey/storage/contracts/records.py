@@ -20,18 +20,18 @@ class Records(ABC):
     """
 
     @abstractmethod
-    def record(self, kind: str, application: str, name: str) -> Record | None:
+    async def record(self, kind: str, application: str, name: str) -> Record | None:
         """Returns a record, the newest version that was ever accepted; None: there is none."""
 
     @abstractmethod
-    def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
+    async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         """Lists an application's records by name (UTF-8 order), ``start`` inclusive.
 
         Cost: proportional to ``limit``, not to the number of records.
         """
 
     @abstractmethod
-    def set_record(self, record: Record) -> Record:
+    async def set_record(self, record: Record) -> Record:
         """Replaces the version of a record that ``record.version`` names; 0 creates it.
 
         Returns:
@@ -43,7 +43,7 @@ class Records(ABC):
         """
 
     @abstractmethod
-    def remove_record(self, record: Record) -> None:
+    async def remove_record(self, record: Record) -> None:
         """Removes the version of a record that ``record.version`` names.
 
         Raises:
@@ -51,7 +51,7 @@ class Records(ABC):
         """
 
     @abstractmethod
-    def due_records(
+    async def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
         """Finds the records that are due at an instant (ticks) or were before, the longest due first.

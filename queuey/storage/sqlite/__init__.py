@@ -8,55 +8,63 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from queuey.errors import Outcome
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.deadlines import Deadline, Done, bounded
+from queuey.storage.calls import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.bulk import SqliteBulk
-from queuey.storage.sqlite.catalogue import SqliteCatalogue
-from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
+from queuey.storage.sqlite.catalogue import SqliteApplications, SqliteCatalogue
+from queuey.storage.sqlite.claim_logs import SqliteClaimLogs, SqliteCovers
 from queuey.storage.sqlite.connection import SqliteOptions
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.groups import SqliteGroups
+from queuey.storage.sqlite.messages import SqliteKeyedPosts, SqliteMessages
 from queuey.storage.sqlite.names import SqliteNames
-from queuey.storage.sqlite.progress import SqliteProgress
+from queuey.storage.sqlite.progress import SqliteLedger, SqliteOffsets, SqliteRecords
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
-@bounded
-class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, SqliteGroups, SqliteClaimLogs, Store):
+class SqliteStore(Store):
     name = "sqlite"
+    clock_difference = 1.0
 
     def __init__(self, directory: Path, options: SqliteOptions) -> None:
-        self._deadline = Deadline(options.deadline)
+        database = self._db = Database(directory, options, Deadline(options.deadline))
+        self._arrivals = CommittedArrivals(database)
+        self._sweep = Sweep(database)
+        self._applications = SqliteApplications(database)
+        self._ledger = SqliteLedger(database)
+        messages, claim_logs = SqliteMessages(database, self._arrivals), SqliteClaimLogs(database)
+        super().__init__(
+            catalogue=SqliteCatalogue(database),
+            messages=messages,
+            keyed_posts=SqliteKeyedPosts(database),
+            names=SqliteNames(database),
+            bulk=SqliteBulk(database, messages),
+            applications=self._applications,
+            offsets=SqliteOffsets(database),
+            groups=SqliteGroups(database, claim_logs),
+            ledger=self._ledger,
+            records=SqliteRecords(database),
+            claim_logs=claim_logs,
+            covers=SqliteCovers(database),
+        )
         self.readers = options.readers
-        self._db = Database(directory, options, self._deadline)
-        self._known = {}
-        self._long = {}
-        self._arrivals = CommittedArrivals(self._db)
-        self._sweep = Sweep(self._db)
-
-    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        def begin_now(done: Done) -> Callable[[], Outcome]:
-            withdraw = begin(done)
-            self._db.writer.hand_over()
-            return withdraw
-
-        return self._deadline.result(begin_now, "the store did not finish the write in time")
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._db.writer.adopt(loop)
 
+    async def identity(self) -> str:
+        return await self._ledger.identity()
+
+    @threaded
     def ping(self) -> None:
         self._db.verify_room()
         self._db.writer.perform(Transaction.advance)
@@ -68,13 +76,13 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, Sqli
         self._arrivals.close()
         self._sweep.stop(timeout)
         self._db.close(max(0.0, until - time.monotonic()))
-        self._known.clear()
+        self._applications.forget()
 
     def sweep(self) -> int:
         """Removes expired messages and those of purged and deleted queues; returns how many."""
         return self._sweep.run()
 
-    def acknowledgement(self) -> Acknowledgement:
+    async def acknowledgement(self) -> Acknowledgement:
         if self._db.options.sync == "full":
             return Acknowledgement("fsync", "on this machine's disk (fsync) before the answer")
         return Acknowledgement(
@@ -91,6 +99,7 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, Sqli
     def read_delay(self, queue: Queue) -> float:
         return queue.read_delay or 0.0
 
+    @threaded
     def statistics(self) -> dict[str, float]:
         writer = self._db.writer
         return {
@@ -100,7 +109,7 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteNames, SqliteProgress, Sqli
             "store_messages_swept_total": self._sweep.removed,
             "store_longest_commit_seconds": writer.longest,
             "store_log_pages": self._sweep.log_pages,
-            "store_clock_behind_seconds": self.ids_ahead(),
+            "store_clock_behind_seconds": self._db.ids_ahead(),
         }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,13 @@ from queuey import ids
 from queuey.errors import TooLate
 from queuey.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.messages import Measure, Message, Queue, Slice
+from queuey.storage import Bulk, Messages, scanning
 from queuey.storage import items as items_of
+from queuey.storage.calls import in_steps, in_thread
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.messages import SqliteMessages, behind
+from queuey.storage.sqlite.database import Database, threaded
+from queuey.storage.sqlite.messages import behind, sample
 from queuey.storage.sqlite.slices import FROM, RANGE, bounds, live_keys
 from queuey.storage.sqlite.write.transaction import Row, Transaction
 
@@ -65,46 +68,64 @@ _OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
 _NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
 
 
-class SqliteBulk(SqliteMessages):
+class SqliteBulk(Bulk):
+    def __init__(self, database: Database, messages: Messages) -> None:
+        self._db = database
+        self._messages = messages
+
+    def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
+        return scanning.scan(self._messages, queue, part)
+
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
+        return in_steps(self._scan_arrow(queue, part, bodies=bodies))
+
+    def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
+        return in_steps(measure(self._db, queues))
+
+    async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        return await in_thread(partial(self._load, queue, messages))
+
+    @threaded
     def horizon(self, queue: Queue) -> int:
         with self._db.readers.reading() as connection:
-            safe = self._sample(connection, queue)
+            safe = sample(self._db, connection, queue)
         return behind(queue, safe, self._db.clock())
 
-    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+    def _scan_arrow(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         more = True
         while more:
-            values, more = self._columns(queue, part, bodies=bodies)
+            values, more = self._columns(queue, requested, bodies=bodies)
             if not values[0]:
                 return
-            part = msgspec.structs.replace(part, lower=ids.following((values[0][-1], values[1][-1])))
+            requested = msgspec.structs.replace(requested, lower=ids.following((values[0][-1], values[1][-1])))
             if bodies:
                 values[4:] = [list(map(columns.marked, values[4], values[5]))]
             yield columns.batch_from(*values)
 
-    def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
+    def _columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
         """Reads the first rows of a slice; returns their columns and whether there may be more."""
-        limit = max(0, part.limit)
+        limit = max(0, requested.limit)
         with self._db.readers.reading() as connection:
-            where = self._where(connection, queue, part)
+            where = self._where(connection, queue, requested)
             if bodies:
-                return _gathered(connection.execute(_ROWS, (*where, limit)), limit, part.max_bytes)
+                return _gathered(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
             found: list[list[int]] = [[], [], []]
             for keys in live_keys(connection, *where, limit=limit):
                 for take, column in zip(_TAKE[1:4], found, strict=True):
                     column.extend(map(take, keys))
         return found, len(found[0]) >= limit
 
-    def _where(self, connection: Connection, queue: Queue, part: Slice) -> tuple[int, int, int, int, int, int]:
+    def _where(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
         """Returns the parameters of ``RANGE`` for a slice: partition, lower and upper position, now."""
-        safe = self._sample(connection, queue)
+        safe = sample(self._db, connection, queue)
         now = self._db.clock()
-        qp = queue.qid << 8 | part.partition if 0 < part.partition <= queue.partitions else -1
-        lower, upper = bounds(connection, qp, part, behind(queue, safe, now) if part.delayed else safe, now)
+        qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
+        lower, upper = bounds(connection, qp, requested, behind(queue, safe, now) if requested.delayed else safe, now)
         return (qp, *lower, *upper, now)
 
+    @threaded
     def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         count = 0
         end = part.lower
@@ -115,10 +136,7 @@ class SqliteBulk(SqliteMessages):
                 end = ids.following(keys[-1][1:3])
         return count, end if count >= part.limit else max(part.lower, where[3:5])
 
-    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        yield from measure(self._db, queues)
-
-    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+    def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
         written = 0
         left = iter(messages)
         while some := list(islice(left, LOADED_AT_ONCE)):
@@ -131,7 +149,7 @@ class SqliteBulk(SqliteMessages):
             written += self._db.writer.perform(work)
         return written
 
-    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+    async def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         messages = list(messages)
         _check(queue, messages)
         lowest = min((message.ticks for message in messages), default=None)
@@ -144,7 +162,7 @@ class SqliteBulk(SqliteMessages):
                 raise TooLate(written=False)
             return _load(transaction, queue, messages)
 
-        return self._db.writer.perform(work)
+        return await self._db.write(work)
 
 
 def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:

@@ -13,7 +13,7 @@ from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyN
 from queuey.messages import OPERATORS, Key, Queue, QueueSpec, Scope
 from queuey.storage import Applications, Catalogue, catalogue_rows
 from queuey.storage.sqlite import row_codec
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _INSERT = (
@@ -33,11 +33,11 @@ _CACHED = 5.0
 """Max seconds for which the existence of an application is remembered."""
 
 
-class SqliteCatalogue(Catalogue, Applications):
-    _db: Database
-    _known: dict[str, float]
+class SqliteCatalogue(Catalogue):
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+    async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         fields = catalogue_rows.of_new(spec)
 
         def work(transaction: Transaction) -> tuple[Queue, bool]:
@@ -62,14 +62,16 @@ class SqliteCatalogue(Catalogue, Applications):
             connection.execute(_INSERT, row_codec.queue_to_row(queue))
             return queue, True
 
-        queue, created = self._db.writer.perform(work)
+        queue, created = await self._db.write(work)
         self._db.queues.put(queue)
         return queue, created
 
-    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+    async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         cached = None if fresh else self.cached_queue(application, name)
-        if cached is not None:
-            return cached
+        return await self._find(application, name) if cached is None else cached
+
+    @threaded
+    def _find(self, application: str, name: str) -> Queue:
         with self._db.readers.reading() as connection:
             # The version first: a change between the two reads then makes the row look older than it is, never newer.
             catalogue = self._db.read_catalogue(connection)
@@ -84,7 +86,7 @@ class SqliteCatalogue(Catalogue, Applications):
         cached = self._db.queues.get((application, name))
         return cached if cached is not None and cached.version == self._db.catalogue else None
 
-    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+    async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         fields = catalogue_rows.changed(queue, changes, clear)
 
         def work(transaction: Transaction) -> Queue:
@@ -93,9 +95,9 @@ class SqliteCatalogue(Catalogue, Applications):
             transaction.connection.execute(_UPDATE, (*catalogue_rows.values(changed), queue.application, queue.name))
             return changed
 
-        return self._changed(queue, self._db.writer.perform(work))
+        return self._changed(queue, await self._db.write(work))
 
-    def delete_queue(self, queue: Queue) -> None:
+    async def delete_queue(self, queue: Queue) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
             transaction.change_catalogue()
@@ -105,10 +107,10 @@ class SqliteCatalogue(Catalogue, Applications):
             connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
 
         self._db.queues.drop(queue.application, queue.name)
-        self._db.writer.perform(work)
+        await self._db.write(work)
         self._db.queues.drop(queue.application, queue.name)
 
-    def purge_queue(self, queue: Queue) -> Queue:
+    async def purge_queue(self, queue: Queue) -> Queue:
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
             purged = msgspec.structs.replace(queue, qid=transaction.new_id(), version=transaction.change_catalogue())
@@ -119,20 +121,28 @@ class SqliteCatalogue(Catalogue, Applications):
             transaction.connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
             return purged
 
-        return self._changed(queue, self._db.writer.perform(work))
+        return self._changed(queue, await self._db.write(work))
 
     def _changed(self, old: Queue, new: Queue) -> Queue:
         self._db.queues.drop(old.application, old.name)
         self._db.queues.put(new)
         return new
 
+    @threaded
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         with self._db.readers.reading() as connection:
             catalogue = self._db.read_catalogue(connection)
             found = connection.execute(_LIST_QUEUES, (application, start, limit)).fetchall()
         return [row_codec.queue_from_row(row, catalogue) for row in found]
 
-    def create_application(self, name: str) -> None:
+
+class SqliteApplications(Applications):
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._known: dict[str, float] = {}
+        """Until when (monotonic time) the existence of an application is taken for granted."""
+
+    async def create_application(self, name: str) -> None:
         def work(transaction: Transaction) -> None:
             connection = transaction.connection
             if row_codec.has_application(connection, name):
@@ -140,24 +150,31 @@ class SqliteCatalogue(Catalogue, Applications):
             created = ids.ticks_to_seconds(transaction.now)
             connection.execute("INSERT INTO applications VALUES (?, ?)", (name, created))
 
-        self._db.writer.perform(work)
+        await self._db.write(work)
 
-    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+    @threaded
+    def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
         most = -1 if limit is None else limit
         with self._db.readers.reading() as connection:
             return [name for (name,) in connection.execute(_LIST_APPLICATIONS, (start, most))]
 
-    def has_application(self, name: str) -> bool:
+    async def has_application(self, name: str) -> bool:
+        return self._known.get(name, 0.0) > time.monotonic() or await self._exists(name)
+
+    @threaded
+    def _exists(self, name: str) -> bool:
         now = time.monotonic()
-        if self._known.get(name, 0.0) > now:
-            return True
         with self._db.readers.reading() as connection:
             found = row_codec.has_application(connection, name)
         if found:
             self._known[name] = now + _CACHED
         return found
 
-    def add_key(
+    def forget(self) -> None:
+        """Forgets which applications exist."""
+        self._known.clear()
+
+    async def add_key(
         self,
         application: str,
         digest: bytes,
@@ -191,8 +208,9 @@ class SqliteCatalogue(Catalogue, Applications):
             )
             return key
 
-        return self._db.writer.perform(work)
+        return await self._db.write(work)
 
+    @threaded
     def keys(self, application: str) -> list[Key]:
         with self._db.readers.reading() as connection:
             return [
@@ -200,7 +218,7 @@ class SqliteCatalogue(Catalogue, Applications):
                 for row in connection.execute(_KEY + "WHERE application = ? ORDER BY created, id", (application,))
             ]
 
-    def revoke_key(self, application: str, key_id: str) -> None:
+    async def revoke_key(self, application: str, key_id: str) -> None:
         def work(transaction: Transaction) -> None:
             gone = transaction.connection.execute(
                 "DELETE FROM keys WHERE application = ? AND id = ? RETURNING id", (application, key_id)
@@ -208,9 +226,9 @@ class SqliteCatalogue(Catalogue, Applications):
             if not gone:
                 raise KeyNotFound(key_id)
 
-        self._db.writer.perform(work)
+        await self._db.write(work)
 
-    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+    async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         def work(transaction: Transaction) -> Key:
             connection = transaction.connection
             connection.execute(
@@ -221,8 +239,9 @@ class SqliteCatalogue(Catalogue, Applications):
                 raise KeyNotFound(key_id)
             return _key(row)
 
-        return self._db.writer.perform(work)
+        return await self._db.write(work)
 
+    @threaded
     def find_key(self, digest: bytes) -> Key | None:
         with self._db.readers.reading() as connection:
             row = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()

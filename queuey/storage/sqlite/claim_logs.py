@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
-from queuey.errors import InvalidRequest, QueueyError
+from queuey.errors import InvalidRequest
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
-from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs
+from queuey.storage.calls import ended
+from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _LAST = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
@@ -44,28 +45,27 @@ _FORGET_COVERS = (
 )
 
 
-class SqliteClaimLogs(ClaimLogs, Covers):
-    _db: Database
-    clock_difference = 1.0
+class SqliteClaimLogs(ClaimLogs):
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    def begin_append_entry(
+    async def append_entry(
         self,
         queue: Queue,
         partition: int,
         entry: LogEntry,
-        done: Appended,
         *,
         snapshot: int | None = None,
         truncate_below: int | None = None,
-    ) -> None:
-        try:
-            items_of.check_partition(queue, partition)
-            items_of.check_length("entry", entry.body, LONGEST_ENTRY)
-            work = partial(_append, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
-            self._db.writer.begin(work, done, weight=len(entry.body))
-        except QueueyError as error:
-            done(None, error)
+    ) -> bool:
+        items_of.check_partition(queue, partition)
+        items_of.check_length("entry", entry.body, LONGEST_ENTRY)
+        work = partial(_append, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
+        begin = partial(self._db.writer.begin, work, weight=len(entry.body))
+        applied: bool = await ended(begin, self._db.deadline)
+        return applied
 
+    @threaded
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:  # noqa: ARG002
         items_of.check_partition(queue, partition)
         with self._db.readers.reading() as connection:
@@ -76,7 +76,7 @@ class SqliteClaimLogs(ClaimLogs, Covers):
             finally:
                 connection.execute("COMMIT")
 
-    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+    async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         items_of.check_partition(queue, partition)
         items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
 
@@ -84,7 +84,7 @@ class SqliteClaimLogs(ClaimLogs, Covers):
             transaction.verify(queue)
             transaction.connection.execute(_WRITE, (queue.qid << 8 | partition, number, body))
 
-        self._db.writer.perform(work, weight=len(body))
+        await self._db.write(work, weight=len(body))
 
     def claim_time(self) -> int:
         return self._db.clock()
@@ -92,9 +92,12 @@ class SqliteClaimLogs(ClaimLogs, Covers):
     def claims_refusal(self, queue: Queue) -> str | None:  # noqa: ARG002 - the contract's signature
         return None
 
-    # Covers
 
-    def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
+class SqliteCovers(Covers):
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)
         qp = queue.qid << 8 | partition
 
@@ -102,8 +105,9 @@ class SqliteClaimLogs(ClaimLogs, Covers):
             transaction.verify(queue)
             transaction.connection.executemany(_WRITE_COVER, [(qp, digest, until) for digest, until in covers])
 
-        self._db.writer.perform(work, weight=32 * len(covers))
+        await self._db.write(work, weight=32 * len(covers))
 
+    @threaded
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
         wanted = list(digests)
@@ -119,7 +123,7 @@ class SqliteClaimLogs(ClaimLogs, Covers):
                 found.update(rows)
         return found
 
-    def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
+    async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         items_of.check_partition(queue, partition)
         qp = queue.qid << 8 | partition
         last = b""
@@ -130,7 +134,7 @@ class SqliteClaimLogs(ClaimLogs, Covers):
             rows: Any = transaction.connection.execute(_FORGET_COVERS, values).fetchall()
             return [digest for (digest,) in rows]
 
-        while gone := self._db.writer.perform(work):
+        while gone := await self._db.write(work):
             last = max(gone)
 
 

@@ -25,7 +25,7 @@ from queuey.errors import (
     StoreIncompatible,
     StoreUnavailable,
 )
-from queuey.storage.deadlines import Deadline
+from queuey.storage.calls import Deadline
 
 T = TypeVar("T")
 Connection = apsw.Connection

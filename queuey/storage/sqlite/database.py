@@ -5,20 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from queuey import ids
 from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
-from queuey.storage.deadlines import Deadline
+from queuey.storage import items as items_of
+from queuey.storage.calls import Deadline, ended, in_thread
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec, schema
 from queuey.storage.sqlite.connection import Connection, Readers, SqliteOptions
-from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.write.transaction import Append, Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+TIMEOUT_MESSAGE = "the store did not finish the write in time"
 LEAST_ROOM = 2 << 20
 """Min bytes that must be free on the disk for the store to call itself well."""
 SMALLEST_FILE = 512
@@ -27,7 +35,23 @@ LOG_BYTES = 2 << 20
 """Min bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
 
 
+_LAST_TICKS = "SELECT last_ticks FROM clock"
 _COMES_DUE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
+
+
+def threaded(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a call of a contract of a method that blocks: it runs in a thread that may wait."""
+
+    def bounded(contract: Any, *arguments: P.args, **named: P.kwargs) -> T:  # noqa: ANN401 - of any contract
+        with contract._db.deadline.running():  # noqa: SLF001 - as above
+            return method(contract, *arguments, **named)
+
+    async def call(contract: S, *arguments: P.args, **named: P.kwargs) -> T:
+        return await in_thread(partial(bounded, contract, *arguments, **named))
+
+    return cast("Callable[Concatenate[S, P], Coroutine[Any, Any, T]]", wraps(method)(call))
 
 
 class SqliteQueueCache:
@@ -77,6 +101,7 @@ class Database:
         self.path = driver.file_of(data)
         directory = self.path.parent
         self.options = options
+        self.deadline = deadline
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)
         self.told: Callable[[Transaction], None] = lambda _: None
@@ -107,10 +132,32 @@ class Database:
         self.readers = Readers(self.path, options, deadline)
         self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
+    async def append(self, work: Append) -> Any:  # noqa: ANN401 - positions, or the result of a post with a key
+        """Stores messages; returns what :meth:`SqliteWriter.begin_append` gives."""
+        begin = partial(self.writer.begin_append, work, items_of.check_items(work.queue, work.items))
+        return await ended(begin, self.deadline, TIMEOUT_MESSAGE, tells=True)
+
+    async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
+        """Runs work inside a transaction; returns its result once that is committed. See :meth:`SqliteWriter.begin`."""
+        begin = partial(self.writer.begin, work, weight=weight)
+        result: T = await ended(begin, self.deadline, TIMEOUT_MESSAGE)
+        return result
+
     def read_catalogue(self, connection: Connection) -> int:
         row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
         self.catalogue = row[0]
         return self.catalogue
+
+    def last_ticks(self) -> int:
+        """Returns the time (ticks) of the highest id that was made."""
+        with self.readers.reading() as connection:
+            row: Any = connection.execute(_LAST_TICKS).fetchone()
+        last: int = row[0]
+        return last
+
+    def ids_ahead(self) -> float:
+        """Returns the seconds by which the highest id is ahead of the clock."""
+        return max(0, self.last_ticks() - self.clock()) / TICKS_PER_SECOND
 
     def verify(self, connection: Connection, queue: Queue) -> None:
         """Checks that a queue's row is current.

@@ -13,7 +13,7 @@ from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _HEAD = "SELECT body FROM group_heads WHERE application = ? AND name = ?"
@@ -37,13 +37,17 @@ _SESSIONS = "SELECT member, uid, seen FROM group_sessions WHERE application = ? 
 _decode = Decoder(Head).decode
 
 
-class SqliteGroups(ConsumerGroups, ClaimLogs):
-    _db: Database
+class SqliteGroups(ConsumerGroups):
+    def __init__(self, database: Database, claim_logs: ClaimLogs) -> None:
+        self._db = database
+        self._claim_now = claim_logs.claim_now
 
+    @threaded
     def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:  # noqa: ARG002
         with self._db.readers.reading() as connection:
             return _head(connection, application, name)
 
+    @threaded
     def group_state(self, application: str, name: str) -> StoredGroup | None:
         with self._db.readers.reading() as connection:
             connection.execute("BEGIN")
@@ -54,7 +58,7 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
                 connection.execute("COMMIT")
         return None if head is None else StoredGroup(head, tuple(GroupRow(*row) for row in rows))
 
-    def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         head = replace(change.head, version=secrets.randbits(62) | 1)
         values = head.version, encode(head), application, name
 
@@ -67,9 +71,9 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
             transaction.connection.executemany(_SET_ROW, rows)
             return head
 
-        return self._db.writer.perform(work, weight=sum(len(row.body) for row in change.rows))
+        return await self._db.write(work, weight=sum(len(row.body) for row in change.rows))
 
-    def remove_group(self, application: str, name: str, version: int) -> bool:
+    async def remove_group(self, application: str, name: str, version: int) -> bool:
         def work(transaction: Transaction) -> bool:
             execute = transaction.connection.execute
             removed = execute(_REMOVE_HEAD, (application, name, version)).fetchall()
@@ -77,43 +81,45 @@ class SqliteGroups(ConsumerGroups, ClaimLogs):
                 execute(_REMOVE_ROWS, (application, name))
             return bool(removed)
 
-        return self._db.writer.perform(work)
+        return await self._db.write(work)
 
+    @threaded
     def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
         with self._db.readers.reading() as connection:
             return [name for (name,) in connection.execute(_NAMES, (application, start, limit))]
 
     def sample_clock(self) -> ClockSample:
-        return ClockSample(self.claim_now())
+        return ClockSample(self._claim_now())
 
-    def confirm_clock(self, sample: ClockSample) -> None:
+    async def confirm_clock(self, sample: ClockSample) -> None:
         """Does nothing: all processes of a file have the clock of one machine."""
 
     def groups_refusal(self) -> str | None:
         return None
 
-    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        seen = self.claim_now()
-        self._write_session(application, name, member, 0, seen, session_ttl(session))
+    async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+        seen = self._claim_now()
+        await self._write_session(application, name, member, 0, seen, session_ttl(session))
         return seen
 
+    @threaded
     def group_sessions(self, application: str, name: str) -> GroupSessions:
-        clock = self.claim_now()
+        clock = self._claim_now()
         with self._db.readers.reading() as connection:
             rows: Any = connection.execute(_SESSIONS, (application, name, clock)).fetchall()
         return sessions_of(clock, rows)
 
-    def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        self._write_session(application, name, member, uid, self.claim_now(), session)
+    async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
+        await self._write_session(application, name, member, uid, self._claim_now(), session)
 
-    def note_search(self, application: str, name: str, when: int) -> None:
-        self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
+    async def note_search(self, application: str, name: str, when: int) -> None:
+        await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
 
-    def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
+    async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
         def work(transaction: Transaction) -> None:
             transaction.connection.execute(_SEEN, (application, name, member, uid, when, when + ttl))
 
-        self._db.writer.perform(work)
+        await self._db.write(work)
 
 
 def _head(connection: Connection, application: str, name: str) -> Head | None:

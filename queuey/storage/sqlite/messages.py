@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from queuey import ids
-from queuey.errors import Outcome, QueueyError, StoreBusy
+from queuey.errors import StoreBusy
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, PostKey, Queue, Slice, body_bytes, bytes_of
+from queuey.messages import (
+    Lag,
+    Message,
+    NewMessage,
+    Page,
+    PartitionInfo,
+    PostKey,
+    PostResult,
+    Queue,
+    Slice,
+    body_bytes,
+    bytes_of,
+)
+from queuey.storage import KeyedPosts, Messages
 from queuey.storage import items as items_of
-from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
-from queuey.storage.scanning import Scanning
+from queuey.storage.calls import blocks
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.slices import estimate, live_windows, lowest_live, read_slice, to_messages, with_kept
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
+SHORT = 1000
+"""Max messages of a read that is tried in the loop's thread."""
 COUNTED = 10_000
 """Max messages that are counted; more are estimated from the expiry windows."""
 SLOW = 0.05
@@ -51,28 +65,23 @@ _FIRST_ABOVE = (
 )
 
 
-class SqliteMessages(Scanning, KeyedPosts):
+class SqliteMessages(Messages):
     exact_horizon = True
 
-    _db: Database
-    _arrivals: CommittedArrivals
+    def __init__(self, database: Database, arrivals: CommittedArrivals) -> None:
+        self._db = database
+        self._arrivals = arrivals
+        self._begins_again = 0.0
+        """Until when (monotonic time) no read is tried in the loop's thread."""
+        self._long: dict[int, float] = {}
+        """Until when no read of a partition (``qp``) is tried there."""
 
-    def begin_append(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, Exception | None], None],
-        *,
-        after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        return self._db.writer.begin_append(Append(queue, items, after), items_of.check_items(queue, items), done)
+    def append(
+        self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
+    ) -> Coroutine[Any, Any, list[Position]]:
+        return self._db.append(Append(queue, items, after))
 
-    def begin_append_once(
-        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, done: Done, *, after: Position | None = None
-    ) -> Callable[[], Outcome]:
-        return self._db.writer.begin_append(Append(queue, items, after, key), items_of.check_items(queue, items), done)
-
-    def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+    async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
@@ -87,8 +96,9 @@ class SqliteMessages(Scanning, KeyedPosts):
             for partition, position in locations:
                 transaction.put(base | partition, position, lifetime, item.body, meta)
 
-        self._db.writer.perform(work, weight=len(locations) * body_bytes(item.body))
+        await self._db.write(work, weight=len(locations) * body_bytes(item.body))
 
+    @threaded
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
         found: list[Message] = []
         query = _FETCH_KEPT if kept else _FETCH
@@ -101,7 +111,7 @@ class SqliteMessages(Scanning, KeyedPosts):
                     found += to_messages(row, partition)
         return found
 
-    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+    async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         base = queue.qid << 8
         wanted = [
             (base | partition, position) for partition, position in locations if 0 < partition <= queue.partitions
@@ -111,11 +121,19 @@ class SqliteMessages(Scanning, KeyedPosts):
             transaction.verify(queue)
             return transaction.remove(wanted)
 
-        return self._db.writer.perform(work)
+        return await self._db.write(work)
 
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        if not blocks() and len(slices) == 1 and slices[0].limit <= SHORT:
+            page = self._read_at_once(queue, slices[0])
+            if page is not None:
+                return [page]
+        return await self._read(queue, slices)
+
+    @threaded
+    def _read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         with self._db.readers.reading() as connection:
-            safe = self._sample(connection, queue, [piece.partition for piece in slices])
+            safe = sample(self._db, connection, queue, [piece.partition for piece in slices])
             return self._pages(connection, queue, slices, safe)
 
     def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
@@ -131,53 +149,31 @@ class SqliteMessages(Scanning, KeyedPosts):
                 left -= bytes_of(page.messages)
         return pages
 
-    _begins_again = 0.0
-    _long: dict[int, float]
-
-    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+    def _read_at_once(self, queue: Queue, part: Slice) -> Page | None:
+        """Reads a slice if that takes no time worth mentioning; returns None if it may."""
         began = monotonic()
         key = queue.qid << 8 | part.partition
         if began < max(self._begins_again, self._long.get(key, 0.0)):
-            return False
-        page: Page | None = None
-        error: QueueyError | None = None
+            return None
         try:
-            page = self._db.readers.read_hastily(partial(self._short_page, queue, part))
+            return self._db.readers.read_hastily(partial(self._short_page, queue, part))
         except TooLong:
             if len(self._long) >= _LONG:
                 self._long.clear()
             self._long[key] = began + AVOIDED
-            return False
+            return None
         except StoreBusy:
-            return False
-        except QueueyError as failure:
-            error = failure
+            return None
         finally:
             ended = monotonic()
             if ended - began > SLOW:
                 self._begins_again = ended + AVOIDED
-        done(page, error)
-        return True
 
     def _short_page(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
-        safe = self._sample(connection, queue, (requested.partition,), wait=False)
+        safe = sample(self._db, connection, queue, (requested.partition,), wait=False)
         return _page(connection, queue, requested, safe, self._db.clock())
 
-    def _sample(
-        self, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
-    ) -> int:
-        """Returns the horizon without the read delay, of a queue whose row is current.
-
-        Raises:
-            QueueChanged: It is not.
-            StoreBusy: It would have to wait, and may not.
-        """
-        partitions = (queue.qid << 8 | n for n in numbers or range(1, queue.partitions + 1))
-        last, catalogue = self._db.read_clock(connection, partitions, wait=wait)
-        if queue.version != catalogue:
-            row_codec.verify(connection, queue)
-        return last + 1
-
+    @threaded
     def inspect(
         self,
         queue: Queue,
@@ -185,7 +181,7 @@ class SqliteMessages(Scanning, KeyedPosts):
         rough: bool = False,  # noqa: ARG002 - counts are bounded in any case
     ) -> tuple[int, list[PartitionInfo]]:
         with self._db.readers.reading() as connection:
-            horizon = self._sample(connection, queue)
+            horizon = sample(self._db, connection, queue)
             now = self._db.clock()
             partitions = [
                 self._inspect_one(connection, queue.qid << 8 | partition, partition, now)
@@ -202,10 +198,11 @@ class SqliteMessages(Scanning, KeyedPosts):
         newest: Any = connection.execute(_NEWEST, (qp, alive, now)).fetchone()
         return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
 
+    @threaded
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
         found: list[Lag] = []
         with self._db.readers.reading() as connection:
-            safe = self._sample(connection, queue)
+            safe = sample(self._db, connection, queue)
             now = self._db.clock()
             horizon = behind(queue, safe, now)
             for partition, offset in offsets:
@@ -231,6 +228,32 @@ class SqliteMessages(Scanning, KeyedPosts):
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
         return self._arrivals.hear(moment, partitions)
+
+
+def sample(
+    database: Database, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
+) -> int:
+    """Returns the horizon without the read delay, of a queue whose row is current.
+
+    Raises:
+        QueueChanged: It is not.
+        StoreBusy: It would have to wait, and may not.
+    """
+    partitions = (queue.qid << 8 | n for n in numbers or range(1, queue.partitions + 1))
+    last, catalogue = database.read_clock(connection, partitions, wait=wait)
+    if queue.version != catalogue:
+        row_codec.verify(connection, queue)
+    return last + 1
+
+
+class SqliteKeyedPosts(KeyedPosts):
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
+    ) -> Coroutine[Any, Any, PostResult]:
+        return self._db.append(Append(queue, items, after, key))
 
 
 def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:

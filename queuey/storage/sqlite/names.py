@@ -14,7 +14,7 @@ from queuey.messages import KEPT_SECONDS, Location, Named, NewMessage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 _FIND = "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"
@@ -30,22 +30,24 @@ _NOWHERE = _encode(None)
 
 
 class SqliteNames(Names):
-    _db: Database
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
+    @threaded
     def find_named(self, queue: Queue, name: str) -> Named | None:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             found = _find(connection, queue, name, self._db.clock())
         return None if found is None else found[0]
 
-    def write_named(
+    async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
         work = partial(_write, queue, name, item, content, seen)
-        return self._db.writer.perform(work, weight=items_of.check_items(queue, [] if item is None else [item]))
+        return await self._db.write(work, weight=items_of.check_items(queue, [] if item is None else [item]))
 
-    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        self._db.writer.perform(partial(_settle, queue, name, seen))
+    async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
+        await self._db.write(partial(_settle, queue, name, seen))
 
 
 def _find(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:

@@ -23,7 +23,7 @@ from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, stored_position, was_owned
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _OFFSETS = (
@@ -46,7 +46,6 @@ LEDGER_TICKS = LEDGER_TTL * TICKS_PER_SECOND
 """Number of ticks after its last change at which the sweep removes an entry; one that is kept for a shorter time has a
 change that lies back."""
 
-_LAST_TICKS = "SELECT last_ticks FROM clock"
 _ENTRY = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
 _SET_ENTRY = (
     "INSERT INTO ledger (work, piece, value, changed_ticks) VALUES (?, ?, ?, ?) "
@@ -66,12 +65,11 @@ _DUE_OF = (
 )
 
 
-class SqliteProgress(Offsets, Ledger, Records):
-    _db: Database
+class SqliteOffsets(Offsets):
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    # Offsets
-
-    def set_offsets(
+    async def set_offsets(
         self,
         queue: Queue,
         group: str,
@@ -94,9 +92,10 @@ class SqliteProgress(Offsets, Ledger, Records):
             return decision
 
         # Comparisons that fail are no error inside the transaction: the call's other offsets are to be kept.
-        return self._db.writer.perform(work).result(changes)
+        return (await self._db.write(work)).result(changes)
 
-    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+    @threaded
+    def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             rows = _rows(connection, queue, group)
@@ -104,17 +103,19 @@ class SqliteProgress(Offsets, Ledger, Records):
             raise GroupNotFound(group)
         return offset_changes.recorded_offsets(rows)
 
+    @threaded
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.reading() as connection:
             recorded = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
+    @threaded
     def groups(self, queue: Queue) -> list[str]:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
             return _groups(connection, queue)
 
-    def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
+    async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
             rows = _rows(transaction.connection, queue, group, _FORGET)
@@ -122,15 +123,14 @@ class SqliteProgress(Offsets, Ledger, Records):
                 raise GroupNotFound(group)
             _disowned(rows, disown)  # Refused, they are there again.
 
-        self._db.writer.perform(work)
+        await self._db.write(work)
 
-    # Owners of partitions
-
+    @threaded
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         with self._db.readers.reading() as connection:
             return offset_changes.with_notes(_versioned(_rows(connection, queue, group)), notes)
 
-    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+    async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         def work(transaction: Transaction) -> bool:
             transaction.verify(queue)
             connection = transaction.connection
@@ -144,34 +144,39 @@ class SqliteProgress(Offsets, Ledger, Records):
             _write_rows(connection, queue, group, changed)
             return True
 
-        return self._db.writer.perform(work)
+        return await self._db.write(work)
 
-    # Ledger
 
+class SqliteLedger(Ledger):
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    @threaded
     def now(self) -> int:
-        with self._db.readers.reading() as connection:
-            row: Any = connection.execute(_LAST_TICKS).fetchone()
-        last: int = row[0]
-        return max(last, self._db.clock())
+        return max(self._db.last_ticks(), self._db.clock())
 
+    @threaded
     def ids_ahead(self) -> float:
-        return max(0, self.now() - self._db.clock()) / TICKS_PER_SECOND
+        return self._db.ids_ahead()
 
+    @threaded
     def entry(self, work: str, piece: int) -> bytes | None:
         with self._db.readers.reading() as connection:
             return _entry(connection, work, piece)
 
-    def identity(self) -> str:
-        found = self.entry(IDENTITY, 0)
+    async def identity(self) -> str:
+        found = await self.entry(IDENTITY, 0)
         if found is None:
-            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), None, lambda _now: TICKS_MAX)
+            found = await self._enter(IDENTITY, 0, uuid4().hex.encode(), None, lambda _now: TICKS_MAX)
         return found.decode()
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL) -> bytes:
+    async def enter(
+        self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
+    ) -> bytes:
         left_out = max(0, LEDGER_TICKS - round(kept * TICKS_PER_SECOND))
-        return self._enter(work, piece, value, expected, lambda now: now - left_out)
+        return await self._enter(work, piece, value, expected, lambda now: now - left_out)
 
-    def _enter(
+    async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
         """Sets a value; ``changed`` returns the time that counts for the sweep."""
@@ -186,29 +191,35 @@ class SqliteProgress(Offsets, Ledger, Records):
             transaction.connection.execute(_SET_ENTRY, (work, piece, value, changed(transaction.now)))
             return value
 
-        return self._db.writer.perform(change)
+        return await self._db.write(change)
 
-    # Records
 
+class SqliteRecords(Records):
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    @threaded
     def record(self, kind: str, application: str, name: str) -> Record | None:
         with self._db.readers.reading() as connection:
             row: Any = connection.execute(_RECORD, (kind, application, name)).fetchone()
         return None if row is None else Record(kind, application, name, *row)
 
+    @threaded
     def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         with self._db.readers.reading() as connection:
             rows: Any = connection.execute(_RECORDS, (kind, application, start, limit)).fetchall()
         return [Record(kind, application, *row) for row in rows]
 
-    def set_record(self, record: Record) -> Record:
+    async def set_record(self, record: Record) -> Record:
         items.check_record(record)
         new = replace(record, version=secrets.randbits(62) | 1)
-        self._db.writer.perform(partial(_set_record, record.version, new), weight=len(record.value))
+        await self._db.write(partial(_set_record, record.version, new), weight=len(record.value))
         return new
 
-    def remove_record(self, record: Record) -> None:
-        self._db.writer.perform(partial(_remove_record, record))
+    async def remove_record(self, record: Record) -> None:
+        await self._db.write(partial(_remove_record, record))
 
+    @threaded
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:

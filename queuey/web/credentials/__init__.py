@@ -16,7 +16,7 @@ import msgspec
 from queuey.access import VERBS, Grant, owner_name
 from queuey.errors import NotAuthenticated
 from queuey.messages import OPERATORS, Key
-from queuey.storage import Applications
+from queuey.storage import Applications, bridge
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class ApplicationKeys:
         Raises:
             NotAuthenticated: There is none.
         """
-        key = self._applications.find_key(digest)
+        key = bridge.run(self._applications.find_key(digest))
         if key is None:
             raise NotAuthenticated("Invalid application key: it is unknown or was revoked.")
         return Identity(*_rights(key), tenant=owner_name(key.application), expires=key.expires)

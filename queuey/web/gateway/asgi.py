@@ -22,8 +22,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from queuey.errors import QueueyError
-from queuey.service.core import Call, GivenUp, LoopCalls
+from queuey.service.core import Call
 from queuey.settings import Settings, origins_of
+from queuey.storage.calls import GivenUp, LoopCalls
 from queuey.web.admission.event_streams import KEEPALIVE_INTERVAL
 from queuey.web.admission.long_polls import (
     CHECK_INTERVAL,

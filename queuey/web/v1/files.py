@@ -13,6 +13,7 @@ from queuey import __version__
 from queuey.api.queues import Hello
 from queuey.service import Limits, Service
 from queuey.settings import is_loopback
+from queuey.storage import bridge
 from queuey.web import api_page
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
@@ -59,7 +60,7 @@ class HelloView:
     def show(self, request: Request, match: Match) -> Response:
         """Returns what runs here. The store is asked once for its id."""
         if self._id is None:
-            self._id = self._store.identity()
+            self._id = bridge.run(self._store.identity())
         return json_response(Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
 
 

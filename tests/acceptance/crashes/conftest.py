@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from queuey.client import Client, RetryPolicy
-from queuey.storage import Store, cassandra, sqlite
+from queuey.storage import Store, bridge, cassandra, sqlite
 from queuey.storage.cassandra.timing import SOON, changed
 from queuey.web.credentials import digest_of
 from tests.harness.history import running as threads
@@ -35,8 +35,8 @@ Start = Callable[[int], Served]
 
 def make_account(store: Store) -> None:
     """Makes the application and the key of all callers."""
-    store.create_application(APP)
-    store.add_key(APP, digest_of(KEY))
+    bridge.run(store.applications.create_application(APP))
+    bridge.run(store.applications.add_key(APP, digest_of(KEY)))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])

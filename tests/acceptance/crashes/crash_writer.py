@@ -20,7 +20,7 @@ from typing import Any
 from queuey import ids
 from queuey.errors import StoreBusy
 from queuey.messages import NewMessage, Queue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 
 APP = "acme"
@@ -44,7 +44,7 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
             size = rng.choice((1, 1, 1, 5, 200))
             items = [NewMessage(f"{name}:{number}:{n}/{size}", rng.randint(1, PARTITIONS), 86_400) for n in range(size)]
             try:
-                found = store.append(queue, items)
+                found = bridge.run(store.messages.append(queue, items))
             except StoreBusy:  # The other process stands still in its transaction.
                 continue
             places = [
@@ -59,19 +59,19 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
             body = f"{name}:{number}:put"
             say("putting", [[partition, text, body]])
             with suppress(StoreBusy):
-                store.put(queue, [place], NewMessage(body, partition, 86_400))
+                bridge.run(store.messages.put(queue, [place], NewMessage(body, partition, 86_400)))
                 say("put", [[partition, text, body]])
         else:
             say("deleting", [[partition, text]])
             with suppress(StoreBusy):
-                store.delete(queue, [place])
+                bridge.run(store.messages.delete(queue, [place]))
                 say("delete", [[partition, text]])
 
 
 def main(directory: str, name: str, seed: str) -> None:
     """Opens the store, says so, and writes from several threads."""
     store = open_store(Path(directory))
-    queue = store.queue(APP, QUEUE)
+    queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     os.write(1, b'["ready", []]\n')
     threads = [
         threading.Thread(target=write, args=(store, queue, f"{name}.{n}", int(seed) * THREADS + n))

@@ -18,6 +18,7 @@ import pytest
 
 from queuey import ids
 from queuey.messages import QueueSpec, Slice
+from queuey.storage import bridge
 from queuey.storage.sqlite import check, open_store
 from tests.acceptance.crashes.crash_writer import APP, PARTITIONS, QUEUE
 from tests.servers.processes import ending
@@ -111,18 +112,18 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Tr
 def stored(directory: Path) -> list[tuple[Place, str]]:
     """Every message of the queue, page by page."""
     store = open_store(directory)
-    queue = store.queue(APP, QUEUE)
+    queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     found: list[tuple[Place, str]] = []
     for partition in range(1, PARTITIONS + 1):
         before = len(found)
         lower = ids.FIRST
         more = True
         while more:
-            (page,) = store.read(queue, [Slice(partition=partition, lower=lower, limit=1000)])
+            (page,) = bridge.run(store.messages.read(queue, [Slice(partition=partition, lower=lower, limit=1000)]))
             found += [((partition, message.id), str(message.body)) for message in page.messages]
             assert page.next is not None
             lower, more = page.next, page.more
-        assert store.inspect(queue)[1][partition - 1].count >= min(len(found) - before, 1)
+        assert bridge.run(store.messages.inspect(queue))[1][partition - 1].count >= min(len(found) - before, 1)
     store.close()
     return found
 
@@ -154,8 +155,8 @@ def torn(found: list[tuple[Place, str]], truth: Truth) -> None:
 def kill_again_and_again(directory: Path, rounds: int, seed: int) -> Truth:
     """Kills writers for a number of rounds; after each everything is compared."""
     store = open_store(directory)
-    store.create_application(APP)
-    store.create_queue(APP, QUEUE, QueueSpec(partitions=PARTITIONS))
+    bridge.run(store.applications.create_application(APP))
+    bridge.run(store.catalogue.create_queue(APP, QUEUE, QueueSpec(partitions=PARTITIONS)))
     store.close()
     truth, rng = Truth(), random.Random(seed)
     for number in range(rounds):
@@ -184,8 +185,8 @@ def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
             maker.kill()
             maker.communicate(timeout=END_SECONDS)
         store = open_store(directory)
-        store.create_application(APP)
-        store.ping()
+        bridge.run(store.applications.create_application(APP))
+        bridge.run(store.ping())
         store.close()
         assert check(directory) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.storage import Store, cassandra, sqlite
+from queuey.storage import Store, bridge, cassandra, sqlite
 from tests.acceptance.facades.calls import Facade, settings_file
 from tests.acceptance.facades.conftest import LASTING
 from tests.acceptance.facades.test_mq import LONGEST, fetch_until, id_of, post
@@ -27,7 +27,7 @@ def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> No
     else:
         options = settings_file(tmp_path, LASTING)
         store = sqlite.open_store(tmp_path / "data")
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     store.close()
     port = free_port()
     mq, rqms = Facade(port, "/mq"), Facade(port, "/rqms")

@@ -15,6 +15,7 @@ import pytest
 from queuey.client import ClientError, Conflict, ConnectionLost, InvalidAnswer, InvalidArgument, RetryPolicy, Timing
 from queuey.client.rqms import PAUSE, Item, Queue
 from queuey.facades.settings import Facades, RqmsFacade
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.parts import App
 from tests.acceptance.facades.calls import Facade
@@ -51,7 +52,7 @@ class Network(httpx2.BaseTransport):
 def network(tmp_path: Path) -> Iterator[Network]:
     """A service."""
     with contextlib.closing(open_store(tmp_path)) as store:
-        store.create_application("queuey")
+        bridge.run(store.applications.create_application("queuey"))
         network = Network(facade_app(store, Facades(rqms=RqmsFacade(prefix="/rqms"))))
         yield network
         network.end()

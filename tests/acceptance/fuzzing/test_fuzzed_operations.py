@@ -17,6 +17,7 @@ from schemathesis import Case
 from schemathesis.core.failures import FailureGroup
 
 from queuey.messages import OPERATORS
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
@@ -51,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service that finds no defect in itself."""
     with Served(tmp_path_factory.mktemp("fuzzed"), ["--max-wait", "0.05"]) as running:
         store = open_store(running.data)
-        store.add_key(OPERATORS, digest_of(OPERATOR))
+        bridge.run(store.applications.add_key(OPERATORS, digest_of(OPERATOR)))
         store.close()
         yield running
         assert "Traceback" not in running.output
@@ -173,8 +174,8 @@ def spoiled(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
 def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
     """One operation that does not answer as published is found out within a test's few requests."""
     store = open_store(tmp_path)
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of("k"))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of("k")))
     application = InProcess(make_app(store))
     server = ThreadingHTTPServer(("127.0.0.1", 0), spoiled(application, SPOILS[spoil]))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.credentials import digest_of
 from tests.acceptance.wire import Wire, post
@@ -25,11 +25,11 @@ def elsewhere(served: Served) -> Iterator[Store]:
 def test_key_revoked_while_posting(served: Served, elsewhere: Store, queue: str) -> None:
     """A key revoked by another process ends, although it is used all the time."""
     secret = "b" * 64
-    key = elsewhere.add_key("queuey", digest_of(secret))
+    key = bridge.run(elsewhere.applications.add_key("queuey", digest_of(secret)))
     with Wire(served) as wire:
         wire.key = secret
         ask = (post(queue), b"x", "Content-Length: 1")
         assert wire.ask(*ask).status == 201
-        elsewhere.revoke_key("queuey", key.id)
+        bridge.run(elsewhere.applications.revoke_key("queuey", key.id))
         until(lambda: wire.ask(*ask).status == 401)
         assert wire.is_usable()

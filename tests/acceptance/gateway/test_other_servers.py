@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from queuey.storage import bridge
 from queuey.storage.sqlite import check, open_store
 from queuey.web.credentials import digest_of
 from tests.pages import ROOT, to_run
@@ -28,9 +29,9 @@ SERVERS = {
 def serving(server: str, place: Path, application: str = "queuey.web.asgi:app") -> Iterator[str]:
     """Runs a server with the service; gives its address."""
     with closing(open_store(place / "data")) as store:
-        if "shop" not in store.applications():
-            store.create_application("shop")
-            store.add_key("shop", digest_of("k"))
+        if "shop" not in bridge.run(store.applications.application_names()):
+            bridge.run(store.applications.create_application("shop"))
+            bridge.run(store.applications.add_key("shop", digest_of("k")))
     port = free_port()
     command = [sys.executable, "-m", *(word.format(port=port) for word in SERVERS[server]), application]
     log = place / "log"

@@ -13,7 +13,7 @@ from shutil import copytree, ignore_patterns
 import pytest
 
 import queuey
-from queuey.storage import sqlite
+from queuey.storage import bridge, sqlite
 from tests.servers.served import Served, environment
 
 PACKAGE = Path(queuey.__file__).parent
@@ -73,7 +73,7 @@ def test_it_says_what_is_missing(
 ) -> None:
     """Settings and options of rooms are not known, and access keys need the facade of SQS."""
     with closing(sqlite.open_store(tmp_path)) as store:
-        store.create_application("queuey")
+        bridge.run(store.applications.create_application("queuey"))
     command = [sys.executable, "-m", "queuey", *arguments, "--data", str(tmp_path)]
     ended = subprocess.run(
         command, env=environment(**variables), capture_output=True, text=True, timeout=60, check=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from queuey.errors import StoreUnavailable
 from queuey.groups.ownership import OwnedOffset
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
@@ -38,6 +40,13 @@ def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
+def groups_left(store: CassandraStore, queue: Queue) -> list[str]:
+    """The groups of a queue that have offsets."""
+    offsets: Any = store.offsets
+    found: list[str] = store._driver.calls.run(offsets._groups_with_offsets(queue.uid))
+    return found
+
+
 def pending_deletes(store: CassandraStore, application: str) -> list[PendingDelete]:
     """The pending deletes of a test."""
     later = store._clock.now() + 3600 * TICKS_PER_SECOND
@@ -45,7 +54,7 @@ def pending_deletes(store: CassandraStore, application: str) -> list[PendingDele
     for shard in range(grave_rows.SHARDS):
         after: ids.Position | None = ids.FIRST
         while after is not None:
-            page, after = store._driver.calls.run(store._pending_deletes.older(later, shard, after))
+            page, after = store._driver.calls.run(store._parts.pending_deletes.older(later, shard, after))
             found += page
     return [pending for pending in found if pending.application == application]
 
@@ -54,15 +63,17 @@ def fill(store: CassandraStore, queue: Queue) -> None:
     """Writes messages to every kind of bucket: plain, longer classes, delayed, and given ids of long ago; claims."""
     for partition in range(1, queue.partitions + 1):
         ttls = [60, 5 * 86_400, 100 * 86_400]
-        store.append(queue, [NewMessage("x", partition, ttl) for ttl in ttls])
-        store.append(queue, [NewMessage("x", partition, 60, None, 7200.0)])
-        store.put(queue, [(partition, (ids.seconds_to_ticks(1.5e9), 7))], NewMessage("x", partition, 60))
+        bridge.run(store.messages.append(queue, [NewMessage("x", partition, ttl) for ttl in ttls]))
+        bridge.run(store.messages.append(queue, [NewMessage("x", partition, 60, None, 7200.0)]))
+        bridge.run(
+            store.messages.put(queue, [(partition, (ids.seconds_to_ticks(1.5e9), 7))], NewMessage("x", partition, 60))
+        )
         for number in (1, 2):
             assert enter(store, queue, LogEntry(number, b"claim"), partition)
-        store.write_snapshot(queue, partition, 2, b"snapshot")
-    store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)])
-    version = store.owned_offsets(queue, "members").version
-    assert store.hand_over(queue, "members", version, [OwnedOffset(1, owner=1, epoch=1)])
+        bridge.run(store.claim_logs.write_snapshot(queue, partition, 2, b"snapshot"))
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]))
+    version = bridge.run(store.offsets.owned_offsets(queue, "members")).version
+    assert bridge.run(store.offsets.hand_over(queue, "members", version, [OwnedOffset(1, owner=1, epoch=1)]))
 
 
 @pytest.fixture
@@ -80,7 +91,9 @@ def reaping(open_with: OpenStore, wire: Wire) -> CassandraStore:
 @pytest.fixture
 def queue(reaping: CassandraStore, application: str) -> Queue:
     """A queue with messages of all kinds."""
-    queue, _ = reaping.create_queue(application, "queue", QueueSpec(partitions=2, ttl=3600, read_delay=0.0))
+    queue, _ = bridge.run(
+        reaping.catalogue.create_queue(application, "queue", QueueSpec(partitions=2, ttl=3600, read_delay=0.0))
+    )
     fill(reaping, queue)
     return queue
 
@@ -88,29 +101,29 @@ def queue(reaping: CassandraStore, application: str) -> Queue:
 def test_purged(reaping: CassandraStore, application: str, queue: Queue) -> None:
     """All messages of before a purge go, wherever they lie; those of after it and the offsets stay."""
     assert sum(rows_left(reaping, queue.qid).values()) > 10
-    purged = reaping.purge_queue(queue)
+    purged = bridge.run(reaping.catalogue.purge_queue(queue))
     fill(reaping, purged)
     there = rows_left(reaping, purged.qid)
-    assert reaping.reap() >= 1
+    assert bridge.run(reaping.reap()) >= 1
     assert rows_left(reaping, queue.qid) == {}
     assert rows_left(reaping, purged.qid) == there
-    assert reaping.groups(purged) == ["group", "members"]
+    assert bridge.run(reaping.offsets.groups(purged)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
 def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> None:
     """All messages, offsets and groups of a deleted queue go; its successor's stay."""
-    reaping.delete_queue(queue)
-    successor, _ = reaping.create_queue(application, "queue", QueueSpec())
+    bridge.run(reaping.catalogue.delete_queue(queue))
+    successor, _ = bridge.run(reaping.catalogue.create_queue(application, "queue", QueueSpec()))
     fill(reaping, successor)
     there = rows_left(reaping, successor.qid)
-    assert reaping.reap() >= 1
+    assert bridge.run(reaping.reap()) >= 1
     assert rows_left(reaping, queue.qid) == {}
     for group in ("group", "members"):
-        assert reaping.owned_offsets(queue, group).rows == {}
-    assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
+        assert bridge.run(reaping.offsets.owned_offsets(queue, group)).rows == {}
+    assert groups_left(reaping, queue) == []
     assert rows_left(reaping, successor.qid) == there
-    assert reaping.groups(successor) == ["group", "members"]
+    assert bridge.run(reaping.offsets.groups(successor)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
@@ -119,12 +132,12 @@ def test_deleted_by_a_store_that_lost_cassandra(
 ) -> None:
     """A delete that was made is answered so, even if the index cannot be written; garbage collection tidies it up."""
     wire.fail([queue_index._REMOVE])
-    reaping.delete_queue(queue)
+    bridge.run(reaping.catalogue.delete_queue(queue))
     assert wire.log.count([queue_index._REMOVE]) == 1
-    assert reaping.list_queues(application) == []
-    assert len(reaping._driver.calls.run(reaping._index.scan(application, "").take(9))) == 1
-    reaping.reap()
-    assert reaping._driver.calls.run(reaping._index.scan(application, "").take(9)) == []
+    assert bridge.run(reaping.catalogue.list_queues(application)) == []
+    assert len(reaping._driver.calls.run(reaping._parts.index.scan(application, "").take(9))) == 1
+    bridge.run(reaping.reap())
+    assert reaping._driver.calls.run(reaping._parts.index.scan(application, "").take(9)) == []
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -132,26 +145,26 @@ def test_change_that_was_not_made(reaping: CassandraStore, application: str, que
     """The pending delete of a purge or delete that was refused or never sent touches nothing and goes."""
     there = rows_left(reaping, queue.qid)
     calls = reaping._driver.calls
-    row = calls.run(reaping._rows.current(queue))
-    calls.run(reaping._pending_deletes.dig(row, reaping._clock.now(), deleted=deleted))
-    reaping.reap()
+    row = calls.run(reaping._parts.rows.current(queue))
+    calls.run(reaping._parts.pending_deletes.dig(row, reaping._clock.now(), deleted=deleted))
+    bridge.run(reaping.reap())
     assert rows_left(reaping, queue.qid) == there
-    assert reaping.groups(queue) == ["group", "members"]
+    assert bridge.run(reaping.offsets.groups(queue)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
 def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Queue) -> None:
     """What was left just now is not touched: somebody may still be writing with the row of before."""
     store = open_with(reap_after=600.0)
-    store.purge_queue(queue)
-    store.reap()
+    bridge.run(store.catalogue.purge_queue(queue))
+    bridge.run(store.reap())
     assert rows_left(store, queue.qid) != {}
     assert [pending.qid for pending in pending_deletes(store, application)] == [queue.qid]
 
 
 def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
     """A run that fails at any point keeps the pending delete while anything is left; the next one goes on."""
-    reaping.delete_queue(queue)
+    bridge.run(reaping.catalogue.delete_queue(queue))
     left = 0
 
     def fails(statement: Statement) -> bool:
@@ -165,21 +178,21 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
     for allowed in range(60):
         left = allowed
         with contextlib.suppress(StoreUnavailable):
-            reaping._driver.calls.run_long(reaping._garbage_collector._empty(pending))
+            reaping._driver.calls.run(reaping._garbage_collector._empty(pending), long=True)
         if not pending_deletes(reaping, application):
             break
         stops += 1
     assert stops >= 3
     assert rows_left(reaping, queue.qid) == {}
-    assert reaping._driver.calls.run(reaping._groups_with_offsets(queue.uid)) == []
+    assert groups_left(reaping, queue) == []
 
 
 def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:
     """A pending delete that cannot be emptied is left; the others are emptied; if none can be, the caller is told."""
-    reaping.purge_queue(queue)
+    bridge.run(reaping.catalogue.purge_queue(queue))
     for n in range(4):
-        more, _ = reaping.create_queue(application, str(n), QueueSpec())
-        reaping.delete_queue(more)
+        more, _ = bridge.run(reaping.catalogue.create_queue(application, str(n), QueueSpec()))
+        bridge.run(reaping.catalogue.delete_queue(more))
     remove = GarbageCollector._remove_messages
     refuses = {queue.qid}
 
@@ -189,15 +202,15 @@ def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, applic
         await remove(self, pending, part)
 
     with replace(remove, failing):
-        reaping.reap()
+        bridge.run(reaping.reap())
         assert [pending.qid for pending in pending_deletes(reaping, application)] == [queue.qid]
         for n in range(3):
-            more, _ = reaping.create_queue(application, str(n), QueueSpec())
+            more, _ = bridge.run(reaping.catalogue.create_queue(application, str(n), QueueSpec()))
             refuses.add(more.qid)
-            reaping.delete_queue(more)
+            bridge.run(reaping.catalogue.delete_queue(more))
         with pytest.raises(StoreUnavailable):
-            reaping.reap()
-    reaping.reap()
+            bridge.run(reaping.reap())
+    bridge.run(reaping.reap())
     assert pending_deletes(reaping, application) == []
 
 
@@ -208,7 +221,7 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
     failing.fail([grave_rows._OLDEST], then=failed.set)
     store, other = open_with(failing, reap_after=-1.0, reap_interval=0.05), open_with()
     assert failed.wait(60)
-    other.purge_queue(queue)
+    bridge.run(other.catalogue.purge_queue(queue))
     until = time.monotonic() + 60
     while pending_deletes(other, application) and time.monotonic() < until:
         pass

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import cql_files, migrations
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration, parse
@@ -143,7 +144,7 @@ def refused(store: CassandraStore, why: str) -> bool:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         with pytest.raises(StoreUnavailable) as caught:
-            store.ping()
+            bridge.run(store.ping())
         if why in str(caught.value):
             return True
     return False
@@ -161,7 +162,7 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
         assert becomes_healthy(store)
         migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
         with pytest.raises(StoreUnavailable, match="newer"):
-            store.ping()
+            bridge.run(store.ping())
         with pytest.raises(StoreIncompatible):
             migrate(target, OPTIONS)
     finally:

@@ -13,6 +13,7 @@ import pytest
 
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.messages import NewMessage, QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
@@ -45,7 +46,7 @@ def driver(url: str) -> Iterator[Driver]:
 def opened(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
     """A store that goes by what stands there."""
     store = open_store(url, options=options)
-    assert store.ready(60), store.statistics()
+    assert store.ready(60), bridge.run(store.statistics())
     return store
 
 
@@ -81,7 +82,7 @@ def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> Non
     assert driver.run(erase, serial="SERIAL")[0][0]
     with closing(open_store(url, options=OPTIONS)) as store:
         with pytest.raises(StoreUnavailable, match="queuey migrate"):
-            store.ping()
+            bridge.run(store.ping())
         migrate(parse_url(url), OPTIONS)
         assert becomes_healthy(store)
 
@@ -90,7 +91,7 @@ def test_settings_that_differ_are_refused(url: str) -> None:
     """A process that expects other times serves nothing, and its health and doctor say why."""
     options = replace(OPTIONS, stated={"consistency.strong.delay": 5.0})
     with closing(open_store(url, options=options)) as store, pytest.raises(StoreUnavailable, match="stands in the"):
-        store.ping()
+        bridge.run(store.ping())
     [finding] = [one for one in doctor.examine(parse_url(url), options) if one.check == "timing"]
     assert (finding.state, "consistency.strong.delay" in finding.text) == ("fail", True)
 
@@ -133,11 +134,11 @@ def replaced(timing: Timing, difference: float) -> Timing:
 def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
     """A process tells how long its writes took; doctor says what delay they would allow."""
     with closing(opened(url)) as store:
-        store.create_application("acme")
-        queue, _ = store.create_queue("acme", "orders", QueueSpec())
+        bridge.run(store.applications.create_application("acme"))
+        queue, _ = bridge.run(store.catalogue.create_queue("acme", "orders", QueueSpec()))
         for _ in range(20):
-            store.append(queue, [NewMessage("x", 1, 3600)])
-        store._tails._told_at = 0.0
+            bridge.run(store.messages.append(queue, [NewMessage("x", 1, 3600)]))
+        store._parts.tails._told_at = 0.0
         assert eventually(lambda: bool(stored_timing.standing(driver, OPTIONS).measured))
     [measured] = stored_timing.standing(driver, OPTIONS).measured.values()
     assert measured.write.count > 0

@@ -12,10 +12,12 @@ from queuey import ids
 from queuey.ids import EPOCH_TICKS
 from queuey.messages import OffsetChange
 from queuey.service import Service
+from queuey.storage import bridge
 from tests.cassandra.interposed import CLOCKS, QUEUES
 from tests.cassandra.scene import Process, Scene, World
 from tests.contract.groups.group import SESSION, Member, message, places_of
 from tests.contract.groups.in_service import HandCore, ServiceGroup
+from tests.contract.samples import ran
 
 THIRD = SESSION / 3
 
@@ -94,15 +96,16 @@ def test_a_queue_without_members(scene: Scene) -> None:
     process = scene.start()
     store, queue = process.store, scene.queue(process, partitions=3)
     changes = [OffsetChange(number, (ids.EPOCH_TICKS, number)) for number in (1, 2)]
-    for call, sent in (
-        (partial(store.set_offsets, queue, "g", changes), Sent(1, 0, 1)),
-        (partial(store.offsets, queue, "g"), Sent(1, 0, 0)),
-        (partial(store.groups, queue), Sent(2, 0, 0)),
-        (partial(store.delete_group, queue, "g"), Sent(1, 0, 1)),
-    ):
-        store.set_offsets(queue, "g", changes)
+    calls: tuple[tuple[Callable[[], object], Sent], ...] = (
+        (partial(ran, store.offsets.set_offsets, queue, "g", changes), Sent(1, 0, 1)),
+        (partial(ran, store.offsets.group_offsets, queue, "g"), Sent(1, 0, 0)),
+        (partial(ran, store.offsets.groups, queue), Sent(2, 0, 0)),
+        (partial(ran, store.offsets.delete_group, queue, "g"), Sent(1, 0, 1)),
+    )
+    for call, sent in calls:
+        bridge.run(store.offsets.set_offsets(queue, "g", changes))
         call()  # prepares its statements
-        store.set_offsets(queue, "g", changes)
+        bridge.run(store.offsets.set_offsets(queue, "g", changes))
         assert sent_by(process, call) == sent
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from queuey import ids
 from queuey.messages import OffsetChange, QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 
 
 def test_very_many_in_a_call(store: CassandraStore, application: str) -> None:
     """A call may set the offsets of thousands of partitions; Cassandra's limit of a batch's size is none for these."""
-    queue, _ = store.create_queue(application, "queue", QueueSpec(partitions=3000))
+    queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=3000)))
     changes = [OffsetChange(number, (ids.EPOCH_TICKS, number)) for number in range(1, 3001)]
-    answer = store.set_offsets(queue, "group" * 50, changes)
+    answer = bridge.run(store.offsets.set_offsets(queue, "group" * 50, changes))
     assert [offset.position[1] for offset in answer] == list(range(1, 3001))
-    assert store.offsets(queue, "group" * 50) == answer
-    store.delete_group(queue, "group" * 50)
-    assert store.groups(queue) == []
+    assert bridge.run(store.offsets.group_offsets(queue, "group" * 50)) == answer
+    bridge.run(store.offsets.delete_group(queue, "group" * 50))
+    assert bridge.run(store.offsets.groups(queue)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queuey.messages import QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.lightweight_transactions import new_number
 
@@ -10,8 +11,10 @@ from queuey.storage.cassandra.lightweight_transactions import new_number
 def test_entries_without_a_queue(store: CassandraStore, application: str) -> None:
     """What creations that failed left in the index is not listed, and a page is full nevertheless."""
     for n in range(40):
-        store._driver.calls.run(store._index.add(application, f"a{n:02}", new_number()))
+        store._driver.calls.run(store._parts.index.add(application, f"a{n:02}", new_number()))
         if n % 4 == 0:
-            store.create_queue(application, f"a{n:02}", QueueSpec())
-    assert [queue.name for queue in store.list_queues(application, limit=8)] == [f"a{n:02}" for n in range(0, 32, 4)]
-    assert len(store.list_queues(application)) == 10
+            bridge.run(store.catalogue.create_queue(application, f"a{n:02}", QueueSpec()))
+    assert [queue.name for queue in bridge.run(store.catalogue.list_queues(application, limit=8))] == [
+        f"a{n:02}" for n in range(0, 32, 4)
+    ]
+    assert len(bridge.run(store.catalogue.list_queues(application))) == 10

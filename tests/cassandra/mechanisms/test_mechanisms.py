@@ -18,14 +18,16 @@ import pytest
 
 from queuey.ids import LOW_MIN
 from queuey.messages import Page, Queue, Slice
-from queuey.storage.cassandra import CassandraStore
+from queuey.storage import bridge
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
+from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.cassandra.interposed import ALWAYS, PATIENCE, QUEUES, READS
 from tests.cassandra.scene import TTL, D, Reader, S, Scene, end_of, message
+from tests.contract.samples import ran
 from tests.replacing import replace, replace_in
 from tests.servers.plugin import unique_name
 
@@ -75,7 +77,7 @@ def longer_lived(scene: Scene) -> list[str]:
     """A message outlives all that a reader knew of when it last looked at the queue's row."""
     writing, stale = scene.start(), scene.start()
     queue = scene.queue(writing, ttl=60)
-    stale.store.queue(queue.application, queue.name, fresh=True)
+    bridge.run(stale.store.catalogue.queue(queue.application, queue.name, fresh=True))
     scene.world.advance(0.01)
     attempt = writing.post(queue, message(ttl=TTL))
     end_of(attempt)
@@ -113,7 +115,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
     def stopped(self: MessageWriter, *arguments: Any) -> Any:  # noqa: ANN401 - the writer's
         if not purged:
             scene.world.advance(0.01)
-            purged.append(other.store.purge_queue(queue))
+            purged.append(bridge.run(other.store.catalogue.purge_queue(queue)))
         return generate(self, *arguments)
 
     with replace(generate, stopped):
@@ -129,8 +131,8 @@ def purged_while_stopped(scene: Scene) -> list[str]:
     """A queue is purged while the machine of a writer stands still for a while; its row seems to be younger than C."""
     writing, purging = scene.start(), scene.start()
     queue = scene.queue(purging)
-    writing.store.queue(queue.application, queue.name, fresh=True)
-    purging.store.purge_queue(queue)
+    bridge.run(writing.store.catalogue.queue(queue.application, queue.name, fresh=True))
+    bridge.run(purging.store.catalogue.purge_queue(queue))
     writing.machine.fall_behind(0.4 * S)
     writing.check_clock()
     scene.world.advance(0.01)
@@ -144,10 +146,10 @@ def purged_while_it_was_read(scene: Scene) -> list[str]:
     queue = scene.queue(purging)
     gate = writing.wire.hold(QUEUES, answered=True)
     with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(writing.store.queue, queue.application, queue.name, fresh=True)
+        read = pool.submit(ran, writing.store.catalogue.queue, queue.application, queue.name, fresh=True)
         gate.reached()
         gate.passed()
-        purging.store.purge_queue(queue)
+        bridge.run(purging.store.catalogue.purge_queue(queue))
         writing.machine.fall_behind(0.4 * S)
         writing.check_clock()
         gate.open()
@@ -159,17 +161,17 @@ def purged_while_it_was_read(scene: Scene) -> list[str]:
 
 def horizon_afterwards(removed: ExitStack) -> None:
     """Reports the horizon of when a read has ended."""
-    read = CassandraStore.read
+    read = CassandraMessages.read
 
-    def late(self: CassandraStore, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        pages = read(self, queue, slices)
+    async def late(self: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        pages = await read(self, queue, slices)
         for page in pages:
             page.horizon = self._clock.now() - ticks(D)
             if not page.more:
                 page.next = page.horizon, LOW_MIN
         return pages
 
-    removed.enter_context(replace_in(CassandraStore, read, late))
+    removed.enter_context(replace_in(CassandraMessages, read, late))
 
 
 def rows_for_ever(removed: ExitStack) -> None:

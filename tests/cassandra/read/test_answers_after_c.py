@@ -6,6 +6,7 @@ import threading
 
 from queuey.errors import StoreClosed
 from queuey.messages import QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.cassandra.conftest import OpenStore
 from tests.replacing import replace
@@ -14,7 +15,7 @@ from tests.replacing import replace
 def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
     """A store that is closed while a change waits to answer says that the change may be made, and does not hang."""
     store, other = open_with(row_age=600.0, levels={}), open_with()
-    queue, _ = store.create_queue(application, "queue", QueueSpec())
+    queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec()))
     waiting = threading.Event()
     wait = CassandraCatalogue._wait_for_others
 
@@ -26,7 +27,7 @@ def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
 
     def purge() -> None:
         try:
-            store.purge_queue(queue)
+            bridge.run(store.catalogue.purge_queue(queue))
         except StoreClosed as error:
             errors.append(error)
 
@@ -37,4 +38,4 @@ def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
         store.close()
         thread.join(60)
     assert [error.outcome for error in errors] == ["unknown"]
-    assert other.queue(application, "queue").qid != queue.qid
+    assert bridge.run(other.catalogue.queue(application, "queue")).qid != queue.qid

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
@@ -24,7 +26,7 @@ HOUR = 3600
 
 def make(store: CassandraStore, application: str, name: str) -> Queue:
     """A queue without a read delay."""
-    return store.create_queue(application, name, QueueSpec(ttl=3 * DAY, read_delay=0.0))[0]
+    return bridge.run(store.catalogue.create_queue(application, name, QueueSpec(ttl=3 * DAY, read_delay=0.0)))[0]
 
 
 def new(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
@@ -35,7 +37,7 @@ def new(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
 def whole(store: CassandraStore, queue: Queue, *, limit: int = 100, descending: bool = False) -> list[Message]:
     """Everything in partition 1, page by page."""
     part = Slice(1, FIRST, LAST, limit=limit, descending=descending)
-    return [message for some in store.scan(queue, part) for message in some]
+    return [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 
 
 def bodies(messages: Sequence[Message]) -> list[str | bytes]:
@@ -48,11 +50,11 @@ def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None
     """Reading a queue with few messages costs at most two probes, one look at its buckets and one at its row."""
     process = scene.start()
     store, queue, log = process.store, scene.queue(process, ttl=ttl), process.wire.log
-    store.append(queue, [new("lonely", ttl)])
+    bridge.run(store.messages.append(queue, [new("lonely", ttl)]))
     recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
     for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
         log.clear()
-        store.read(queue, [part])
+        bridge.run(store.messages.read(queue, [part]))
         scene.world.advance(0.7 * C)
         assert (part == Slice(1)) <= log.count(READS) <= 2
         assert max(log.count(LOOKS), log.count(QUEUES)) <= 1
@@ -65,13 +67,19 @@ def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraSt
     step = 16 * 60 * TICKS_PER_SECOND
     ends = now + 10 * HOUR * TICKS_PER_SECOND
     given = [Message(now - number * step, 5, 1, ends, f"{number}") for number in reversed(range(1100))]
-    assert store.load(queue, given) == len(given)
+    assert bridge.run(store.bulk.load(queue, given)) == len(given)
     for at in (0, 1, 400, 501, 777, -1):
-        assert store.fetch(queue, [(1, given[at].position)]) == [given[at]]
-    assert store.fetch(queue, [(1, message.position) for message in reversed(given[::50])]) == given[::50][::-1]
-    store.put(queue, [(1, given[-2].position)], new("put"))
-    store.delete(queue, [(1, given[-1].position)])
-    assert bodies(store.fetch(queue, [(1, message.position) for message in given[-3:]])) == [given[-3].body, "put"]
+        assert bridge.run(store.messages.fetch(queue, [(1, given[at].position)])) == [given[at]]
+    assert (
+        bridge.run(store.messages.fetch(queue, [(1, message.position) for message in reversed(given[::50])]))
+        == given[::50][::-1]
+    )
+    bridge.run(store.messages.put(queue, [(1, given[-2].position)], new("put")))
+    bridge.run(store.messages.delete(queue, [(1, given[-1].position)]))
+    assert bodies(bridge.run(store.messages.fetch(queue, [(1, message.position) for message in given[-3:]]))) == [
+        given[-3].body,
+        "put",
+    ]
     for descending in (False, True):
         found = whole(store, queue, limit=500, descending=descending)
         expected = [*bodies(given[:-2]), "put"]
@@ -90,7 +98,9 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     def write(store: CassandraStore, size: int, ttl: int = 3 * DAY, *, pause: float = 0.3 * S) -> int:
         # Time moves by less than S/2 at once, as a clock check that is on its way would find the clock off otherwise.
         texts = [f"{len(written) + number}" for number in range(size)]
-        written.extend(zip(store.append(queue, [new(text, ttl) for text in texts]), texts, strict=True))
+        written.extend(
+            zip(bridge.run(store.messages.append(queue, [new(text, ttl) for text in texts])), texts, strict=True)
+        )
         [buffer] = store._writer._buffers.values()
         assert buffer.bucket_widths is not None
         levels.append(buffer.bucket_widths.width_index)
@@ -118,17 +128,18 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
             assert bodies(whole(store, queue, limit=limit, descending=True)) == expected[::-1]
         for at in range(0, len(written), 200):
             time_buckets = [(1, position) for position, _ in written[at : at + 200]]
-            assert bodies(store.fetch(queue, time_buckets)) == expected[at : at + 200]
+            assert bodies(bridge.run(store.messages.fetch(queue, time_buckets))) == expected[at : at + 200]
     doomed = [(1, position) for position, _ in written[::2]]
     for at in range(0, len(doomed), 200):
-        one.delete(queue, doomed[at : at + 200])
+        bridge.run(one.messages.delete(queue, doomed[at : at + 200]))
     assert bodies(whole(other, queue)) == expected[1::2]
 
 
 def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene) -> None:
     """An empty read raises the low watermark, until a process learns of a data centre whose writes it may not see."""
     copies, process = {"east": 1}, scene.start()
-    process.store._levels = ConsistencyLevels(process.store._options, lambda: {**copies}, process.store._timing)
+    messages: Any = process.store.messages
+    messages._reader._levels = ConsistencyLevels(process.store._options, lambda: {**copies}, process.store._timing)
     queue, found = scene.queue(process), []
     for _ in range(2):
         scene.world.advance(10 * D)

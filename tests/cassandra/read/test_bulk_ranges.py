@@ -7,7 +7,7 @@ import pytest
 
 from queuey import ids
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
-from queuey.storage import columns
+from queuey.storage import bridge, columns
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.store.messages import LOOKED_AT
 from queuey.storage.cassandra.write import bulk_load
@@ -21,9 +21,9 @@ EACH = 3
 @pytest.fixture
 def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Message]]:
     """A queue whose messages lie in very many narrow buckets, in a wide one, and both; and all of them in order."""
-    queue, _ = store.create_queue(application, "queue", QueueSpec(read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(read_delay=0.0)))
     size = bucketing.width(0, bucketing.DENSE_LOAD)
-    now = store.now()
+    now = bridge.run(store.ledger.now())
     first = (now // size - PLACES) * size
     messages = [
         Message(first + time_bucket * size + n * SECOND, 5, 1, now + 3600 * SECOND, f"{time_bucket}.{n}" * n or "x")
@@ -31,11 +31,13 @@ def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Mess
         for n in range(EACH)
     ]
     with replace(bulk_load._width_for, lambda _: bucketing.DENSE_LOAD):
-        store.load(queue, messages)
-    store.put(queue, [(1, messages[0].position), (1, messages[7].position)], NewMessage("put", 1, 3600))
-    store.append(queue, [NewMessage(f"new {n}", 1, 3600) for n in range(5)])
+        bridge.run(store.bulk.load(queue, messages))
+    bridge.run(
+        store.messages.put(queue, [(1, messages[0].position), (1, messages[7].position)], NewMessage("put", 1, 3600))
+    )
+    bridge.run(store.messages.append(queue, [NewMessage(f"new {n}", 1, 3600) for n in range(5)]))
     assert PLACES > 2 * LOOKED_AT
-    found = [message for some in store.scan(queue, Slice(1)) for message in some]
+    found = [message for some in bridge.iterate(store.bulk.scan(queue, Slice(1))) for message in some]
     assert len(found) == PLACES * EACH + 5
     assert [message.body for message in found[:8:7]] == ["put", "put"]
     return queue, found
@@ -46,7 +48,7 @@ def test_a_scan_of_very_many_places(store: CassandraStore, scattered: tuple[Queu
     """Columns come in order from all buckets, whatever a look at the record reaches, and are what a scan gives."""
     queue, messages = scattered
     for bodies in (True, False):
-        batches = list(store.scan_arrow(queue, Slice(1, limit=limit), bodies=bodies))
+        batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=limit), bodies=bodies)))
         assert max(batch.num_rows for batch in batches) <= limit
         found = pa.Table.from_batches(batches).combine_chunks().to_batches()
         assert found == [columns.batch_of(messages, bodies=bodies)]
@@ -57,13 +59,13 @@ def test_a_reach_over_very_many_places(store: CassandraStore, scattered: tuple[Q
     queue, messages = scattered
     for count in (1, 100, len(messages)):
         wanted = (count, ids.following(messages[count - 1].position))
-        assert store.extent(queue, Slice(1, limit=count)) == wanted
+        assert bridge.run(store.bulk.extent(queue, Slice(1, limit=count))) == wanted
 
 
 def test_the_measure_of_very_many_places(store: CassandraStore, scattered: tuple[Queue, list[Message]]) -> None:
     """A partition with too many buckets to be measured beside others is measured nevertheless."""
     queue, messages = scattered
-    [[found]] = store.measure([queue])
+    [[found]] = bridge.iterate(store.bulk.measure([queue]))
     assert found.count == pytest.approx(len(messages), rel=0.1)
     assert (found.oldest, found.newest) == (messages[0].position, messages[-1].position)
     assert 0 < found.size < 100 * len(messages)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from queuey.messages import NewMessage, QueueSpec, Slice
-from tests.cassandra.begun import begun_page, page_of
+from queuey.storage import bridge
+from tests.cassandra.begun import page_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import QUEUES, Wire
 from tests.cassandra.scene import Scene
@@ -17,12 +18,14 @@ def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: Open
     """A page of many partitions of long messages takes a few times the bytes that it may have, not all there is."""
     wire = Wire()
     store = open_with(wire)
-    queue, _ = store.create_queue(application, "long", QueueSpec(partitions=PARTITIONS))
+    queue, _ = bridge.run(store.catalogue.create_queue(application, "long", QueueSpec(partitions=PARTITIONS)))
     for number in range(1, PARTITIONS + 1):
-        store.append(queue, [NewMessage(f"{number}".ljust(LONGEST), number, 600) for _ in range(8)])
+        bridge.run(
+            store.messages.append(queue, [NewMessage(f"{number}".ljust(LONGEST), number, 600) for _ in range(8)])
+        )
     slices = [Slice(number, max_bytes=PAGE_BYTES // PARTITIONS, delayed=False) for number in range(1, PARTITIONS + 1)]
     wire.log.bytes = 0
-    pages = store.read(queue, slices)
+    pages = bridge.run(store.messages.read(queue, slices))
     # Pages are full with the message that passes their share, and the others are put off when all bytes are used up.
     full = PAGE_BYTES // LONGEST
     found = [[message.partition for message in page.messages] for page in pages]
@@ -35,15 +38,14 @@ def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:
     """Claims look above the horizon by rows that are C old: they give messages that are longer than these rows say."""
     writer, reader = scene.start(), scene.start()
     queue = scene.queue(writer)
-    first = writer.store.append(queue, [NewMessage("x" * 200, 1, 600)])
+    first = bridge.run(writer.store.messages.append(queue, [NewMessage("x" * 200, 1, 600)]))
     scene.world.advance(0.1)
     part = Slice(1, first[0], limit=10, max_bytes=LONGEST, ahead=True)
     assert page_of(reader.store, queue, part).messages
-    longer = writer.store.append(queue, [NewMessage("x" * LONGEST, 1, 600) for _ in range(20)])
+    longer = bridge.run(writer.store.messages.append(queue, [NewMessage("x" * LONGEST, 1, 600) for _ in range(20)]))
     scene.world.advance(0.1)
     reader.wire.log.clear()
-    page = begun_page(reader.store, queue, part)
-    assert page is not None
+    page = page_of(reader.store, queue, part)
     assert [message.position for message in page.messages] == [*first, longer[0]]
     assert page.more
     assert reader.wire.log.count(QUEUES) == 0

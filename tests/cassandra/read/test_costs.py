@@ -16,13 +16,15 @@ from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Slice
 from queuey.service import Draft, Range, Service
 from queuey.service.reading import SHORT, SHORT_BYTES
+from queuey.storage import bridge
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
 from queuey.storage.cassandra.store.names import _NAMES
 from tests.blocking import BlockingNames
-from tests.cassandra.begun import begun_page
+from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
 from tests.cassandra.scene import D, Process, Scene
+from tests.contract.samples import ran
 from tests.replacing import replace
 
 T = TypeVar("T")
@@ -66,7 +68,9 @@ def queue_of(
         items = [NewMessage(BODY, partition, 3 * DAY) for partition in range(1, partitions + 1)]
         with replace(BucketWidths.width_at, lambda _self, _now, width=width: width):
             for first in range(0, some, together):
-                positions += process.store.append(queue, items * min(together, some - first))[::partitions]
+                positions += bridge.run(process.store.messages.append(queue, items * min(together, some - first)))[
+                    ::partitions
+                ]
         scene.world.advance(5)
     scene.world.advance(D)
     return queue, positions
@@ -97,8 +101,8 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
     for limit in (1, 10, 100, 1000):
         max_bytes = SHORT_BYTES - (16 << 10) if limit <= SHORT else PAGE_BYTES
         part = Slice(1, positions[0], limit=limit, max_bytes=max_bytes, descending=descending)
-        waited, [page] = cost_of(process, partial(process.store.read, queue, [part]))
-        begun, other = cost_of(process, partial(begun_page, process.store, queue, part))
+        waited, [page] = cost_of(process, partial(ran, process.store.messages.read, queue, [part]))
+        begun, other = cost_of(process, partial(page_of, process.store, queue, part))
         assert [message.position for message in page.messages] == ordered[:limit]
         assert (begun, other) == (waited, page)
         # How full a bucket is, is not known. Of narrow ones that follow each other one is asked, then two, four, eight;
@@ -179,8 +183,10 @@ def test_a_post_is_one_request(scene: Scene, count: int) -> None:
     """However many messages go to a partition together, up to a hundred, they are one request."""
     process = scene.start()
     queue = scene.queue(process)
-    process.store.append(queue, [NewMessage(BODY, 1, 600)])
-    sent, _ = sent_by(process, lambda: process.store.append(queue, [NewMessage(BODY, 1, 600)] * count))
+    bridge.run(process.store.messages.append(queue, [NewMessage(BODY, 1, 600)]))
+    sent, _ = sent_by(
+        process, lambda: bridge.run(process.store.messages.append(queue, [NewMessage(BODY, 1, 600)] * count))
+    )
     assert sent == Sent(writes=1)
 
 
@@ -190,7 +196,7 @@ def test_info_and_names(scene: Scene) -> None:
     queue, _ = queue_of(scene, process, 1, 1000)
     service = Service(process.store)
     access, names = service.enter(queue, lambda _queue: None), BlockingNames(service)
-    info, _ = sent_by(process, lambda: process.store.inspect(queue))
+    info, _ = sent_by(process, lambda: bridge.run(process.store.messages.inspect(queue)))
     assert info == Sent(reads=info.reads, rows=1000, others=2)
     now = scene.world() / 1e9
     living = own_buckets(class_of(3 * DAY), ids.seconds_to_ticks(now - 3 * DAY), ids.seconds_to_ticks(now))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
 from queuey.storage.cassandra import CassandraStore, bucketing, open_store
 from queuey.storage.cassandra.driver import Statement, TooManyDead
@@ -26,21 +27,21 @@ def strict_store(servers: object) -> Iterator[CassandraStore]:
     with start_cassandra(1, CassandraOptions(settings=limits | PATIENT_NODE, restarts=False)) as cluster:
         store = open_store(keyspaces.make(cluster), options=StoreOptions(**DEFAULTS))
         assert store.ready(60)
-        store.create_application("acme")
+        bridge.run(store.applications.create_application("acme"))
         yield store
         store.close()
 
 
 def queue_of(store: CassandraStore, name: str) -> Queue:
     """A queue that is read without a delay."""
-    return store.create_queue("acme", name, QueueSpec(read_delay=0.0))[0]
+    return bridge.run(store.catalogue.create_queue("acme", name, QueueSpec(read_delay=0.0)))[0]
 
 
 def say(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
     """Appends messages and returns where they are."""
     found = []
     for _ in range(0, count, 500):
-        found += store.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)])
+        found += bridge.run(store.messages.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)]))
     return [(1, position) for position in found]
 
 
@@ -53,10 +54,10 @@ def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction
     kept = places[-1] if not descending else places[0]
     doomed = [time_bucket for time_bucket in places if time_bucket != kept]
     for at in range(0, len(doomed), 500):
-        strict_store.delete(queue, doomed[at : at + 500])
-    [page] = strict_store.read(queue, [Slice(1, limit=10, descending=descending)])
+        bridge.run(strict_store.messages.delete(queue, doomed[at : at + 500]))
+    [page] = bridge.run(strict_store.messages.read(queue, [Slice(1, limit=10, descending=descending)]))
     assert [message.position for message in page.messages] == [kept[1]]
-    _, [info] = strict_store.inspect(queue)
+    _, [info] = bridge.run(strict_store.messages.inspect(queue))
     assert info.oldest == kept[1] == info.newest
 
 
@@ -84,6 +85,6 @@ def test_busy_partitions_do_not_walk_over_expired_records(strict_store: Cassandr
         driver.run(*first, further=further)
     until(lambda: walks_over_too_many(strict_store, queue), every=0.1)
     places = say(strict_store, queue, 500)
-    [page] = strict_store.read(queue, [Slice(1, (now, 0))])
+    [page] = bridge.run(strict_store.messages.read(queue, [Slice(1, (now, 0))]))
     assert len(page.messages) == 100
-    assert len(strict_store.fetch(queue, places[:5])) == 5
+    assert len(bridge.run(strict_store.messages.fetch(queue, places[:5]))) == 5

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 
 from queuey.ids import LOW_MIN
 from queuey.messages import Queue, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra.store.names import _NAMES
 from tests.cassandra.begun import page_of
 from tests.cassandra.scene import TTL, D, Process, S, Scene, message
 from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
 from tests.contract.read.test_early import bodies
+from tests.contract.samples import ran
 from tests.waiting import PATIENCE_SECONDS
 
 
 def early(scene: Scene, process: Process, queue: Queue) -> list[str]:
     """What a reader is shown above the horizon a little later."""
     scene.world.advance(0.01)
-    [page] = process.store.read(queue, [Slice(1)])
+    [page] = bridge.run(process.store.messages.read(queue, [Slice(1)]))
     assert page.next == (page.horizon, LOW_MIN)
     return bodies(page_of(process.store, queue, Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)).messages)
 
@@ -27,13 +28,13 @@ def test_pending_values_of_names(scene: Scene) -> None:
     """A value is not shown before it is confirmed; what lies above it is, and nothing is done about the name."""
     first, second = scene.start(), scene.start()
     queue = scene.queue(first, ttl=TTL)
-    assert second.store.queue(queue.application, queue.name) == queue
-    old = first.store.write_named(queue, "n", message("old"), b"old", None)
+    assert bridge.run(second.store.catalogue.queue(queue.application, queue.name)) == queue
+    old = bridge.run(first.store.names.write_named(queue, "n", message("old"), b"old", None))
     assert early(scene, second, queue) == ["old"]
     scene.world.advance(D + S)
     first.wire.hold(NAME_CHANGES).open()
     gate = first.wire.hold(NAME_CHANGES)  # That which confirms it.
-    thread = threading.Thread(target=partial(first.store.write_named, queue, "n", message("new"), b"new", old))
+    thread = threading.Thread(target=ran, args=(first.store.names.write_named, queue, "n", message("new"), b"new", old))
     thread.start()
     gate.reached()
     scene.world.advance(0.1)

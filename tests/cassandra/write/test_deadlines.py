@@ -11,12 +11,13 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST
 from queuey.messages import OffsetChange, Queue, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.lightweight_transactions import MAX_PAUSE
 from queuey.storage.cassandra.store import offsets
 from queuey.storage.cassandra.store.counting import COUNTED_AT_ONCE
 from queuey.storage.cassandra.store.messages import PUT_BYTES
-from tests.cassandra.begun import begun_page
+from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import ALWAYS, CLOCKS, INSERTS, READS
 from tests.cassandra.scene import D, Process, S, Scene, message
 
@@ -30,12 +31,18 @@ ID = (ids.seconds_to_ticks(1_700_000_000), 1)
 
 Call = Callable[[Process, Queue], object]
 CALLS: dict[str, Call] = {
-    "put": lambda process, queue: process.store.put(queue, [(n + 1, ID) for n in range(PARTITIONS)], message()),
-    "inspect": lambda process, queue: process.store.inspect(queue),
-    "lag": lambda process, queue: process.store.lag(queue, [(n + 1, FIRST) for n in range(PARTITIONS)]),
-    "read": lambda process, queue: process.store.read(queue, [Slice(1)]),
-    "begin_read": lambda process, queue: begun_page(process.store, queue, Slice(1)),
-    "set_offsets": lambda process, queue: process.store.set_offsets(queue, "group", [OffsetChange(1, ID)]),
+    "put": lambda process, queue: bridge.run(
+        process.store.messages.put(queue, [(n + 1, ID) for n in range(PARTITIONS)], message())
+    ),
+    "inspect": lambda process, queue: bridge.run(process.store.messages.inspect(queue)),
+    "lag": lambda process, queue: bridge.run(
+        process.store.messages.lag(queue, [(n + 1, FIRST) for n in range(PARTITIONS)])
+    ),
+    "read": lambda process, queue: bridge.run(process.store.messages.read(queue, [Slice(1)])),
+    "read on a loop": lambda process, queue: page_of(process.store, queue, Slice(1)),
+    "set_offsets": lambda process, queue: bridge.run(
+        process.store.offsets.set_offsets(queue, "group", [OffsetChange(1, ID)])
+    ),
 }
 
 
@@ -48,9 +55,9 @@ def test_every_call_ends_in_time(scene: Scene, name: str) -> None:
     """
     process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
     queue = scene.queue(process, partitions=PARTITIONS)
-    process.store.append(queue, [message()])
+    bridge.run(process.store.messages.append(queue, [message()]))
     scene.world.advance(D + S)
-    [page] = process.store.read(queue, [Slice(1)])
+    [page] = bridge.run(process.store.messages.read(queue, [Slice(1)]))
     assert page.messages
 
     def pass_by() -> None:
@@ -81,7 +88,11 @@ def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
 
     threading.Thread(target=pass_by, daemon=True).start()
     with pytest.raises(StoreUnavailable) as raised:
-        process.store.put(queue, [(1, (ID[0] + number, 1)) for number in range(30)], message("x" * (PUT_BYTES // 3)))
+        bridge.run(
+            process.store.messages.put(
+                queue, [(1, (ID[0] + number, 1)) for number in range(30)], message("x" * (PUT_BYTES // 3))
+            )
+        )
     assert raised.value.outcome == "unknown"
     assert process.wire.log.count(INSERTS) == 3
     gate.open()

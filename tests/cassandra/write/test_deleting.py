@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.errors import StoreUnavailable
+from queuey.storage import bridge
 from queuey.storage.cassandra.store.messages import DELETED_ROWS
 from tests.cassandra.interposed import DELETES, PATIENCE
 from tests.cassandra.scene import D, Reader, S, Scene, message
@@ -20,10 +21,10 @@ def test_many(scene: Scene) -> None:
     wanted = [(1, position) for position in positions[1:]]
     process.wire.lose(DELETES)
     with pytest.raises(StoreUnavailable) as raised:
-        process.store.delete(queue, wanted)
+        bridge.run(process.store.messages.delete(queue, wanted))
     assert raised.value.outcome == "unknown"
     before = process.wire.log.count(DELETES)
-    assert process.store.delete(queue, wanted) == 2 * DELETED_ROWS
+    assert bridge.run(process.store.messages.delete(queue, wanted)) == 2 * DELETED_ROWS
     assert process.wire.log.count(DELETES) - before == 2
     reader = Reader(process, queue)
     reader.go_on()

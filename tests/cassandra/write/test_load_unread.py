@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
+from queuey.storage import bridge
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.store.bulk import window
 from queuey.storage.cassandra.write.bulk_load import Loader
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W
+from tests.contract.samples import ran
 from tests.replacing import replace
 
 SECOND = TICKS_PER_SECOND
@@ -28,7 +30,7 @@ SPARE = D - S - W
 
 def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
     """Messages at ids so many seconds ahead of a process's clock."""
-    first = process.store.now() + round(ahead * SECOND)
+    first = bridge.run(process.store.ledger.now()) + round(ahead * SECOND)
     return [Message(first + n, 77, 1, first + TTL * SECOND, f"{n}") for n in range(count)]
 
 
@@ -36,7 +38,7 @@ def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future
     """Loads in a thread of its own."""
     with_one = ThreadPoolExecutor(1)
     try:
-        return with_one.submit(process.store.load_unread, queue, messages)
+        return with_one.submit(ran, process.store.bulk.load_unread, queue, messages)
     finally:
         with_one.shutdown(wait=False)
 
@@ -93,16 +95,16 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
     def stopped(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
         scene.world.advance(0.5 + SPARE)
         with pytest.raises(TooLate) as caught:
-            other.store.load_unread(queue, messages)
+            bridge.run(other.store.bulk.load_unread(queue, messages))
         assert not caught.value.written
-        other.store.delete(queue, places)
+        bridge.run(other.store.messages.delete(queue, places))
         scene.world.advance(D)
         return send(self, *arguments)
 
     with replace(send, stopped), pytest.raises(TooLate) as caught:
-        writing.store.load_unread(queue, messages)
+        bridge.run(writing.store.bulk.load_unread(queue, messages))
     assert caught.value.written
-    return [f"{one.body!r} is back" for one in other.store.fetch(queue, places)]
+    return [f"{one.body!r} is back" for one in bridge.run(other.store.messages.fetch(queue, places))]
 
 
 def machine_stopped(scene: Scene) -> list[str]:

@@ -6,7 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from queuey.messages import NewMessage, QueueSpec
+from queuey.storage import bridge
 from tests.cassandra.conftest import OpenStore
+from tests.contract.samples import ran
 from tests.waiting import PATIENCE_SECONDS
 
 LONG = b"x" * (4 << 20)
@@ -15,14 +17,14 @@ LONG = b"x" * (4 << 20)
 def test_requests_beside_long_bodies_are_not_refused(open_with: OpenStore, application: str) -> None:
     """What is sent while a connection still has megabytes to send waits for its turn."""
     store = open_with()
-    queue, _ = store.create_queue(application, "long", QueueSpec())
-    other, _ = store.create_queue(application, "short", QueueSpec())
+    queue, _ = bridge.run(store.catalogue.create_queue(application, "long", QueueSpec()))
+    other, _ = bridge.run(store.catalogue.create_queue(application, "short", QueueSpec()))
     with ThreadPoolExecutor(24) as threads:
-        long = [threads.submit(store.append, queue, [NewMessage(LONG, 1, 600)]) for _ in range(8)]
-        short = [threads.submit(store.append, other, [NewMessage("short", 1, 600)]) for _ in range(200)]
-        reads = [threads.submit(store.queue, application, "short", fresh=True) for _ in range(200)]
+        long = [threads.submit(ran, store.messages.append, queue, [NewMessage(LONG, 1, 600)]) for _ in range(8)]
+        short = [threads.submit(ran, store.messages.append, other, [NewMessage("short", 1, 600)]) for _ in range(200)]
+        reads = [threads.submit(ran, store.catalogue.queue, application, "short", fresh=True) for _ in range(200)]
         sent: list[Future[Any]] = [*long, *short, *reads]
         for each in sent:
             each.result(PATIENCE_SECONDS)
-    assert store.inspect(other)[1][0].count == 200
-    assert store.inspect(queue)[1][0].count == 8
+    assert bridge.run(store.messages.inspect(other))[1][0].count == 200
+    assert bridge.run(store.messages.inspect(queue))[1][0].count == 8

@@ -9,6 +9,7 @@ import pytest
 from queuey import ids
 from queuey.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service import Draft, Service
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from tests.blocking import BlockingNames
@@ -32,15 +33,21 @@ def name(store: CassandraStore, queue: Queue) -> None:
 
 
 WRITES: dict[str, Callable[[CassandraStore, Queue], object]] = {
-    "append": lambda store, queue: store.append(queue, [NewMessage("x", 1, 600), NewMessage(LONG, 2, 600)]),
-    "headers": lambda store, queue: store.append(queue, [NewMessage("x", 1, 600, HEADERS)]),
-    "bytes": lambda store, queue: store.append(queue, [NewMessage(LONG.encode(), 1, 600)]),
-    "delayed": lambda store, queue: store.append(queue, [NewMessage(LONG, 1, 600, delay=60.0)]),
-    "keyed": lambda store, queue: store.append_once(queue, [NewMessage(LONG, 1, 600)], PostKey("k", b"c", 600)),
-    "put": lambda store, queue: store.put(queue, [(1, (store._clock.now(), 5))], NewMessage(LONG, 1, 600)),
-    "load": lambda store, queue: store.load(queue, [at(store, -60), at(store, -50, HEADERS)]),
-    "load of headers": lambda store, queue: store.load(queue, [at(store, -60, HEADERS)]),
-    "load ahead of readers": lambda store, queue: store.load_unread(queue, [at(store, 60)]),
+    "append": lambda store, queue: bridge.run(
+        store.messages.append(queue, [NewMessage("x", 1, 600), NewMessage(LONG, 2, 600)])
+    ),
+    "headers": lambda store, queue: bridge.run(store.messages.append(queue, [NewMessage("x", 1, 600, HEADERS)])),
+    "bytes": lambda store, queue: bridge.run(store.messages.append(queue, [NewMessage(LONG.encode(), 1, 600)])),
+    "delayed": lambda store, queue: bridge.run(store.messages.append(queue, [NewMessage(LONG, 1, 600, delay=60.0)])),
+    "keyed": lambda store, queue: bridge.run(
+        store.keyed_posts.append_once(queue, [NewMessage(LONG, 1, 600)], PostKey("k", b"c", 600))
+    ),
+    "put": lambda store, queue: bridge.run(
+        store.messages.put(queue, [(1, (store._clock.now(), 5))], NewMessage(LONG, 1, 600))
+    ),
+    "load": lambda store, queue: bridge.run(store.bulk.load(queue, [at(store, -60), at(store, -50, HEADERS)])),
+    "load of headers": lambda store, queue: bridge.run(store.bulk.load(queue, [at(store, -60, HEADERS)])),
+    "load ahead of readers": lambda store, queue: bridge.run(store.bulk.load_unread(queue, [at(store, 60)])),
     "name": name,
 }
 
@@ -51,9 +58,9 @@ def test_every_write_makes_the_row_cover_it(
 ) -> None:
     """Bodies and headers, of messages with new ids and with given ones."""
     store = open_with()
-    queue, _ = store.create_queue(application, "queue", QueueSpec(partitions=2))
-    store.append(queue, [NewMessage("x" * 200, 1, 600)])
-    assert store._driver.calls.run(store._rows.read(application, "queue")).longest_row == SHORTEST
+    queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=2)))
+    bridge.run(store.messages.append(queue, [NewMessage("x" * 200, 1, 600)]))
+    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == SHORTEST
     write(store, queue)
-    assert store._driver.calls.run(store._rows.read(application, "queue")).longest_row == 16 * SHORTEST
+    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == 16 * SHORTEST
     assert message_codec.ROW + len(LONG) > 4 * SHORTEST

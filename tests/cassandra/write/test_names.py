@@ -9,6 +9,7 @@ import pytest
 
 from queuey.errors import NameChanged, StoreUnavailable
 from queuey.messages import Named, Queue, Slice
+from queuey.storage import bridge
 from queuey.storage.cassandra.store import names
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
@@ -22,8 +23,8 @@ def two(scene: Scene) -> tuple[Process, Process, Queue, Named]:
     """Two processes, a queue that both know, and a name that stands for "old"."""
     first, second = scene.start(), scene.start()
     queue = scene.queue(first, ttl=TTL)
-    assert second.store.queue(queue.application, queue.name) == queue
-    return first, second, queue, first.store.write_named(queue, "n", message("old"), b"old", None)
+    assert bridge.run(second.store.catalogue.queue(queue.application, queue.name)) == queue
+    return first, second, queue, bridge.run(first.store.names.write_named(queue, "n", message("old"), b"old", None))
 
 
 def before_all(process: Process) -> Gate:
@@ -62,7 +63,7 @@ def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process],
 
     def write() -> None:
         try:
-            ends.append(process.store.write_named(queue, "n", message("new"), b"new", seen))
+            ends.append(bridge.run(process.store.names.write_named(queue, "n", message("new"), b"new", seen)))
         except (NameChanged, StoreUnavailable) as error:
             ends.append(error)
 
@@ -104,10 +105,10 @@ def test_readers_by_time(
     assert not isinstance(end(), Named) or left == ["new"]
     scene.world.advance(D + S)
     assert shown(first, queue) == shown(second, queue) == left
-    for batch in second.store.scan_arrow(queue, Slice(1)):
+    for batch in bridge.iterate(second.store.bulk.scan_arrow(queue, Slice(1))):
         assert batch.column("body").to_pylist() == [one.encode() for one in left]
         assert batch.column("meta").null_count == 1
-    found = second.store.find_named(queue, "n")
+    found = bridge.run(second.store.names.find_named(queue, "n"))
     assert found is not None
     assert found.content == left[0].encode()
 
@@ -131,5 +132,5 @@ def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Proces
     scene.world.advance(D + S)
     second.wire.fail((names._NAMES.find,))
     with pytest.raises(StoreUnavailable):
-        second.store.read(queue, [Slice(1)])
+        bridge.run(second.store.messages.read(queue, [Slice(1)]))
     assert shown(second, queue) == ["old"]

@@ -9,8 +9,10 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
+from queuey.storage import bridge
 from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE
 from tests.cassandra.scene import D, Process, Reader, S, Scene, message
+from tests.contract.samples import ran
 
 
 @pytest.fixture
@@ -47,11 +49,11 @@ def test_meanwhile(
     """Whichever of the requests takes long: a reader who passes meanwhile is shown the message, once."""
     other = scene.start()
     gate = process.wire.hold(statements)  # type: ignore[arg-type] # statements
-    thread = threading.Thread(target=process.store.put, args=(queue, [(1, position)], message("new")))
+    thread = threading.Thread(target=ran, args=(process.store.messages.put, queue, [(1, position)], message("new")))
     thread.start()
     gate.reached()
     assert shown(other, queue) in (["old"], ["new"])
-    assert [one.body for one in other.store.fetch(queue, [(1, position)])] in (["old"], ["new"])
+    assert [one.body for one in bridge.run(other.store.messages.fetch(queue, [(1, position)]))] in (["old"], ["new"])
     gate.open()
     thread.join(PATIENCE)
     assert shown(other, queue) == ["new"]
@@ -65,7 +67,7 @@ def test_failed(process: Process, queue: Queue, position: Position, *, lost: boo
     else:
         process.wire.fail(INSERTS)
     with pytest.raises(StoreUnavailable) as raised:
-        process.store.put(queue, [(1, position)], message("new"))
+        bridge.run(process.store.messages.put(queue, [(1, position)], message("new")))
     assert raised.value.outcome == ("unknown" if lost else "none")
     assert shown(process, queue) == (["new"] if lost else ["old"])
 
@@ -74,12 +76,12 @@ def test_not_removed(process: Process, queue: Queue, position: Position) -> None
     """If the message of before cannot be removed, the new one counts all the same, and the caller may try again."""
     process.wire.fail(DELETES)
     with pytest.raises(StoreUnavailable) as raised:
-        process.store.put(queue, [(1, position)], message("new"))
+        bridge.run(process.store.messages.put(queue, [(1, position)], message("new")))
     assert raised.value.outcome == "unknown"
     assert shown(process, queue) == ["new"]
-    process.store.put(queue, [(1, position)], message("newer"))
+    bridge.run(process.store.messages.put(queue, [(1, position)], message("newer")))
     assert shown(process, queue) == ["newer"]
-    process.store.delete(queue, [(1, position)])
+    bridge.run(process.store.messages.delete(queue, [(1, position)]))
     assert shown(process, queue) == []
 
 
@@ -88,11 +90,11 @@ def test_some_written(process: Process, queue: Queue, position: Position) -> Non
     second = position[0] + 1, position[1]
     process.wire.fail(INSERTS)
     with pytest.raises(StoreUnavailable) as raised:
-        process.store.put(queue, [(1, position), (1, second)], message("new"))
+        bridge.run(process.store.messages.put(queue, [(1, position), (1, second)], message("new")))
     assert raised.value.outcome == "unknown"
     assert sorted(shown(process, queue)) == ["new", "old"]
     process.wire.fail(INSERTS, 2)
     with pytest.raises(StoreUnavailable) as raised:
-        process.store.put(queue, [(1, position), (1, second)], message("newer"))
+        bridge.run(process.store.messages.put(queue, [(1, position), (1, second)], message("newer")))
     assert raised.value.outcome == "none"
     assert sorted(shown(process, queue)) == ["new", "old"]

@@ -9,6 +9,7 @@ import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Queue
+from queuey.storage import bridge
 from tests.cassandra.interposed import ALWAYS, CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
 from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
 
@@ -37,7 +38,7 @@ def nodes(process: Process) -> int:
 
 def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     """Begins an append for which the queue's row has to be read."""
-    process.store._rows.forget(queue.application, queue.name)
+    process.store._parts.rows.forget(queue.application, queue.name)
     gate = process.wire.hold(QUEUES)
     attempt = process.post(queue)
     gate.reached()
@@ -110,26 +111,25 @@ def test_closed(scene: Scene, begin: Begin) -> None:
     attempt, _ = begin(process, queue)
     scene.world.run()
     process.store.close(0.1)
-    error = attempt.exception(0)
+    error = attempt.exception(PATIENCE)
     assert isinstance(error, StoreUnavailable)
     assert error.outcome == STATES[begin]
     assert process.store._writer.pending == 0
     with pytest.raises(StoreClosed):
-        process.store.append(queue, [message()])
+        bridge.run(process.store.messages.append(queue, [message()]))
 
 
 @BEGIN
 def test_withdrawn(scene: Scene, begin: Begin) -> None:
-    """Whoever gives up is told what may become of the messages, and not how they ended; nothing is left behind."""
+    """Whoever gives up is told what may become of the messages; nothing is left behind."""
     process = scene.start()
     queue = scene.queue(process, ttl=TTL)
     attempt, _ = begin(process, queue)
-    before = len(process.withdrawals) - 1
-    outcome = process.withdrawals[-1]()
+    before = len(process.attempts) - 1
+    outcome = attempt.give_up()
     process.wire.clear()
     assert outcome == STATES[begin]
     assert eventually(lambda: at_rest(process))
-    assert not attempt.done()
     scene.world.advance(D + S)
     shown = len(Reader(process, queue).go_on())
     assert shown == before if outcome == "none" else before <= shown <= before + 1
@@ -142,7 +142,7 @@ def break_sending(process: Process) -> None:
 
 def break_row(process: Process) -> None:
     """The queue's row cannot be read."""
-    process.store._rows._rows.clear()
+    process.store._parts.rows._rows.clear()
     process.wire.fail(QUEUES)
 
 

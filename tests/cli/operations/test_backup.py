@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from tests.commands import Run
 from tests.servers.served import Served
@@ -21,8 +22,8 @@ def test_back_up_and_restore(run: Run, served: Served, client: Client, queue: st
     ended = run("backup", file, "--data", str(served.data))
     assert (ended.code, ended.err) == (0, "")
     with closing(open_store(served.data)) as store:  # other tests may have added applications and keys
-        names = store.applications()
-        keys = sum(len(store.keys(name)) for name in names)
+        names = bridge.run(store.applications.application_names())
+        keys = sum(len(bridge.run(store.applications.keys(name))) for name in names)
     assert re.match(rf"{re.escape(file)} is a backup: {len(names)} applications?, {keys} keys?, ", ended.text)
     assert "MiB, checked." in ended.text
     made = run("restore", file, "--data", new, "--json")
@@ -34,7 +35,7 @@ def test_back_up_and_restore(run: Run, served: Served, client: Client, queue: st
     assert made.json["replaced"] is False
     assert "Revoke again the keys" in made.err
     with closing(open_store(tmp_path / "new")) as store:
-        assert store.queue("queuey", queue).partitions == 3
+        assert bridge.run(store.catalogue.queue("queuey", queue)).partitions == 3
     Path(f"{file}.sha256").unlink()
     assert run("restore", file, "--data", new, "--yes").text.endswith("checked, but no checksum is beside it.\n")
 

@@ -6,7 +6,7 @@ import re
 
 from queuey.console import pages
 from queuey.service.groups import views
-from queuey.storage import Store
+from queuey.storage import Catalogue, Store
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
 from tests.console.test_hostile_texts import Strict
@@ -105,7 +105,7 @@ def test_the_list_searches_no_queues(browser: Browser, owner: Caller, between: I
     owner.post("q", "x")
     Member(owner, queues=[], patterns=["*"]).beat(wait=1)
     listed: list[None] = []
-    between.before(Store.list_queues, lambda: listed.append(None))
+    between.before(Catalogue.list_queues, lambda: listed.append(None))
     assert re.search(r"g ok 1 1 \d+ s", text_of(browser.part(LIST, query="lag=on").text))
     assert listed == []
     said = owner.get("_groups/g", lag="1").json

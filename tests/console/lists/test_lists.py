@@ -9,7 +9,7 @@ from html import unescape
 from queuey.access import parse_scope
 from queuey.console import applications, overview
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, plain
@@ -73,7 +73,9 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
 
 def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: Browser) -> None:
     """A key that sees no list learns what it may do, and opens queues by their names; these say which right lacks."""
-    store.add_key("queuey", digest_of(SEND_KEY), scope=parse_scope(["send"], ["in-*", "orders"]))
+    bridge.run(
+        store.applications.add_key("queuey", digest_of(SEND_KEY), scope=parse_scope(["send"], ["in-*", "orders"]))
+    )
     owner.create("orders")
     owner.create("other")
     owner.post("orders", "secret")
@@ -100,7 +102,7 @@ def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: 
 
 def test_an_application_of_others(browser: Browser, store: Store) -> None:
     """A key of another application sees no list, but opens queues that name it, or are public, by their names."""
-    store.create_queue("guest", "open", QueueSpec(type="public"))
+    bridge.run(store.catalogue.create_queue("guest", "open", QueueSpec(type="public")))
     page = browser.get("/console/a/guest")
     assert page.status == 403
     assert "open</bdi>" not in page.text

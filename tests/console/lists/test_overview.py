@@ -11,7 +11,7 @@ from queuey.console import applications, groups, overview
 from queuey.console.filters import moment_absolute
 from queuey.messages import QueueSpec
 from queuey.service.browsing.history import STEP, History
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, plain
@@ -125,7 +125,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     assert "Timeout" not in page
     assert "in groups alone: jobs need the right read" in page
     assert tiles(measuring)["Dead letters"] == "2"
-    store.add_key("queuey", digest_of(SENDER_KEY), scope=parse_scope(["send"], ["orders-*"]))
+    bridge.run(store.applications.add_key("queuey", digest_of(SENDER_KEY), scope=parse_scope(["send"], ["orders-*"])))
     sender = logged_in(app, SENDER_KEY)
     assert "You may do here: send: queues that match orders-*" in text_of(sender.get(A).text)
     assert sender.get(f"{A}/_overview").status == 403
@@ -163,7 +163,7 @@ def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
 
 def test_health_at_a_glance(app: App, operator: Browser, browser: Browser) -> None:
     """An operator sees the worst finding, everybody else whether the store can be used."""
-    app.service.store.create_queue("queuey", "q", QueueSpec())
+    bridge.run(app.service.store.catalogue.create_queue("queuey", "q", QueueSpec()))
     page = operator.part(f"{A}/_overview").text
     assert "warn Clock: is &lt;b&gt;late&lt;/b&gt;." in re.sub(r"<[^>]+>", " ", page).replace("  ", " ")
     assert 'href="/console/health"' in page
@@ -175,7 +175,7 @@ def test_the_only_application_opens_at_once(browser: Browser, operator: Browser,
     reply = browser.get("/console")
     assert (reply.status, reply.headers["Location"]) == (303, A)
     assert browser.get("/console", query="prefix=q").status == 200
-    store.create_queue("guest", "q", QueueSpec())
+    bridge.run(store.catalogue.create_queue("guest", "q", QueueSpec()))
     page = operator.get("/console").text
     assert 'hx-get="/console?depth=on"' in page
     found = plain(operator.part("/console", query="depth=on").text)

@@ -14,7 +14,7 @@ from queuey.console import cookies, pages
 from queuey.console.resources import console
 from queuey.errors import NotAuthenticated
 from queuey.service.operating.credentials import LINK_SECONDS, Sessions
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.errors import NO_SUCH_RESOURCE
@@ -34,8 +34,8 @@ SAME = {"origin": "null", "sec-fetch-site": "same-origin"}
 @pytest.fixture
 def local(store: Store) -> App:
     """The application with the console that ``auto`` serves."""
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY), note="made by queuey serve")
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY), note="made by queuey serve"))
     return make_app(store, includes=[console(examine, is_local=True)])
 
 
@@ -115,7 +115,7 @@ def test_a_link_is_no_session(store: Store) -> None:
 def test_tokens_cannot_be_guessed(local: App, token: str) -> None:
     """A token has 128 random bits; after twenty guesses of an address no link logs it in, and a key does."""
     assert re.fullmatch("[A-Za-z0-9_-]{22}", token)
-    assert local.service.store.entry(f"console link {token}", 0) is None
+    assert bridge.run(local.service.store.ledger.entry(f"console link {token}", 0)) is None
     browser = Browser(local)
     for number in range(30):
         assert browser.get(f"{FORM}/{number:022}").status == 200
@@ -201,8 +201,8 @@ def test_the_console_that_was_turned_on(app: App) -> None:
 def test_a_key_that_was_revoked(local: App, token: str) -> None:
     """A link is of no use without its key."""
     store = local.service.store
-    [key] = store.keys("queuey")
-    store.revoke_key("queuey", key.id)
+    [key] = bridge.run(store.applications.keys("queuey"))
+    bridge.run(store.applications.revoke_key("queuey", key.id))
     browser = Browser(local)
     reply = spend(browser, token)
     assert (reply.status, "revoked" in reply.text, cookies.SESSION in browser.cookies) == (403, True, False)

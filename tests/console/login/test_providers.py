@@ -20,7 +20,7 @@ from queuey.errors import SettingsError
 from queuey.messages import QueueSpec
 from queuey.service.operating.credentials import Sessions, UserLogin
 from queuey.settings import UserIssuer, Users
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
 from queuey.web.admission.rates import Rate
@@ -71,8 +71,8 @@ def users(trusted: UserIssuer) -> Users:
 @pytest.fixture
 def app(store: Store, users: Users) -> App:
     """The application."""
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     return assembled(store, users)
 
 
@@ -195,7 +195,8 @@ def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, st
     assert (refused.status, "Later than your own" in refused.text) == (400, True)
     assert act(browser, address, send="yes", queues="orders", expires="1h").status == 403
     assert act(browser, address, read="yes", queues="orders", expires="1h").status == 200
-    assert any(key.expires is not None and key.expires < time.time() + 3700 for key in store.keys("queuey"))
+    ends = [key.expires for key in bridge.run(store.applications.keys("queuey"))]
+    assert any(end is not None and end < time.time() + 3700 for end in ends)
     assert f"user:{issuer_tag(provider.root)}.ann" in browser.get("/console/a/queuey/_audit").text
     provider.claims = {}
     assert log_in(browser, provider).status == 303

@@ -12,7 +12,7 @@ from queuey.console.resources import console
 from queuey.errors import NotAuthenticated
 from queuey.messages import QueueSpec
 from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.admission.scheduling import counted_as
 from queuey.web.credentials import digest_of
@@ -27,7 +27,7 @@ SESSION = cookies.SESSION
 
 def test_there_is_no_console_by_default(store: Store) -> None:
     """Without the include its paths lead nowhere."""
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     assert Browser(make_app(store)).get("/console").status == 404
 
 
@@ -238,12 +238,12 @@ def test_which_addresses_are_counted_as_one(one: str, other: str, together: bool
 
 def test_expired_and_revoked_keys(store: Store, app: App) -> None:
     """An expired key begins no session, and a session ends with its key."""
-    store.add_key("guest", digest_of("9" * 64), expires=time.time() - 1)
+    bridge.run(store.applications.add_key("guest", digest_of("9" * 64), expires=time.time() - 1))
     assert Browser(app).log_in("9" * 64).status == 403
     browser = Browser(app)
     assert browser.log_in(GUEST_KEY).status == 303
-    [key] = [key for key in store.keys("guest") if key.expires is None]
-    store.revoke_key("guest", key.id)
+    [key] = [key for key in bridge.run(store.applications.keys("guest")) if key.expires is None]
+    bridge.run(store.applications.revoke_key("guest", key.id))
     browser.app = make_app(store, includes=[console(examine)])
     assert browser.get("/console/health").status == 303
 
@@ -274,7 +274,7 @@ def refusal(sessions: Sessions, token: str) -> str:
 def test_the_store_has_no_token(store: Store) -> None:
     """What a copy of the store has opens no session."""
     token, _ = Sessions(store).begin(b"a" * 32)
-    assert store.entry(f"console session {token}", 0) is None
+    assert bridge.run(store.ledger.entry(f"console session {token}", 0)) is None
 
 
 @pytest.mark.parametrize("scheme", ["Session {token}", "session {token}", "Session {mark}{token}"])

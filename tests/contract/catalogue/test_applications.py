@@ -9,7 +9,7 @@ import pytest
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
 from queuey.messages import OPERATORS, Key, Scope
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import at_once, eventually
 
@@ -22,38 +22,38 @@ def digest(text: str) -> bytes:
 def test_created_and_listed(store: Store, other: Store) -> None:
     """Applications are listed by name, in every store."""
     for name in ("globex", "Initech", "umbrella"):
-        store.create_application(name)
+        bridge.run(store.applications.create_application(name))
     for one in (store, other):
-        assert one.applications() == sorted([APP, "globex", "Initech", "umbrella"])
-        assert one.has_application("globex")
+        assert bridge.run(one.applications.application_names()) == sorted([APP, "globex", "Initech", "umbrella"])
+        assert bridge.run(one.applications.has_application("globex"))
 
 
 def test_pages_of_applications(store: Store, other: Store) -> None:
     """A page begins at a name, inclusive, and has so many; the order is that of code points, also beyond 16 bits."""
     names = ["A", "a", "a*", "ab", "z", "é", "\uffee", "\U0001f600"]
     for name in names:
-        store.create_application(name)
+        bridge.run(store.applications.create_application(name))
     names = sorted([*names, APP])
     for one in (store, other):
-        assert one.applications(limit=len(names)) == names
+        assert bridge.run(one.applications.application_names(limit=len(names))) == names
         found: list[str] = []
-        while page := one.applications(start=f"{found[-1]}\0" if found else "", limit=2):
+        while page := bridge.run(one.applications.application_names(start=f"{found[-1]}\0" if found else "", limit=2)):
             assert len(page) <= 2
             found += page
         assert found == names
-        assert one.applications(start="a*", limit=1) == ["a*"]
-        assert one.applications(start="b") == [name for name in names if name >= "b"]
-        assert one.applications(start="\U0001f601") == []
+        assert bridge.run(one.applications.application_names(start="a*", limit=1)) == ["a*"]
+        assert bridge.run(one.applications.application_names(start="b")) == [name for name in names if name >= "b"]
+        assert bridge.run(one.applications.application_names(start="\U0001f601")) == []
 
 
 def test_exists_once(store: Store, other: Store) -> None:
     """A second application of a name is refused and changes nothing."""
-    store.add_key(APP, digest("k"))
+    bridge.run(store.applications.add_key(APP, digest("k")))
     for one in (store, other):
         with pytest.raises(ApplicationExists):
-            one.create_application(APP)
-    assert store.applications() == [APP]
-    assert len(store.keys(APP)) == 1
+            bridge.run(one.applications.create_application(APP))
+    assert bridge.run(store.applications.application_names()) == [APP]
+    assert len(bridge.run(store.applications.keys(APP))) == 1
 
 
 def test_only_one_of_many_creates(store: Store, other: Store) -> None:
@@ -61,7 +61,7 @@ def test_only_one_of_many_creates(store: Store, other: Store) -> None:
 
     def create(n: int) -> bool:
         try:
-            (store, other)[n % 2].create_application("globex")
+            bridge.run((store, other)[n % 2].applications.create_application("globex"))
         except ApplicationExists:
             return False
         return True
@@ -71,20 +71,20 @@ def test_only_one_of_many_creates(store: Store, other: Store) -> None:
 
 def test_unknown_application(store: Store) -> None:
     """What was never created does not exist, has no keys, and can be given none."""
-    assert not store.has_application("nobody")
-    assert store.keys("nobody") == []
+    assert not bridge.run(store.applications.has_application("nobody"))
+    assert bridge.run(store.applications.keys("nobody")) == []
     with pytest.raises(ApplicationNotFound):
-        store.add_key("nobody", digest("k"))
+        bridge.run(store.applications.add_key("nobody", digest("k")))
     with pytest.raises(KeyNotFound):
-        store.revoke_key("nobody", "00000000")
-    assert store.find_key(digest("k")) is None
+        bridge.run(store.applications.revoke_key("nobody", "00000000"))
+    assert bridge.run(store.applications.find_key(digest("k"))) is None
 
 
 def test_seen_by_other_stores(store: Store, other: Store) -> None:
     """An application that was missing is found soon after somebody created it."""
-    assert not other.has_application("globex")
-    store.create_application("globex")
-    assert eventually(lambda: other.has_application("globex"))
+    assert not bridge.run(other.applications.has_application("globex"))
+    bridge.run(store.applications.create_application("globex"))
+    assert eventually(lambda: bridge.run(other.applications.has_application("globex")))
 
 
 class TestKeys:
@@ -92,116 +92,130 @@ class TestKeys:
 
     def test_added_and_found(self, store: Store, other: Store) -> None:
         """A key is found by its hash in every store, with what was said when it was added."""
-        key = store.add_key(APP, digest("k"), expires=4e9, note="for the reports")
+        key = bridge.run(store.applications.add_key(APP, digest("k"), expires=4e9, note="for the reports"))
         assert (key.application, key.expires, key.note) == (APP, 4e9, "for the reports")
         assert abs(key.created - ids.ticks_to_seconds(ids.now_ticks())) < 60
         for one in (store, other):
-            assert one.find_key(digest("k")) == key
-            assert one.find_key(digest("K")) is None
-            assert one.keys(APP) == [key]
+            assert bridge.run(one.applications.find_key(digest("k"))) == key
+            assert bridge.run(one.applications.find_key(digest("K"))) is None
+            assert bridge.run(one.applications.keys(APP)) == [key]
 
     def test_id_is_part_of_the_hash(self, store: Store) -> None:
         """The public id is eight hex digits of the hash, so it says nothing of the key."""
         for n in range(20):
-            key = store.add_key(APP, digest(str(n)))
+            key = bridge.run(store.applications.add_key(APP, digest(str(n))))
             assert len(key.id) == 8
             assert key.id in digest(str(n)).hex()
 
     def test_adding_again(self, store: Store, other: Store) -> None:
         """A key that the application has already is given as it is."""
-        key = store.add_key(APP, digest("k"), note="first")
-        assert other.add_key(APP, digest("k"), expires=5.0, note="second") == key
-        assert store.keys(APP) == [key]
+        key = bridge.run(store.applications.add_key(APP, digest("k"), note="first"))
+        assert bridge.run(other.applications.add_key(APP, digest("k"), expires=5.0, note="second")) == key
+        assert bridge.run(store.applications.keys(APP)) == [key]
 
     def test_of_another_application(self, store: Store) -> None:
         """A key belongs to one application: a second one cannot have it, so that a key says who calls."""
-        store.create_application("globex")
-        key = store.add_key(APP, digest("k"))
+        bridge.run(store.applications.create_application("globex"))
+        key = bridge.run(store.applications.add_key(APP, digest("k")))
         with pytest.raises(Conflict):
-            store.add_key("globex", digest("k"))
-        assert store.find_key(digest("k")) == key
-        assert store.keys("globex") == []
+            bridge.run(store.applications.add_key("globex", digest("k")))
+        assert bridge.run(store.applications.find_key(digest("k"))) == key
+        assert bridge.run(store.applications.keys("globex")) == []
 
     def test_listed_oldest_first(self, store: Store) -> None:
         """All keys that are not revoked are listed in the order they were added, expired ones included."""
-        store.create_application("globex")
-        added = [store.add_key(APP, digest(str(n)), expires=None if n % 2 else 1.0) for n in range(12)]
-        theirs = store.add_key("globex", digest("theirs"))
-        assert store.keys(APP) == added
-        assert store.keys("globex") == [theirs]
+        bridge.run(store.applications.create_application("globex"))
+        added = [
+            bridge.run(store.applications.add_key(APP, digest(str(n)), expires=None if n % 2 else 1.0))
+            for n in range(12)
+        ]
+        theirs = bridge.run(store.applications.add_key("globex", digest("theirs")))
+        assert bridge.run(store.applications.keys(APP)) == added
+        assert bridge.run(store.applications.keys("globex")) == [theirs]
 
     def test_expired_keys_are_found(self, store: Store) -> None:
         """Whether a key still holds is for the caller to decide: an expired one is found."""
-        key = store.add_key(APP, digest("k"), expires=1.0)
-        assert store.find_key(digest("k")) == key
+        key = bridge.run(store.applications.add_key(APP, digest("k"), expires=1.0))
+        assert bridge.run(store.applications.find_key(digest("k"))) == key
 
     def test_revoked(self, store: Store, other: Store) -> None:
         """A revoked key is found nowhere from then on; the others stay."""
-        first, second = (store.add_key(APP, digest(text)) for text in "ab")
-        other.find_key(digest("a"))
-        store.revoke_key(APP, first.id)
+        first, second = (bridge.run(store.applications.add_key(APP, digest(text))) for text in "ab")
+        bridge.run(other.applications.find_key(digest("a")))
+        bridge.run(store.applications.revoke_key(APP, first.id))
         for one in (store, other):
-            assert one.find_key(digest("a")) is None
-            assert one.keys(APP) == [second]
+            assert bridge.run(one.applications.find_key(digest("a"))) is None
+            assert bridge.run(one.applications.keys(APP)) == [second]
             with pytest.raises(KeyNotFound):
-                one.revoke_key(APP, first.id)
-        again = store.add_key(APP, digest("a"))
-        assert other.find_key(digest("a")) == again
+                bridge.run(one.applications.revoke_key(APP, first.id))
+        again = bridge.run(store.applications.add_key(APP, digest("a")))
+        assert bridge.run(other.applications.find_key(digest("a"))) == again
 
     def test_expire(self, store: Store, other: Store) -> None:
         """The end of a key can be moved; nothing else of it changes."""
-        key = store.add_key(APP, digest("k"), note="n")
+        key = bridge.run(store.applications.add_key(APP, digest("k"), note="n"))
         for expires in (5e9, 1.0, 1234.5):
-            changed = store.expire_key(APP, key.id, expires)
+            changed = bridge.run(store.applications.expire_key(APP, key.id, expires))
             assert changed == Key(application=APP, id=key.id, created=key.created, expires=expires, note="n")
-            assert other.find_key(digest("k")) == changed
+            assert bridge.run(other.applications.find_key(digest("k"))) == changed
 
     def test_scope(self, store: Store, other: Store) -> None:
         """What a key is limited to stays with it, also when its end is moved and when it is added again without."""
         scope = Scope(("send", "read"), ("orders-*", 'a,b "c" é*'))
-        limited, free = store.add_key(APP, digest("k"), scope=scope), store.add_key(APP, digest("free"))
+        limited, free = (
+            bridge.run(store.applications.add_key(APP, digest("k"), scope=scope)),
+            bridge.run(store.applications.add_key(APP, digest("free"))),
+        )
         assert (limited.scope, free.scope) == (scope, None)
-        changed = store.expire_key(APP, limited.id, 5e9)
-        assert other.add_key(APP, digest("k")) == changed == other.find_key(digest("k"))
-        assert [key.scope for key in other.keys(APP)] == [scope, None]
+        changed = bridge.run(store.applications.expire_key(APP, limited.id, 5e9))
+        assert (
+            bridge.run(other.applications.add_key(APP, digest("k")))
+            == changed
+            == bridge.run(other.applications.find_key(digest("k")))
+        )
+        assert [key.scope for key in bridge.run(other.applications.keys(APP))] == [scope, None]
 
     def test_operators(self, store: Store, other: Store) -> None:
         """Operators have keys like an application's, and are none."""
-        key = store.add_key(OPERATORS, digest("k"))
-        assert other.find_key(digest("k")) == key
-        assert (other.keys(OPERATORS), other.applications(), other.has_application(OPERATORS)) == ([key], [APP], False)
+        key = bridge.run(store.applications.add_key(OPERATORS, digest("k")))
+        assert bridge.run(other.applications.find_key(digest("k"))) == key
+        assert (
+            bridge.run(other.applications.keys(OPERATORS)),
+            bridge.run(other.applications.application_names()),
+            bridge.run(other.applications.has_application(OPERATORS)),
+        ) == ([key], [APP], False)
         with pytest.raises(Conflict):
-            store.add_key(APP, digest("k"))
-        store.revoke_key(OPERATORS, key.id)
-        assert other.find_key(digest("k")) is None
+            bridge.run(store.applications.add_key(APP, digest("k")))
+        bridge.run(store.applications.revoke_key(OPERATORS, key.id))
+        assert bridge.run(other.applications.find_key(digest("k"))) is None
 
     def test_unknown_key(self, store: Store) -> None:
         """An id that the application does not have reaches no key, least of all another application's."""
-        store.create_application("globex")
-        key = store.add_key(APP, digest("k"))
+        bridge.run(store.applications.create_application("globex"))
+        key = bridge.run(store.applications.add_key(APP, digest("k")))
         for application, name in [("globex", key.id), (APP, key.id[:7]), (APP, key.id + "0"), (APP, ""), (APP, "%")]:
             with pytest.raises(KeyNotFound):
-                store.revoke_key(application, name)
+                bridge.run(store.applications.revoke_key(application, name))
             with pytest.raises(KeyNotFound):
-                store.expire_key(application, name, 1.0)
-        assert store.keys(APP) == [key]
+                bridge.run(store.applications.expire_key(application, name, 1.0))
+        assert bridge.run(store.applications.keys(APP)) == [key]
 
     def test_ids_that_would_be_alike(self, store: Store) -> None:
         """Two keys of one application never share an id: revoking or ending one must not touch the other."""
-        first = store.add_key(APP, b"\x01\x02\x03\x04" + b"a" * 28)
+        first = bridge.run(store.applications.add_key(APP, b"\x01\x02\x03\x04" + b"a" * 28))
         try:
-            second = store.add_key(APP, b"\x01\x02\x03\x04" + b"b" * 28)
+            second = bridge.run(store.applications.add_key(APP, b"\x01\x02\x03\x04" + b"b" * 28))
         except Conflict:
-            assert store.keys(APP) == [first]
+            assert bridge.run(store.applications.keys(APP)) == [first]
             return
         assert first.id != second.id
-        store.revoke_key(APP, first.id)
-        assert store.keys(APP) == [second]
+        bridge.run(store.applications.revoke_key(APP, first.id))
+        assert bridge.run(store.applications.keys(APP)) == [second]
 
     def test_any_hash(self, store: Store) -> None:
         """Hashes are bytes: zeros, quotes and high bytes are as good as others."""
         hashes = [b"\0" * 32, b"\xff" * 32, b"'" * 32, b"\0" * 31 + b"\1"]
         for one in hashes[1:]:
-            store.add_key(APP, one)
-        assert store.find_key(hashes[0]) is None
-        assert all(store.find_key(one) is not None for one in hashes[1:])
+            bridge.run(store.applications.add_key(APP, one))
+        assert bridge.run(store.applications.find_key(hashes[0])) is None
+        assert all(bridge.run(store.applications.find_key(one)) is not None for one in hashes[1:])

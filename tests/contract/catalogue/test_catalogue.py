@@ -20,7 +20,7 @@ from queuey.errors import (
     StoreUnavailable,
 )
 from queuey.messages import Backoff, OffsetChange, Principal, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import at_once, bodies, eventually, fresh_name, make_queue, say, shown, shown_bodies
 
@@ -84,7 +84,7 @@ def same(one: Queue, two: Queue) -> bool:
 def test_defaults(store: Store) -> None:
     """A queue of which nothing is said gets the documented defaults, and its creation is dated."""
     name = fresh_name()
-    queue, created = store.create_queue(APP, name, QueueSpec())
+    queue, created = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec()))
     assert created
     assert (queue.application, queue.name) == (APP, name)
     assert fields(queue) == DEFAULTS
@@ -94,12 +94,12 @@ def test_defaults(store: Store) -> None:
 def test_all_fields(store: Store, other: Store) -> None:
     """Every field given is kept, and everybody finds it."""
     name = fresh_name()
-    queue, created = store.create_queue(APP, name, QueueSpec(**FULL))
+    queue, created = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     assert created
     assert fields(queue) == FULL
-    assert same(store.queue(APP, name), queue)
-    assert same(other.queue(APP, name), queue)
-    assert same(other.queue(APP, name, fresh=True), queue)
+    assert same(bridge.run(store.catalogue.queue(APP, name)), queue)
+    assert same(bridge.run(other.catalogue.queue(APP, name)), queue)
+    assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 GIVEN = {"all": set(FULL), "none": set[str](), **{name: {name} for name in FULL}}
@@ -108,43 +108,43 @@ GIVEN = {"all": set(FULL), "none": set[str](), **{name: {name} for name in FULL}
 def test_creating_again_with_equal_or_absent_fields(store: Store, other: Store) -> None:
     """A queue that exists is found, unchanged, whichever of its fields are given again."""
     name = fresh_name()
-    queue, _ = store.create_queue(APP, name, QueueSpec(**FULL))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     places = [(1, position) for position in say(store, queue, "kept")]
     for what, given in GIVEN.items():
         spec = QueueSpec(**{field: FULL[field] for field in given})
         for one in (store, other):
-            again, created = one.create_queue(APP, name, spec)
+            again, created = bridge.run(one.catalogue.create_queue(APP, name, spec))
             assert not created, what
             assert same(again, queue), what
-    assert same(store.queue(APP, name, fresh=True), queue)
-    assert bodies(store.fetch(queue, places)) == ["kept"]
+    assert same(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
+    assert bodies(bridge.run(store.messages.fetch(queue, places))) == ["kept"]
 
 
 def test_creating_again_with_another_field(store: Store, other: Store) -> None:
     """One differing field is refused, named, and changes nothing; the queue as it stands comes with the error."""
     name = fresh_name()
-    queue, _ = store.create_queue(APP, name, QueueSpec(**FULL))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     for one, field in itertools.product((store, other), FULL):
         with pytest.raises(QueueExists) as refused:
-            one.create_queue(APP, name, QueueSpec(**(FULL | {field: OTHERS[field]})))
+            bridge.run(one.catalogue.create_queue(APP, name, QueueSpec(**(FULL | {field: OTHERS[field]}))))
         assert refused.value.differing == (field,)
         assert same(refused.value.queue, queue)
-    assert same(store.queue(APP, name, fresh=True), queue)
+    assert same(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 def test_creating_again_with_several_other_fields(store: Store) -> None:
     """All differing fields are named."""
     name = fresh_name()
-    store.create_queue(APP, name, QueueSpec(**FULL))
+    bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     with pytest.raises(QueueExists) as refused:
-        store.create_queue(APP, name, QueueSpec(**OTHERS))
+        bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**OTHERS)))
     assert set(refused.value.differing) == set(FULL)
 
 
 def test_queues_have_different_numbers(store: Store, other: Store) -> None:
     """No two queues share a uid or a qid, and a name used again gets new ones."""
     queues = [make_queue(one) for one in (store, other, store)]
-    store.delete_queue(queues[0])
+    bridge.run(store.catalogue.delete_queue(queues[0]))
     queues.append(make_queue(other, queues[0].name))
     assert len({queue.uid for queue in queues}) == 4
     assert len({queue.qid for queue in queues}) == 4
@@ -153,10 +153,10 @@ def test_queues_have_different_numbers(store: Store, other: Store) -> None:
 def test_unknown_application(store: Store) -> None:
     """A queue needs an application."""
     with pytest.raises(ApplicationNotFound):
-        store.create_queue("nobody", "orders", QueueSpec())
+        bridge.run(store.catalogue.create_queue("nobody", "orders", QueueSpec()))
     with pytest.raises(QueueNotFound):
-        store.queue("nobody", "orders")
-    assert "nobody" not in store.applications()
+        bridge.run(store.catalogue.queue("nobody", "orders"))
+    assert "nobody" not in bridge.run(store.applications.application_names())
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -164,8 +164,8 @@ def test_unknown_queue(store: Store, *, fresh: bool) -> None:
     """What does not exist is not found, and looking for it does not make it."""
     for _ in range(2):
         with pytest.raises(QueueNotFound):
-            store.queue(APP, "missing", fresh=fresh)
-    assert store.list_queues(APP) == []
+            bridge.run(store.catalogue.queue(APP, "missing", fresh=fresh))
+    assert bridge.run(store.catalogue.list_queues(APP)) == []
 
 
 def test_queue_is_found_after_it_was_missing(store: Store, other: Store) -> None:
@@ -173,60 +173,66 @@ def test_queue_is_found_after_it_was_missing(store: Store, other: Store) -> None
     name = fresh_name()
     for one in (store, other):
         with pytest.raises(QueueNotFound):
-            one.queue(APP, name, fresh=True)
+            bridge.run(one.catalogue.queue(APP, name, fresh=True))
     queue = make_queue(store, name)
-    assert same(store.queue(APP, name), queue)
-    assert same(other.queue(APP, name, fresh=True), queue)
+    assert same(bridge.run(store.catalogue.queue(APP, name)), queue)
+    assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 def test_cached_rows(store: Store, other: Store) -> None:
     """What was just looked up is at hand without asking; what never was, or is known to have changed, is not."""
     queue = make_queue(store)
     # For a moment: where rows are used for a tenth of a second, the machine may be slower than that.
-    assert eventually(lambda: store.queue(APP, queue.name) == queue == store.cached_queue(APP, queue.name))
-    assert other.cached_queue(APP, queue.name) is None
-    assert store.cached_queue(APP, "missing") is None
-    updated = store.update_queue(queue, QueueSpec(ttl=5))
-    assert store.cached_queue(APP, queue.name) in (None, updated)
-    store.delete_queue(updated)
-    assert store.cached_queue(APP, queue.name) is None
+    assert eventually(
+        lambda: (
+            bridge.run(store.catalogue.queue(APP, queue.name)) == queue == store.catalogue.cached_queue(APP, queue.name)
+        )
+    )
+    assert other.catalogue.cached_queue(APP, queue.name) is None
+    assert store.catalogue.cached_queue(APP, "missing") is None
+    updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=5)))
+    assert store.catalogue.cached_queue(APP, queue.name) in (None, updated)
+    bridge.run(store.catalogue.delete_queue(updated))
+    assert store.catalogue.cached_queue(APP, queue.name) is None
 
 
 def test_update_changes_what_is_given(store: Store, other: Store) -> None:
     """An update changes the field given and none of the others; identity and creation stay."""
     for field in FULL:
         name = fresh_name()
-        queue, _ = store.create_queue(APP, name, QueueSpec(**FULL))
-        updated = store.update_queue(queue, QueueSpec(**{field: OTHERS[field]}))
+        queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
+        updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(**{field: OTHERS[field]})))
         assert fields(updated) == FULL | {field: OTHERS[field]}
         assert (updated.uid, updated.qid, updated.created) == (queue.uid, queue.qid, queue.created)
-        assert same(other.queue(APP, name, fresh=True), updated)
-        assert same(store.queue(APP, name), updated)
+        assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), updated)
+        assert same(bridge.run(store.catalogue.queue(APP, name)), updated)
 
 
 def test_clearing_a_field(store: Store, other: Store) -> None:
     """A cleared field has its default again; the others stay."""
     for field in sorted(FULL.keys() - {"partitions"}):
-        queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**FULL))
-        updated = store.update_queue(queue, QueueSpec(), clear=[field])
+        queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**FULL)))
+        updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(), clear=[field]))
         assert fields(updated) == FULL | {field: DEFAULTS[field]}
-        assert same(other.queue(APP, queue.name, fresh=True), updated)
+        assert same(bridge.run(other.catalogue.queue(APP, queue.name, fresh=True)), updated)
 
 
 def test_change_and_clear_together(store: Store) -> None:
     """One update may set some fields and clear others, also when the names come from an iterator."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**FULL))
-    updated = store.update_queue(queue, QueueSpec(ttl=5, partitions=9), clear=iter(("principals", "read_delay")))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**FULL)))
+    updated = bridge.run(
+        store.catalogue.update_queue(queue, QueueSpec(ttl=5, partitions=9), clear=iter(("principals", "read_delay")))
+    )
     assert fields(updated) == FULL | {"ttl": 5, "partitions": 9, "principals": (), "read_delay": None}
 
 
 def test_zero_is_a_value(store: Store) -> None:
     """A read delay of zero seconds and an empty list of principals are given, not absent."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**FULL))
-    updated = store.update_queue(queue, QueueSpec(read_delay=0.0, principals=()))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**FULL)))
+    updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(read_delay=0.0, principals=())))
     assert (updated.read_delay, updated.principals) == (0.0, ())
     with pytest.raises(QueueExists) as refused:
-        store.create_queue(APP, queue.name, QueueSpec(read_delay=2.5))
+        bridge.run(store.catalogue.create_queue(APP, queue.name, QueueSpec(read_delay=2.5)))
     assert refused.value.differing == ("read_delay",)
 
 
@@ -234,7 +240,7 @@ def test_messages_survive_an_update(store: Store) -> None:
     """Changing fields keeps messages, and new partitions can be written at once."""
     queue = make_queue(store, partitions=2)
     say(store, queue, "a", partition=2)
-    queue = store.update_queue(queue, QueueSpec(partitions=3))
+    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
     say(store, queue, "b", partition=3)
     assert [shown_bodies(store, queue, number) for number in (1, 2, 3)] == [[], ["a"], ["b"]]
 
@@ -244,75 +250,75 @@ def test_partitions_are_never_lowered(store: Store, wanted: int) -> None:
     """Fewer partitions would hide messages: refused under its own code, with nothing of the update done."""
     queue = make_queue(store, partitions=3)
     with pytest.raises(InvalidRequest) as refused:
-        store.update_queue(queue, QueueSpec(partitions=wanted, ttl=77))
+        bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=wanted, ttl=77)))
     assert refused.value.code == "InvalidUpdate"
-    assert same(store.queue(APP, queue.name, fresh=True), queue)
-    assert store.update_queue(queue, QueueSpec(partitions=3)).partitions == 3
+    assert same(bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)), queue)
+    assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3))).partitions == 3
 
 
 def test_claims_are_divided_among_partitions(store: Store) -> None:
     """Each partition needs a share of ``max_claimed``: fewer claims are refused, and so are more partitions."""
     with pytest.raises(InvalidRequest, match="2 cannot be divided among 3 partitions"):
-        store.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=2))
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=5))
+        bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=2)))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=5)))
     assert [queue.share_of(number) for number in (1, 2, 3)] == [2, 2, 1]
     for changes in (QueueSpec(max_claimed=2), QueueSpec(partitions=6)):
         with pytest.raises(InvalidRequest, match="cannot be divided among"):
-            store.update_queue(queue, changes)
-    assert same(store.queue(APP, queue.name, fresh=True), queue)
-    changed = store.update_queue(queue, QueueSpec(partitions=6, max_claimed=6))
-    assert store.update_queue(changed, QueueSpec(max_claimed=0)).share_of(1) == 0
+            bridge.run(store.catalogue.update_queue(queue, changes))
+    assert same(bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)), queue)
+    changed = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=6, max_claimed=6)))
+    assert bridge.run(store.catalogue.update_queue(changed, QueueSpec(max_claimed=0))).share_of(1) == 0
 
 
 def test_a_limit_by_key_is_for_ever(store: Store, other: Store) -> None:
     """A queue has a limit of claims by key from its creation on: another number is fine, nothing else."""
     with pytest.raises(InvalidRequest, match="kind ordered"):
-        store.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2, kind="ordered"))
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2))
-    assert other.queue(APP, queue.name).max_claimed_per_key == 2
+        bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2, kind="ordered")))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2)))
+    assert bridge.run(other.catalogue.queue(APP, queue.name)).max_claimed_per_key == 2
     for changes in (QueueSpec(max_claimed_per_key=0), QueueSpec(partitions=2)):
         with pytest.raises(InvalidRequest) as refused:
-            store.update_queue(queue, changes)
+            bridge.run(store.catalogue.update_queue(queue, changes))
         assert refused.value.code == "InvalidUpdate"
     with pytest.raises(InvalidRequest, match="no other number"):
-        store.update_queue(make_queue(store), QueueSpec(max_claimed_per_key=1))
-    assert store.update_queue(queue, QueueSpec(max_claimed_per_key=3)).max_claimed_per_key == 3
+        bridge.run(store.catalogue.update_queue(make_queue(store), QueueSpec(max_claimed_per_key=1)))
+    assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(max_claimed_per_key=3))).max_claimed_per_key == 3
 
 
 def test_delete_frees_the_name(store: Store, other: Store) -> None:
     """After a delete the queue is gone for everybody and the name makes a new, empty queue with new fields."""
     queue = make_queue(store, partitions=3, ttl=60)
     say(store, queue, "a", "b", partition=2)
-    store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)])
-    other.queue(APP, queue.name)
-    store.delete_queue(queue)
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]))
+    bridge.run(other.catalogue.queue(APP, queue.name))
+    bridge.run(store.catalogue.delete_queue(queue))
     for one in (store, other):
         with pytest.raises(QueueNotFound):
-            one.queue(APP, queue.name, fresh=True)
-        assert queue.name not in [found.name for found in one.list_queues(APP)]
+            bridge.run(one.catalogue.queue(APP, queue.name, fresh=True))
+        assert queue.name not in [found.name for found in bridge.run(one.catalogue.list_queues(APP))]
     again = make_queue(other, queue.name, partitions=2)
     assert (again.partitions, again.ttl) == (2, None)
     for one in (store, other):
         assert shown(one, again, 2) == []
-        assert one.groups(again) == []
-        assert one.inspect(again)[1][1].count == 0
+        assert bridge.run(one.offsets.groups(again)) == []
+        assert bridge.run(one.messages.inspect(again))[1][1].count == 0
 
 
 def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
     """A purge removes messages, delayed ones included; fields, identity, offsets and name stay."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**(FULL | {"read_delay": 0.0})))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**(FULL | {"read_delay": 0.0}))))
     places = [(2, x) for x in say(store, queue, "a", "b", partition=2)]
-    store.set_offsets(queue, "group", [OffsetChange(2, places[0][1])])
-    purged = store.purge_queue(queue)
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(2, places[0][1])]))
+    purged = bridge.run(store.catalogue.purge_queue(queue))
     assert fields(purged) == fields(queue)
     assert (purged.uid, purged.name, purged.created) == (queue.uid, queue.name, queue.created)
     assert purged.qid != queue.qid
     for one in (store, other):
-        assert same(one.queue(APP, queue.name, fresh=True), purged)
+        assert same(bridge.run(one.catalogue.queue(APP, queue.name, fresh=True)), purged)
         assert shown(one, purged, 2) == []
-        assert one.fetch(purged, places) == []
-        assert one.delete(purged, places) in (0, len(places))
-        assert [offset.position for offset in one.offsets(purged, "group")] == [places[0][1]]
+        assert bridge.run(one.messages.fetch(purged, places)) == []
+        assert bridge.run(one.messages.delete(purged, places)) in (0, len(places))
+        assert [offset.position for offset in bridge.run(one.offsets.group_offsets(purged, "group"))] == [places[0][1]]
     say(other, purged, "c", partition=2)
     assert shown_bodies(store, purged, 2) == ["c"]
 
@@ -322,7 +328,7 @@ def test_purge_of_a_purged_queue(store: Store) -> None:
     queue = make_queue(store)
     for body in ("a", "b", "c"):
         say(store, queue, body)
-        queue = store.purge_queue(queue)
+        queue = bridge.run(store.catalogue.purge_queue(queue))
         assert shown(store, queue) == []
 
 
@@ -330,7 +336,7 @@ def test_simultaneous_creation(store: Store, other: Store) -> None:
     """Of many callers that create one queue at once, one creates it and all get the same."""
     name = fresh_name()
     spec = QueueSpec(partitions=2)
-    results = at_once(lambda one: one.create_queue(APP, name, spec), [store, other] * 4)
+    results = at_once(lambda one: bridge.run(one.catalogue.create_queue(APP, name, spec)), [store, other] * 4)
     assert sum(created for _, created in results) == 1
     assert len({(queue.uid, queue.qid) for queue, _ in results}) == 1
 
@@ -344,9 +350,9 @@ def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
 
     def add(one: Store) -> bool:
         while True:
-            row = one.queue(APP, queue.name, fresh=True)
+            row = bridge.run(one.catalogue.queue(APP, queue.name, fresh=True))
             try:
-                one.update_queue(row, QueueSpec(partitions=row.partitions + 1))
+                bridge.run(one.catalogue.update_queue(row, QueueSpec(partitions=row.partitions + 1)))
             except QueueChanged:
                 continue
             except StoreUnavailable as error:
@@ -358,7 +364,7 @@ def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
 
     added = sum(at_once(add, [store, other] * 4))
     assert added > 0
-    assert 1 + added <= store.queue(APP, queue.name, fresh=True).partitions <= 9
+    assert 1 + added <= bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)).partitions <= 9
 
 
 def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
@@ -379,7 +385,7 @@ def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
 
     def remove() -> str:
         shown(store, queue)
-        other.purge_queue(queue)
+        bridge.run(other.catalogue.purge_queue(queue))
         gone.append(True)
         return "refused"
 
@@ -405,7 +411,7 @@ def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
     def remove() -> bool:
         while len(shown(store, queue)) < 20:
             pass
-        other.delete_queue(queue)
+        bridge.run(other.catalogue.delete_queue(queue))
         gone.append(True)
         return True
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.ids import Position
 from queuey.messages import PartitionInfo, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import make_queue, new, read_one, say, shown, whole
@@ -18,7 +18,7 @@ from tests.contract.samples import make_queue, new, read_one, say, shown, whole
 def test_nothing_there(store: Store) -> None:
     """An empty queue has all its partitions, each with nothing in it."""
     queue = make_queue(store, partitions=3)
-    horizon, found = store.inspect(queue)
+    horizon, found = bridge.run(store.messages.inspect(queue))
     assert found == [PartitionInfo(n, 0, exact=True, oldest=None, newest=None) for n in (1, 2, 3)]
     assert horizon <= read_one(store, queue, whole()).horizon
 
@@ -27,11 +27,11 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
     """Counts and ends are the truth after appends, puts, overwrites and deletes, in every store."""
     queue = make_queue(store, partitions=2)
     found = say(store, queue, *"abcdef")
-    store.put(queue, [(1, found[2]), (2, (77, 0)), (2, (78, 0))], new("put"))
-    store.delete(queue, [(1, found[0]), (1, found[3]), (2, (78, 0)), (2, found[1])])
-    store.delete(queue, [(1, found[0])])
+    bridge.run(store.messages.put(queue, [(1, found[2]), (2, (77, 0)), (2, (78, 0))], new("put")))
+    bridge.run(store.messages.delete(queue, [(1, found[0]), (1, found[3]), (2, (78, 0)), (2, found[1])]))
+    bridge.run(store.messages.delete(queue, [(1, found[0])]))
     for one in (store, other):
-        assert one.inspect(queue)[1] == [
+        assert bridge.run(one.messages.inspect(queue))[1] == [
             PartitionInfo(1, 4, exact=True, oldest=found[1], newest=found[5]),
             PartitionInfo(2, 1, exact=True, oldest=(77, 0), newest=(77, 0)),
         ]
@@ -42,24 +42,30 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
 def test_ends_are_counted(store: Store, places: set[Position]) -> None:
     """Messages at any ids are counted, up to the first and the last id there is."""
     queue = make_queue(store)
-    store.put(queue, [(1, place) for place in places], new("x"))
-    _, (info,) = store.inspect(queue)
+    bridge.run(store.messages.put(queue, [(1, place) for place in places], new("x")))
+    _, (info,) = bridge.run(store.messages.inspect(queue))
     assert (info.count, info.oldest, info.newest) == (len(places), min(places, default=None), max(places, default=None))
 
 
 def test_first_and_last_id_are_counted(store: Store) -> None:
     """The two ends of time are part of the count."""
     queue = make_queue(store)
-    store.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new("x"))
-    assert store.inspect(queue)[1] == [PartitionInfo(1, 2, exact=True, oldest=ids.FIRST, newest=ids.LAST)]
+    bridge.run(store.messages.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new("x")))
+    assert bridge.run(store.messages.inspect(queue))[1] == [
+        PartitionInfo(1, 2, exact=True, oldest=ids.FIRST, newest=ids.LAST)
+    ]
 
 
 def test_new_partitions_show(store: Store) -> None:
     """Partitions that were added are inspected at once."""
     queue = make_queue(store)
     say(store, queue, "a")
-    queue = store.update_queue(queue, QueueSpec(partitions=3))
-    assert [(info.partition, info.count) for info in store.inspect(queue)[1]] == [(1, 1), (2, 0), (3, 0)]
+    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
+    assert [(info.partition, info.count) for info in bridge.run(store.messages.inspect(queue))[1]] == [
+        (1, 1),
+        (2, 0),
+        (3, 0),
+    ]
 
 
 def evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:
@@ -78,21 +84,21 @@ def test_many_messages_are_counted_or_estimated(store: Store, clock: Clock) -> N
     """
     queue = make_queue(store)
     found = evenly(store, queue, clock)
-    _, (info,) = store.inspect(queue)
+    _, (info,) = bridge.run(store.messages.inspect(queue))
     assert info.count == 24_000 if info.exact else 20_000 <= info.count <= 28_000
     assert [message.position for message in shown(store, queue)] == found
     assert (info.oldest, info.newest) == (found[0], found[-1])
-    lag = store.lag(queue, [(1, found[12_000]), (1, found[23_000])])
+    lag = bridge.run(store.messages.lag(queue, [(1, found[12_000]), (1, found[23_000])]))
     assert lag[1].exact
     assert lag[1].count == 999
     assert lag[0].count == 11_999 if lag[0].exact else 10_000 <= lag[0].count <= 14_000
 
     for start in range(0, 24_000, 3000):
-        store.delete(queue, [(1, place) for place in found[start : start + 1000]])
-    _, (info,) = store.inspect(queue)
+        bridge.run(store.messages.delete(queue, [(1, place) for place in found[start : start + 1000]]))
+    _, (info,) = bridge.run(store.messages.inspect(queue))
     assert info.count == 16_000 if info.exact else 14_000 <= info.count <= 18_000
     assert (info.oldest, info.newest) == (found[1000], found[-1])
-    (behind,) = store.lag(queue, [(1, found[3999])])
+    (behind,) = bridge.run(store.messages.lag(queue, [(1, found[3999])]))
     assert behind.count == 14_000 if behind.exact else 12_000 <= behind.count <= 16_000
 
 
@@ -106,7 +112,7 @@ class TestLag:
         asked: list[tuple[int, Position | None]] = [(1, None), (1, ids.FIRST)]
         asked += [(1, position) for position in found]
         asked += [(1, ids.preceding(found[2])), (1, ids.following(found[2])), (1, ids.LAST)]
-        lags = store.lag(queue, asked)
+        lags = bridge.run(store.messages.lag(queue, asked))
         assert [lag.count for lag in lags] == [5, 5, 4, 3, 2, 1, 0, 3, 2, 0]
         assert all(lag.exact for lag in lags)
 
@@ -125,8 +131,8 @@ class TestLag:
             (3, None),
             (257, None),
         ]
-        assert [lag.count for lag in store.lag(queue, asked)] == [2, 0, 2, 1, 0, 0]
-        assert store.lag(queue, []) == []
+        assert [lag.count for lag in bridge.run(store.messages.lag(queue, asked))] == [2, 0, 2, 1, 0, 0]
+        assert bridge.run(store.messages.lag(queue, [])) == []
 
     def test_age(self, store: Store, clock: Clock) -> None:
         """The seconds are the age of the oldest message above the offset, 0 when there is none."""
@@ -135,7 +141,7 @@ class TestLag:
         clock.advance(60)
         (second,) = say(store, queue, "b")
         clock.advance(30)
-        ages = [lag.seconds for lag in store.lag(queue, [(1, None), (1, first), (1, second)])]
+        ages = [lag.seconds for lag in bridge.run(store.messages.lag(queue, [(1, None), (1, first), (1, second)]))]
         assert ages == [pytest.approx(90, abs=0.1), pytest.approx(30, abs=0.1), 0.0]
 
     def test_horizon_bounds_it(self, store: Store, clock: Clock) -> None:
@@ -144,11 +150,11 @@ class TestLag:
         say(store, queue, "a")
         clock.advance(11)
         say(store, queue, "b")
-        assert store.lag(queue, [(1, None)])[0].count == 1
+        assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
 
     def test_after_a_purge(self, store: Store) -> None:
         """A purged queue has no lag, wherever the offset stands."""
         queue = make_queue(store)
         (first, *_) = say(store, queue, *"abc")
-        queue = store.purge_queue(queue)
-        assert [lag.count for lag in store.lag(queue, [(1, first), (1, None)])] == [0, 0]
+        queue = bridge.run(store.catalogue.purge_queue(queue))
+        assert [lag.count for lag in bridge.run(store.messages.lag(queue, [(1, first), (1, None)]))] == [0, 0]

@@ -9,33 +9,33 @@ import pytest
 
 from queuey import ids
 from queuey.errors import Conflict
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import at_once, fresh_name, make_queue, say
 
 
 def test_nothing_stands_at_first(store: Store) -> None:
     """A piece that nobody has entered has no entry."""
-    assert store.entry(fresh_name(), 0) is None
+    assert bridge.run(store.ledger.entry(fresh_name(), 0)) is None
 
 
 def test_entered_once(store: Store, other: Store) -> None:
     """The first to enter a piece wins; whoever comes later is told what stands, in any process."""
     work = fresh_name()
-    assert store.enter(work, 3, b"first", expected=None) == b"first"
-    assert other.enter(work, 3, b"second", expected=None) == b"first"
-    assert store.entry(work, 3) == other.entry(work, 3) == b"first"
+    assert bridge.run(store.ledger.enter(work, 3, b"first", expected=None)) == b"first"
+    assert bridge.run(other.ledger.enter(work, 3, b"second", expected=None)) == b"first"
+    assert bridge.run(store.ledger.entry(work, 3)) == bridge.run(other.ledger.entry(work, 3)) == b"first"
 
 
 def test_compared_and_set(store: Store, other: Store) -> None:
     """An entry changes only if what was expected stands there."""
     work = fresh_name()
-    store.enter(work, 0, b"a", expected=None)
-    assert other.enter(work, 0, b"b", expected=b"a") == b"b"
-    assert store.enter(work, 0, b"c", expected=b"a") == b"b"
-    assert store.entry(work, 0) == b"b"
-    assert store.enter(work, 0, b"a", expected=b"b") == b"a"
-    assert other.entry(work, 0) == b"a"
+    bridge.run(store.ledger.enter(work, 0, b"a", expected=None))
+    assert bridge.run(other.ledger.enter(work, 0, b"b", expected=b"a")) == b"b"
+    assert bridge.run(store.ledger.enter(work, 0, b"c", expected=b"a")) == b"b"
+    assert bridge.run(store.ledger.entry(work, 0)) == b"b"
+    assert bridge.run(store.ledger.enter(work, 0, b"a", expected=b"b")) == b"a"
+    assert bridge.run(other.ledger.entry(work, 0)) == b"a"
 
 
 @pytest.mark.parametrize("expected", [None, b"a"])
@@ -43,28 +43,28 @@ def test_entering_again(store: Store, other: Store, expected: bytes | None) -> N
     """A caller that does not know whether its call arrived repeats it and gets the same answer."""
     work = fresh_name()
     if expected is not None:
-        store.enter(work, 0, expected, expected=None)
+        bridge.run(store.ledger.enter(work, 0, expected, expected=None))
     for one in (store, other, store):
-        assert one.enter(work, 0, b"b", expected=expected) == b"b"
-    assert store.entry(work, 0) == b"b"
+        assert bridge.run(one.ledger.enter(work, 0, b"b", expected=expected)) == b"b"
+    assert bridge.run(store.ledger.entry(work, 0)) == b"b"
 
 
 def test_expecting_what_is_not_there(store: Store) -> None:
     """Nothing is entered in place of an entry that has gone, and the caller is told."""
     work = fresh_name()
     with pytest.raises(Conflict):
-        store.enter(work, 0, b"b", expected=b"a")
-    assert store.entry(work, 0) is None
+        bridge.run(store.ledger.enter(work, 0, b"b", expected=b"a"))
+    assert bridge.run(store.ledger.entry(work, 0)) is None
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\xff\xfe", b"x" * 20_000])
 def test_any_value(store: Store, value: bytes) -> None:
     """Values are kept byte for byte, the empty one too, and are compared so."""
     work = fresh_name()
-    assert store.enter(work, 0, value, expected=None) == value
-    assert store.entry(work, 0) == value
-    assert store.enter(work, 0, b"next", expected=value + b"x") == value
-    assert store.enter(work, 0, b"next", expected=value) == b"next"
+    assert bridge.run(store.ledger.enter(work, 0, value, expected=None)) == value
+    assert bridge.run(store.ledger.entry(work, 0)) == value
+    assert bridge.run(store.ledger.enter(work, 0, b"next", expected=value + b"x")) == value
+    assert bridge.run(store.ledger.enter(work, 0, b"next", expected=value)) == b"next"
 
 
 def test_names_are_apart(store: Store) -> None:
@@ -73,35 +73,39 @@ def test_names_are_apart(store: Store) -> None:
     works = [stem, stem + "/", f"{stem}/1", stem.upper(), f"{stem} ü€'\"%", stem + "x" * (500 - len(stem))]
     places = [(work, piece) for work in works for piece in (0, 1, 10, 1 << 40)]
     for number, (work, piece) in enumerate(places):
-        store.enter(work, piece, str(number).encode(), expected=None)
-    assert [store.entry(work, piece) for work, piece in places] == [str(n).encode() for n in range(len(places))]
+        bridge.run(store.ledger.enter(work, piece, str(number).encode(), expected=None))
+    assert [bridge.run(store.ledger.entry(work, piece)) for work, piece in places] == [
+        str(n).encode() for n in range(len(places))
+    ]
 
 
 def test_one_of_many_wins(store: Store, other: Store) -> None:
     """Of those that enter a piece at the same time one wins, and all of them are told which."""
     work = fresh_name()
-    answers = at_once(lambda n: (store, other)[n % 2].enter(work, 0, b"%d" % n, expected=None), range(6))
+    answers = at_once(
+        lambda n: bridge.run((store, other)[n % 2].ledger.enter(work, 0, b"%d" % n, expected=None)), range(6)
+    )
     assert len(set(answers)) == 1
-    assert store.entry(work, 0) == answers[0]
+    assert bridge.run(store.ledger.entry(work, 0)) == answers[0]
 
 
 def test_no_change_is_lost(store: Store, other: Store) -> None:
     """Counting by compare-and-set from several threads and processes comes out right."""
     work = fresh_name()
-    store.enter(work, 0, b"0", expected=None)
+    bridge.run(store.ledger.enter(work, 0, b"0", expected=None))
 
     def count(number: int) -> None:
         one = (store, other)[number % 2]
         for turn in range(5):
             while True:
-                present = one.entry(work, 0)
+                present = bridge.run(one.ledger.entry(work, 0))
                 assert present is not None
                 wanted = b"%d %d %d" % (int(present.split()[0]) + 1, number, turn)
-                if one.enter(work, 0, wanted, expected=present) == wanted:
+                if bridge.run(one.ledger.enter(work, 0, wanted, expected=present)) == wanted:
                     break
 
     at_once(count, range(4))
-    value = store.entry(work, 0)
+    value = bridge.run(store.ledger.entry(work, 0))
     assert value is not None
     assert int(value.split()[0]) == 20
 
@@ -109,17 +113,17 @@ def test_no_change_is_lost(store: Store, other: Store) -> None:
 def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]) -> None:
     """What was entered is there for those that come after a restart."""
     work = fresh_name()
-    store.enter(work, 7, b"kept", expected=None)
+    bridge.run(store.ledger.enter(work, 7, b"kept", expected=None))
     store.close()
-    assert open_store().entry(work, 7) == b"kept"
+    assert bridge.run(open_store().ledger.entry(work, 7)) == b"kept"
 
 
 def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:
     """A store has one name for all who have it open, whoever asks first, and after a restart."""
     found: list[str] = []
-    at_once(lambda number: found.append((store, other)[number % 2].identity()), range(8))
+    at_once(lambda number: found.append(bridge.run((store, other)[number % 2].identity())), range(8))
     store.close()
-    assert set(found) == {open_store().identity()}
+    assert set(found) == {bridge.run(open_store().identity())}
     assert re.fullmatch("[0-9a-f]{32}", found[0])
 
 
@@ -128,8 +132,8 @@ def test_the_clock(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     for _ in range(3):
         (position,) = say(store, queue, "x")
-        assert abs(store.now() - clock.ticks) < ids.TICKS_PER_SECOND
-        assert abs(store.now() - position[0]) < ids.TICKS_PER_SECOND
+        assert abs(bridge.run(store.ledger.now()) - clock.ticks) < ids.TICKS_PER_SECOND
+        assert abs(bridge.run(store.ledger.now()) - position[0]) < ids.TICKS_PER_SECOND
         clock.advance(100)
 
 
@@ -138,5 +142,5 @@ def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> No
     """The ledger's clock is never behind an id that was minted, though the machine's is set back."""
     (position,) = say(store, make_queue(store), "x")
     clock.advance(-3600)
-    assert store.now() >= position[0]
-    assert other.now() >= position[0]
+    assert bridge.run(store.ledger.now()) >= position[0]
+    assert bridge.run(other.ledger.now()) >= position[0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import Principal, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import APP
 from tests.contract.samples import make_queue
@@ -39,7 +39,7 @@ def listed(store: Store, size: int, start: str = "") -> list[Queue]:
     """All queues by pages of ``size``, each starting at the first queue of the page before that it did not hold."""
     found: list[Queue] = []
     while True:
-        page = store.list_queues(APP, start=start, limit=size + 1)
+        page = bridge.run(store.catalogue.list_queues(APP, start=start, limit=size + 1))
         found += page[:size]
         if len(page) <= size:
             return found
@@ -54,13 +54,13 @@ def many(store: Store) -> dict[str, Queue]:
 
 def test_nothing_to_list(store: Store) -> None:
     """An application without queues has an empty list."""
-    assert store.list_queues(APP) == []
-    assert store.list_queues(APP, start="x", limit=1) == []
+    assert bridge.run(store.catalogue.list_queues(APP)) == []
+    assert bridge.run(store.catalogue.list_queues(APP, start="x", limit=1)) == []
 
 
 def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]) -> None:
     """Pages of any size give every queue once, in the order of one large page, in every store."""
-    order = [queue.name for queue in store.list_queues(APP)]
+    order = [queue.name for queue in bridge.run(store.catalogue.list_queues(APP))]
     assert sorted(order) == sorted(many)
     for size in range(1, len(NAMES) + 2):
         for one in (store, other):
@@ -76,8 +76,8 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
 def test_listing_is_sorted(store: Store, start: str, limit: int) -> None:
     """A page is the sorted names from ``start`` on, inclusive, whether ``start`` is a queue or not."""
     for name in NAMES:
-        store.create_queue(APP, name, QueueSpec())
-    page = [queue.name for queue in store.list_queues(APP, start=start, limit=limit)]
+        bridge.run(store.catalogue.create_queue(APP, name, QueueSpec()))
+    page = [queue.name for queue in bridge.run(store.catalogue.list_queues(APP, start=start, limit=limit))]
     assert page == [name for name in sorted(NAMES) if name >= start][:limit]
 
 
@@ -91,8 +91,8 @@ def test_rows_are_complete(store: Store) -> None:
         ttl=9,
         read_delay=0.0,
     )
-    queue, _ = store.create_queue(APP, "orders", spec)
-    (row,) = store.list_queues(APP)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "orders", spec))
+    (row,) = bridge.run(store.catalogue.list_queues(APP))
     assert (row.uid, row.qid, row.partitions, row.principals, row.ttl) == (
         queue.uid,
         queue.qid,
@@ -101,7 +101,7 @@ def test_rows_are_complete(store: Store) -> None:
         9,
     )
     assert (row.type, row.consistency, row.read_delay, row.created) == ("public", "weak", 0.0, queue.created)
-    assert store.inspect(row)[1][3].count == 0
+    assert bridge.run(store.messages.inspect(row))[1][3].count == 0
 
 
 def test_listing_shows_the_present(store: Store, other: Store) -> None:
@@ -109,11 +109,11 @@ def test_listing_shows_the_present(store: Store, other: Store) -> None:
     names = ["a", "b", "c"]
     for name in names:
         make_queue(store, name)
-    other.delete_queue(other.queue(APP, "b"))
-    other.update_queue(other.queue(APP, "c"), QueueSpec(partitions=5))
+    bridge.run(other.catalogue.delete_queue(bridge.run(other.catalogue.queue(APP, "b"))))
+    bridge.run(other.catalogue.update_queue(bridge.run(other.catalogue.queue(APP, "c")), QueueSpec(partitions=5)))
     make_queue(other, "d")
     for one in (store, other):
-        assert sorted((queue.name, queue.partitions) for queue in one.list_queues(APP)) == [
+        assert sorted((queue.name, queue.partitions) for queue in bridge.run(one.catalogue.list_queues(APP))) == [
             ("a", 1),
             ("c", 5),
             ("d", 1),
@@ -122,14 +122,14 @@ def test_listing_shows_the_present(store: Store, other: Store) -> None:
 
 def test_applications_do_not_see_each_other(store: Store, many: dict[str, Queue]) -> None:
     """The same name in two applications names two queues, with their own messages, fields and lists."""
-    store.create_application("globex")
-    assert store.list_queues("globex") == []
+    bridge.run(store.applications.create_application("globex"))
+    assert bridge.run(store.catalogue.list_queues("globex")) == []
     mine = many["a"]
     theirs = make_queue(store, "a", application="globex", partitions=2)
     assert (mine.uid, mine.qid) != (theirs.uid, theirs.qid)
-    assert [queue.application for queue in store.list_queues("globex")] == ["globex"]
-    assert {queue.application for queue in store.list_queues(APP)} == {APP}
-    assert store.queue(APP, "a").partitions == 1
-    assert store.queue("globex", "a").partitions == 2
-    store.delete_queue(theirs)
-    assert store.queue(APP, "a", fresh=True).uid == mine.uid
+    assert [queue.application for queue in bridge.run(store.catalogue.list_queues("globex"))] == ["globex"]
+    assert {queue.application for queue in bridge.run(store.catalogue.list_queues(APP))} == {APP}
+    assert bridge.run(store.catalogue.queue(APP, "a")).partitions == 1
+    assert bridge.run(store.catalogue.queue("globex", "a")).partitions == 2
+    bridge.run(store.catalogue.delete_queue(theirs))
+    assert bridge.run(store.catalogue.queue(APP, "a", fresh=True)).uid == mine.uid

@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, InvalidRequest, OffsetConflict, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import MOST_GROUPS, check_group_count
 from tests import strategies
 from tests.contract.samples import at_once, make_queue
@@ -35,11 +35,11 @@ def expecting(partition: int, position: Position, expected: Position | None) -> 
 def test_recorded_and_read(store: Store, other: Store) -> None:
     """Offsets are what was recorded last, by partition, for everybody; their age is known."""
     queue = make_queue(store, partitions=3)
-    answer = store.set_offsets(queue, "group", [OffsetChange(3, A), OffsetChange(1, B)])
+    answer = bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(3, A), OffsetChange(1, B)]))
     assert places(answer) == {1: B, 3: A}
-    assert places(other.set_offsets(queue, "group", [OffsetChange(3, C)])) == {3: C}
+    assert places(bridge.run(other.offsets.set_offsets(queue, "group", [OffsetChange(3, C)]))) == {3: C}
     for one in (store, other):
-        found = one.offsets(queue, "group")
+        found = bridge.run(one.offsets.group_offsets(queue, "group"))
         assert [(offset.partition, offset.position) for offset in found] == [(1, B), (3, C)]
         assert all(abs(offset.updated - ids.ticks_to_seconds(ids.now_ticks())) < 60 for offset in found)
 
@@ -49,53 +49,55 @@ def test_recorded_and_read(store: Store, other: Store) -> None:
 def test_any_positions(store: Store, changes: dict[int, Position]) -> None:
     """Every position can be an offset."""
     queue = make_queue(store, partitions=200)
-    store.set_offsets(queue, "group", [OffsetChange(number, place) for number, place in changes.items()])
-    assert places(store.offsets(queue, "group")) == changes
+    bridge.run(
+        store.offsets.set_offsets(queue, "group", [OffsetChange(number, place) for number, place in changes.items()])
+    )
+    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == changes
 
 
 def test_without_comparing_any_move_is_allowed(store: Store) -> None:
     """Offsets may go back as well as forward: whoever resets a group decides."""
     queue = make_queue(store)
     for position in (B, C, A, ids.LAST, ids.FIRST):
-        store.set_offsets(queue, "group", [OffsetChange(1, position)])
-        assert places(store.offsets(queue, "group")) == {1: position}
+        bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, position)]))
+        assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: position}
 
 
 def test_comparing(store: Store, other: Store) -> None:
     """A change that expects what is recorded is made, one that expects anything else is not."""
     queue = make_queue(store)
-    store.set_offsets(queue, "group", [expecting(1, A, None)])
+    bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, A, None)]))
     for wrong in (None, B, ids.following(A), ids.preceding(A)):
         with pytest.raises(OffsetConflict) as refused:
-            other.set_offsets(queue, "group", [expecting(1, C, wrong)])
+            bridge.run(other.offsets.set_offsets(queue, "group", [expecting(1, C, wrong)]))
         assert refused.value.current == {1: ids.to_hex(A)}
         assert refused.value.applied == ()
-        assert places(store.offsets(queue, "group")) == {1: A}
-    other.set_offsets(queue, "group", [expecting(1, B, A)])
-    assert places(store.offsets(queue, "group")) == {1: B}
+        assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: A}
+    bridge.run(other.offsets.set_offsets(queue, "group", [expecting(1, B, A)]))
+    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B}
 
 
 def test_expecting_one_that_is_not_recorded(store: Store) -> None:
     """Where nothing is recorded, expecting a position fails and records nothing, not even the group."""
     queue = make_queue(store)
     with pytest.raises(OffsetConflict) as refused:
-        store.set_offsets(queue, "group", [expecting(1, B, A)])
+        bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, B, A)]))
     assert refused.value.current == {1: None}
-    assert store.groups(queue) == []
+    assert bridge.run(store.offsets.groups(queue)) == []
     with pytest.raises(GroupNotFound):
-        store.offsets(queue, "group")
+        bridge.run(store.offsets.group_offsets(queue, "group"))
 
 
 def test_each_partition_by_itself(store: Store) -> None:
     """Comparisons that fail do not keep the other partitions from being set, and the error says which were."""
     queue = make_queue(store, partitions=4)
-    store.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(2, A)])
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(2, A)]))
     changes = [expecting(1, B, A), expecting(2, B, C), expecting(3, B, A), expecting(4, B, None)]
     with pytest.raises(OffsetConflict) as refused:
-        store.set_offsets(queue, "group", changes)
+        bridge.run(store.offsets.set_offsets(queue, "group", changes))
     assert sorted(refused.value.applied) == [1, 4]
     assert refused.value.current == {1: ids.to_hex(B), 2: ids.to_hex(A), 3: None, 4: ids.to_hex(B)}
-    assert places(store.offsets(queue, "group")) == {1: B, 2: A, 4: B}
+    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B, 2: A, 4: B}
 
 
 @pytest.mark.parametrize("partition", [0, -1, 3, 257])
@@ -103,29 +105,29 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
     """A partition that the queue lacks is refused with all changes."""
     queue = make_queue(store, partitions=2)
     with pytest.raises(InvalidRequest):
-        store.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(partition, A)])
-    assert store.groups(queue) == []
+        bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(partition, A)]))
+    assert bridge.run(store.offsets.groups(queue)) == []
 
 
 def test_no_change(store: Store) -> None:
     """Recording nothing makes no group."""
     queue = make_queue(store)
-    assert store.set_offsets(queue, "group", []) == []
-    assert store.groups(queue) == []
+    assert bridge.run(store.offsets.set_offsets(queue, "group", [])) == []
+    assert bridge.run(store.offsets.groups(queue)) == []
 
 
 def test_groups_are_apart(store: Store, other: Store) -> None:
     """Groups of a queue, and groups of one name in two queues, do not touch each other; they are listed sorted."""
     queue, neighbour = make_queue(store), make_queue(store)
     for name in ("b", "a", "B", "a:b", "a.b"):
-        store.set_offsets(queue, name, [OffsetChange(1, A)])
-    store.set_offsets(neighbour, "a", [OffsetChange(1, B)])
-    assert other.groups(queue) == sorted(["b", "a", "B", "a:b", "a.b"])
-    assert other.groups(neighbour) == ["a"]
-    assert places(other.offsets(queue, "a")) == {1: A}
-    store.delete_group(queue, "a")
-    assert other.groups(queue) == sorted(["b", "B", "a:b", "a.b"])
-    assert places(other.offsets(neighbour, "a")) == {1: B}
+        bridge.run(store.offsets.set_offsets(queue, name, [OffsetChange(1, A)]))
+    bridge.run(store.offsets.set_offsets(neighbour, "a", [OffsetChange(1, B)]))
+    assert bridge.run(other.offsets.groups(queue)) == sorted(["b", "a", "B", "a:b", "a.b"])
+    assert bridge.run(other.offsets.groups(neighbour)) == ["a"]
+    assert places(bridge.run(other.offsets.group_offsets(queue, "a"))) == {1: A}
+    bridge.run(store.offsets.delete_group(queue, "a"))
+    assert bridge.run(other.offsets.groups(queue)) == sorted(["b", "B", "a:b", "a.b"])
+    assert places(bridge.run(other.offsets.group_offsets(neighbour, "a"))) == {1: B}
 
 
 @pytest.fixture(name="nearly_full")
@@ -141,45 +143,45 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
     """A group too many is refused until another one is forgotten; those that are there are not, nor other queues'."""
     queue, neighbour = make_queue(store, partitions=2), make_queue(store)
     for name in "abc":
-        store.set_offsets(queue, name, [OffsetChange(1, A)])
+        bridge.run(store.offsets.set_offsets(queue, name, [OffsetChange(1, A)]))
     with pytest.raises(Conflict, match=r"has 1000 consumer groups .* queuey offsets delete \S+ GROUP") as refused:
-        other.set_offsets(queue, "d", [OffsetChange(1, A)])
+        bridge.run(other.offsets.set_offsets(queue, "d", [OffsetChange(1, A)]))
     assert type(refused.value) is Conflict
     with pytest.raises(OffsetConflict):
-        store.set_offsets(queue, "d", [expecting(1, B, A)])
-    other.set_offsets(queue, "a", [OffsetChange(1, B), OffsetChange(2, B)])
-    store.set_offsets(neighbour, "d", [OffsetChange(1, A)])
-    store.delete_group(queue, "b")
-    assert places(other.set_offsets(queue, "d", [OffsetChange(1, A)])) == {1: A}
-    assert store.groups(queue) == ["a", "c", "d"]
+        bridge.run(store.offsets.set_offsets(queue, "d", [expecting(1, B, A)]))
+    bridge.run(other.offsets.set_offsets(queue, "a", [OffsetChange(1, B), OffsetChange(2, B)]))
+    bridge.run(store.offsets.set_offsets(neighbour, "d", [OffsetChange(1, A)]))
+    bridge.run(store.offsets.delete_group(queue, "b"))
+    assert places(bridge.run(other.offsets.set_offsets(queue, "d", [OffsetChange(1, A)]))) == {1: A}
+    assert bridge.run(store.offsets.groups(queue)) == ["a", "c", "d"]
     with pytest.raises(Conflict):
-        store.set_offsets(queue, "b", [OffsetChange(1, A)])
+        bridge.run(store.offsets.set_offsets(queue, "b", [OffsetChange(1, A)]))
 
 
 def test_unknown_group(store: Store) -> None:
     """A group without offsets is not found, before it had any and after they were deleted."""
     queue = make_queue(store)
     for _ in range(2):
-        assert store.groups(queue) == []
+        assert bridge.run(store.offsets.groups(queue)) == []
         with pytest.raises(GroupNotFound):
-            store.offsets(queue, "group")
+            bridge.run(store.offsets.group_offsets(queue, "group"))
         with pytest.raises(GroupNotFound):
-            store.delete_group(queue, "group")
-        store.set_offsets(queue, "group", [OffsetChange(1, A)])
-        store.delete_group(queue, "group")
-    store.set_offsets(queue, "group", [expecting(1, B, None)])
-    assert places(store.offsets(queue, "group")) == {1: B}
+            bridge.run(store.offsets.delete_group(queue, "group"))
+        bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A)]))
+        bridge.run(store.offsets.delete_group(queue, "group"))
+    bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, B, None)]))
+    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B}
 
 
 def test_survive_updates_and_purges(store: Store) -> None:
     """Offsets hang on the queue: changing and purging it keeps them, deleting it does not."""
     queue = make_queue(store)
-    store.set_offsets(queue, "group", [OffsetChange(1, A)])
-    queue = store.update_queue(queue, QueueSpec(partitions=2))
-    queue = store.purge_queue(queue)
-    assert places(store.offsets(queue, "group")) == {1: A}
-    store.delete_queue(queue)
-    assert store.groups(make_queue(store, queue.name)) == []
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A)]))
+    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=2)))
+    queue = bridge.run(store.catalogue.purge_queue(queue))
+    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: A}
+    bridge.run(store.catalogue.delete_queue(queue))
+    assert bridge.run(store.offsets.groups(make_queue(store, queue.name))) == []
 
 
 def test_no_increment_is_lost(store: Store, other: Store) -> None:
@@ -188,16 +190,16 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
     A caller whose change is in doubt, as on nodes too busy for so many at once, may have raised it.
     """
     queue = make_queue(store)
-    store.set_offsets(queue, "group", [OffsetChange(1, (0, 0))])
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, (0, 0))]))
 
     def count(one: Store) -> int:
         raised = 0
         for _ in range(10):
             while True:
-                (now,) = one.offsets(queue, "group")
+                (now,) = bridge.run(one.offsets.group_offsets(queue, "group"))
                 ticks, low = now.position
                 try:
-                    one.set_offsets(queue, "group", [expecting(1, (ticks + 1, low), now.position)])
+                    bridge.run(one.offsets.set_offsets(queue, "group", [expecting(1, (ticks + 1, low), now.position)]))
                 except OffsetConflict:
                     continue
                 except StoreUnavailable as error:
@@ -210,7 +212,9 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
 
     raised = sum(at_once(count, [store, other] * 4))
     assert raised > 0
-    assert places(store.offsets(queue, "group")) in [{1: (total, 0)} for total in range(raised, 81)]
+    assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) in [
+        {1: (total, 0)} for total in range(raised, 81)
+    ]
 
 
 def test_one_of_many_wins(store: Store, other: Store) -> None:
@@ -222,7 +226,7 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
 
     def claim(n: int) -> int:
         try:
-            (store, other)[n % 2].set_offsets(queue, "group", [expecting(1, (n, 0), None)])
+            bridge.run((store, other)[n % 2].offsets.set_offsets(queue, "group", [expecting(1, (n, 0), None)]))
         except OffsetConflict as refused:
             told = refused.current[1]
             assert told is not None
@@ -234,6 +238,6 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
         return n
 
     answers = at_once(claim, range(8))
-    [(winner, _)] = places(store.offsets(queue, "group")).values()
+    [(winner, _)] = places(bridge.run(store.offsets.group_offsets(queue, "group"))).values()
     assert set(answers) - {DOUBT} == {winner}
     assert answers[winner] in {winner, DOUBT}

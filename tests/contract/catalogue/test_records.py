@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.errors import InvalidRequest, RecordChanged
 from queuey.messages import Record, RecordDue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.contracts.records import MAX_RECORD
 from tests.backends import APP
 from tests.contract.samples import at_once, fresh_name
@@ -23,72 +23,75 @@ def record(name: str = "name", *, kind: str = "kind", application: str = APP, du
 
 def test_nothing_is_there_at_first(store: Store) -> None:
     """A record that nobody has made is not found, listed or due, and cannot be changed or removed."""
-    assert store.record("kind", APP, "name") is None
-    assert store.records("kind", APP) == []
-    assert store.due_records("kind", ids.TICKS_MAX) == []
+    assert bridge.run(store.records.record("kind", APP, "name")) is None
+    assert bridge.run(store.records.records("kind", APP)) == []
+    assert bridge.run(store.records.due_records("kind", ids.TICKS_MAX)) == []
     with pytest.raises(RecordChanged):
-        store.set_record(replace(record(), version=5))
+        bridge.run(store.records.set_record(replace(record(), version=5)))
     with pytest.raises(RecordChanged):
-        store.remove_record(replace(record(), version=5))
+        bridge.run(store.records.remove_record(replace(record(), version=5)))
     with pytest.raises(RecordChanged):
-        store.remove_record(record())
+        bridge.run(store.records.remove_record(record()))
 
 
 def test_made_once(store: Store, other: Store) -> None:
     """The first to make a record wins; every process sees what it has made."""
-    made = store.set_record(record())
+    made = bridge.run(store.records.set_record(record()))
     assert made.version > 0
     assert replace(made, version=0) == record()
     with pytest.raises(RecordChanged):
-        other.set_record(replace(record(), value=b"other"))
-    assert store.record("kind", APP, "name") == other.record("kind", APP, "name") == made
+        bridge.run(other.records.set_record(replace(record(), value=b"other")))
+    for one in (store, other):
+        assert bridge.run(one.records.record("kind", APP, "name")) == made
 
 
 def test_compared_and_set(store: Store, other: Store) -> None:
     """A record changes only if it has the version that the caller knows; each change makes a new one."""
-    first = store.set_record(record())
-    second = other.set_record(replace(first, value=b"second", due=9))
+    first = bridge.run(store.records.set_record(record()))
+    second = bridge.run(other.records.set_record(replace(first, value=b"second", due=9)))
     assert (second.value, second.due) == (b"second", 9)
     assert second.version != first.version
     with pytest.raises(RecordChanged):
-        store.set_record(replace(first, value=b"third"))
+        bridge.run(store.records.set_record(replace(first, value=b"third")))
     with pytest.raises(RecordChanged):
-        store.remove_record(first)
-    assert store.record("kind", APP, "name") == second
-    again = store.set_record(replace(second, value=b"name", due=ids.TICKS_MAX))
+        bridge.run(store.records.remove_record(first))
+    assert bridge.run(store.records.record("kind", APP, "name")) == second
+    again = bridge.run(store.records.set_record(replace(second, value=b"name", due=ids.TICKS_MAX)))
     with pytest.raises(RecordChanged):
-        store.set_record(first)
-    assert store.record("kind", APP, "name") == again
+        bridge.run(store.records.set_record(first))
+    assert bridge.run(store.records.record("kind", APP, "name")) == again
 
 
 def test_removed_and_made_again(store: Store, other: Store) -> None:
     """A removed record is gone for everybody; one that is made again does not have an old version."""
-    first = store.set_record(record())
-    other.remove_record(first)
-    assert store.record("kind", APP, "name") is None
-    assert store.records("kind", APP) == []
-    assert store.due_records("kind", ids.TICKS_MAX) == []
+    first = bridge.run(store.records.set_record(record()))
+    bridge.run(other.records.remove_record(first))
+    assert bridge.run(store.records.record("kind", APP, "name")) is None
+    assert bridge.run(store.records.records("kind", APP)) == []
+    assert bridge.run(store.records.due_records("kind", ids.TICKS_MAX)) == []
     with pytest.raises(RecordChanged):
-        store.set_record(first)
-    second = store.set_record(record())
+        bridge.run(store.records.set_record(first))
+    second = bridge.run(store.records.set_record(record()))
     assert second.version != first.version
     with pytest.raises(RecordChanged):
-        store.remove_record(first)
-    assert store.record("kind", APP, "name") == second
+        bridge.run(store.records.remove_record(first))
+    assert bridge.run(store.records.record("kind", APP, "name")) == second
 
 
 def test_of_many_one_changes_it(store: Store, other: Store) -> None:
     """Of several callers who change the same version at the same time exactly one succeeds."""
-    made = store.set_record(record())
+    made = bridge.run(store.records.set_record(record()))
 
     def change(number: int) -> int | None:
         try:
-            return (store, other)[number % 2].set_record(replace(made, value=b"%d" % number)).version
+            return bridge.run(
+                (store, other)[number % 2].records.set_record(replace(made, value=b"%d" % number))
+            ).version
         except RecordChanged:
             return None
 
     versions = [version for version in at_once(change, range(8)) if version is not None]
-    found = store.record("kind", APP, "name")
+    found = bridge.run(store.records.record("kind", APP, "name"))
     assert found is not None
     assert versions == [found.version]
 
@@ -97,31 +100,39 @@ def test_listed_by_name(store: Store) -> None:
     """An application's records of a kind are listed by name in the order of UTF-8, page by page."""
     names = [*(f"n{number:02}" for number in range(30)), "z", "é", "\uffee", "\U0001f600"]
     for name in reversed(names):
-        store.set_record(record(name))
-    store.set_record(record("n05", kind="another"))
-    store.set_record(record("n05", application="globex"))
-    assert [found.name for found in store.records("kind", APP)] == names
-    assert [found.value for found in store.records("kind", APP)] == [name.encode() for name in names]
-    page = store.records("kind", APP, limit=7)
+        bridge.run(store.records.set_record(record(name)))
+    bridge.run(store.records.set_record(record("n05", kind="another")))
+    bridge.run(store.records.set_record(record("n05", application="globex")))
+    assert [found.name for found in bridge.run(store.records.records("kind", APP))] == names
+    assert [found.value for found in bridge.run(store.records.records("kind", APP))] == [
+        name.encode() for name in names
+    ]
+    page = bridge.run(store.records.records("kind", APP, limit=7))
     assert [found.name for found in page] == names[:7]
-    assert [found.name for found in store.records("kind", APP, start=names[6], limit=7)] == names[6:13]
-    assert [found.name for found in store.records("kind", APP, start="n285")] == names[29:]
-    assert store.records("kind", "globex") == [store.record("kind", "globex", "n05")]
+    assert [found.name for found in bridge.run(store.records.records("kind", APP, start=names[6], limit=7))] == names[
+        6:13
+    ]
+    assert [found.name for found in bridge.run(store.records.records("kind", APP, start="n285"))] == names[29:]
+    assert bridge.run(store.records.records("kind", "globex")) == [
+        bridge.run(store.records.record("kind", "globex", "n05"))
+    ]
 
 
 def test_found_when_due(store: Store, other: Store) -> None:
     """What is due is found for one application or for all, the longest due first, without what is due later."""
-    made = [store.set_record(record(fresh_name(), due=due)) for due in (50, 10, 40, 20, 30)]
-    made.append(store.set_record(record(application="globex", due=15)))
-    store.set_record(record(kind="another", due=1))
+    made = [bridge.run(store.records.set_record(record(fresh_name(), due=due))) for due in (50, 10, 40, 20, 30)]
+    made.append(bridge.run(store.records.set_record(record(application="globex", due=15))))
+    bridge.run(store.records.set_record(record(kind="another", due=1)))
     expected = sorted((RecordDue(each.application, each.name, each.due, each.version) for each in made), key=_due)
-    assert other.due_records("kind", 9) == []
-    assert other.due_records("kind", 30) == [each for each in expected if each.due <= 30]
-    assert other.due_records("kind", 100, limit=2) == expected[:2]
-    assert other.due_records("kind", 100, application=APP) == [each for each in expected if each.application == APP]
-    moved = store.set_record(replace(made[1], due=60))
-    assert other.due_records("kind", 20, application=APP)[0].name == made[3].name
-    assert other.due_records("kind", 100)[-1] == RecordDue(APP, moved.name, 60, moved.version)
+    assert bridge.run(other.records.due_records("kind", 9)) == []
+    assert bridge.run(other.records.due_records("kind", 30)) == [each for each in expected if each.due <= 30]
+    assert bridge.run(other.records.due_records("kind", 100, limit=2)) == expected[:2]
+    assert bridge.run(other.records.due_records("kind", 100, application=APP)) == [
+        each for each in expected if each.application == APP
+    ]
+    moved = bridge.run(store.records.set_record(replace(made[1], due=60)))
+    assert bridge.run(other.records.due_records("kind", 20, application=APP))[0].name == made[3].name
+    assert bridge.run(other.records.due_records("kind", 100))[-1] == RecordDue(APP, moved.name, 60, moved.version)
 
 
 def _due(each: RecordDue) -> int:
@@ -132,15 +143,15 @@ def test_bounded(store: Store) -> None:
     """A value of more bytes than a record may have is refused, and one of as many is kept."""
     long = replace(record(), value=b"x" * MAX_RECORD)
     with pytest.raises(InvalidRequest):
-        store.set_record(replace(long, value=long.value + b"x"))
+        bridge.run(store.records.set_record(replace(long, value=long.value + b"x")))
     with pytest.raises(InvalidRequest):
-        store.set_record(replace(long, value=b""))
-    assert store.record("kind", APP, "name") is None
-    assert store.set_record(long) == store.record("kind", APP, "name")
+        bridge.run(store.records.set_record(replace(long, value=b"")))
+    assert bridge.run(store.records.record("kind", APP, "name")) is None
+    assert bridge.run(store.records.set_record(long)) == bridge.run(store.records.record("kind", APP, "name"))
 
 
 def test_kept(store: Store, open_store: Callable[[], Store]) -> None:
     """Records outlive the store object."""
-    made = store.set_record(record())
+    made = bridge.run(store.records.set_record(record()))
     store.close()
-    assert open_store().record("kind", APP, "name") == made
+    assert bridge.run(open_store().records.record("kind", APP, "name")) == made

@@ -17,7 +17,7 @@ from queuey.service import QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import EXPIRED, KEPT, Attempts
 from queuey.service.claims.overview import MAX_SHOWN_TEXT
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
@@ -26,7 +26,9 @@ from tests.contract.samples import eventually, fresh_name, make_queue, new, outb
 
 def queue_of(store: Store, most: int) -> Queue:
     """A queue whose messages are delivered so often at most."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=most))
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=most))
+    )
     return queue
 
 
@@ -42,8 +44,10 @@ def letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
 
     def is_there() -> bool:
         dead = f"{queue.name}.dead"
-        if any(one.name == dead for one in store.list_queues(APP, start=dead, limit=1)):
-            for one in store.fetch(store.queue(APP, dead, fresh=True), [(1, place)]):
+        if any(one.name == dead for one in bridge.run(store.catalogue.list_queues(APP, start=dead, limit=1))):
+            for one in bridge.run(
+                store.messages.fetch(bridge.run(store.catalogue.queue(APP, dead, fresh=True)), [(1, place)])
+            ):
                 headers = dict(one.meta.headers) if one.meta else {}
                 read = dead_letter_from(headers, one.body, lies=(dead, 1, one.id), content_type=None)
                 assert read is not None
@@ -160,26 +164,29 @@ def test_the_last_ones_are_kept(store: Store) -> None:
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
             blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason(f"E{number}"))
-    found = Attempts(store).of(queue, 1, [place])[place].attempts
+    found = bridge.run(Attempts(store.ledger).of(queue, 1, [place]))[place].attempts
     assert [one.error for one in found] == [f"E{number}" for number in range(2, KEPT + 2)]
-    assert Attempts(store).of(store.purge_queue(queue), 1, [place]) == {}
+    purged = bridge.run(store.catalogue.purge_queue(queue))
+    assert bridge.run(Attempts(store.ledger).of(purged, 1, [place])) == {}
 
 
 def test_backlog(store: Store, other: Store) -> None:
     """What waits, is claimed, has failed before and is dead is counted, and the oldest that is not done is told."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
+    )
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
     assert two.claims.backlog(there, 100) == Backlog(
         0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None, due=None
     )
     first = say(store, queue, "a", "b", "c")
     say(store, queue, "d", partition=2)
-    store.append(queue, [new("later", delay=2000, partition=2), new("late", delay=1000)])
+    bridge.run(store.messages.append(queue, [new("later", delay=2000, partition=2), new("late", delay=1000)]))
     [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
     found = two.claims.backlog(there, 100)
     oldest = ids.ticks_to_seconds(first[0][0])
     assert found.due is not None
-    assert 990 < found.due - ids.ticks_to_seconds(store.now()) <= 1000
+    assert 990 < found.due - ids.ticks_to_seconds(bridge.run(store.ledger.now())) <= 1000
     assert replace(found, due=None) == Backlog(
         3, exact=True, delayed=2, claimed=1, failed=0, dead=0, oldest=oldest, due=None
     )
@@ -221,7 +228,9 @@ def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
     """Every process shows the task of a job with its arguments, and the last failed attempt; only if asked to."""
     queue = make_queue(store)
     body = '{"task":"thumb","args":["a.jpg"],"kwargs":{"size":4}}'
-    store.append(queue, [new(body, meta=Meta(json=True)), new(body), new("b", meta=Meta("text/plain"))])
+    bridge.run(
+        store.messages.append(queue, [new(body, meta=Meta(json=True)), new(body), new("b", meta=Meta("text/plain"))])
+    )
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
     claims = blocking(one.claims).claim(access, limit=3, ttl=600, worker="ann:1")
     for error in ("First", "Last"):

@@ -11,7 +11,7 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.messages import Backoff, QueueSpec
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_attempts import letter, queue_of
@@ -29,14 +29,14 @@ def claim(service: Service, access: QueueAccess) -> list[ClaimDelivery]:
 def fail(service: Service, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[float]:
     """Releases messages that could not be handled; returns when they come again, in seconds from now."""
     settled = blocking(service.claims).release(access, receipts, reason=FAILED)
-    now = service.store.claim_now() / 1000
+    now = service.store.claim_logs.claim_now() / 1000
     return [round(one.expires - now, 1) for one in settled]
 
 
 def test_delays_grow(store: Store, clock: Clock) -> None:
     """Each further delivery is later, up to the longest delay; a delay that the caller gives counts instead."""
     spec = QueueSpec(read_delay=0.0, backoff=Backoff(first=10, factor=3, most=50, jitter=0))
-    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     say(store, queue, "a")
     service, access = enter(store, queue)
     for delay in (10, 30, 50, 50):
@@ -54,7 +54,7 @@ def test_delays_grow(store: Store, clock: Clock) -> None:
 
 def test_the_default(store: Store) -> None:
     """Of a queue that says nothing, failed messages come again after about a second."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
     say(store, queue, "a", "b")
     service, access = enter(store, queue)
     delays = fail(service, access, [one.receipt for one in claim(service, access)])
@@ -102,7 +102,7 @@ def test_giving_up_what_another_has(store: Store) -> None:
 
 def test_dead_letters_are_not_given_up(store: Store) -> None:
     """A dead letter that cannot be handled either is delivered again, with the delay of a failure."""
-    queue, _ = store.create_queue(APP, f"{fresh_name()}.dead", QueueSpec(read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, f"{fresh_name()}.dead", QueueSpec(read_delay=0.0)))
     say(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = claim(service, access)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import pytest
 
 from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, PAGE
-from tests.contract.samples import at_once, begun_entry, enter, make_queue
+from tests.contract.samples import at_once, begin, begun_entry, enter, make_queue
 from tests.waiting import join
 
 
@@ -29,18 +28,8 @@ def fill(store: Store, queue: Queue, last: int, first: int = 1) -> None:
 
 
 def read(store: Store, queue: Queue, first: int, partition: int = 1) -> LogPage:
-    """Reads without a thread where the store can."""
-    found: Future[LogPage] = Future()
-
-    def done(page: LogPage | None, error: Exception | None) -> None:
-        if page is not None:
-            found.set_result(page)
-        else:
-            found.set_exception(error or AssertionError("neither a page nor an error"))
-
-    if store.begin_read_log(queue, partition, first, done):
-        return found.result(60)
-    return store.read_log(queue, partition, first)
+    """Reads on an event loop."""
+    return begin(store.claim_logs.read_log(queue, partition, first)).result(60)
 
 
 def test_empty_log(store: Store) -> None:
@@ -48,7 +37,7 @@ def test_empty_log(store: Store) -> None:
     queue = make_queue(store)
     for first in (1, 2, 300):
         assert read(store, queue, first) == LogPage(0, [])
-        assert store.read_log(queue, 1, first, newest=True) == LogPage(0, [])
+        assert bridge.run(store.claim_logs.read_log(queue, 1, first, newest=True)) == LogPage(0, [])
 
 
 def test_appended_in_order(store: Store, other: Store) -> None:
@@ -59,9 +48,11 @@ def test_appended_in_order(store: Store, other: Store) -> None:
     for one in (store, other):
         for newest in (False, True):
             for first in (1, 2, 3):
-                assert one.read_log(queue, 1, first, newest=newest) == LogPage(3, written[first - 1 :])
+                assert bridge.run(one.claim_logs.read_log(queue, 1, first, newest=newest)) == LogPage(
+                    3, written[first - 1 :]
+                )
             for first in (4, 5, 1000):
-                assert one.read_log(queue, 1, first, newest=newest) == LogPage(3, [])
+                assert bridge.run(one.claim_logs.read_log(queue, 1, first, newest=newest)) == LogPage(3, [])
 
 
 def test_refused(store: Store, other: Store) -> None:
@@ -69,7 +60,7 @@ def test_refused(store: Store, other: Store) -> None:
     queue = make_queue(store)
     assert enter(store, queue, LogEntry(2, b"too far")) is False
     fill(store, queue, 3)
-    store.write_snapshot(queue, 1, 2, b"two")
+    bridge.run(store.claim_logs.write_snapshot(queue, 1, 2, b"two"))
     for number in (1, 2, 3, 5, 1000):
         assert enter(other, queue, LogEntry(number, b"no"), snapshot=2, truncate_below=3) is False
     assert read(store, queue, 1) == LogPage(3, entries(1, 3))
@@ -129,15 +120,15 @@ def test_snapshots(store: Store, other: Store) -> None:
     """A snapshot is shown once an entry has named it, to those who begin, with the entries above it."""
     queue = make_queue(store)
     fill(store, queue, 4)
-    store.write_snapshot(queue, 1, 3, b"up to three")
+    bridge.run(store.claim_logs.write_snapshot(queue, 1, 3, b"up to three"))
     assert read(other, queue, 1) == LogPage(4, entries(1, 4))
     assert enter(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
     fill(store, queue, 6, first=6)
     for one in (store, other):
         for newest in (False, True):
             expected = LogPage(6, entries(4, 6), LogEntry(3, b"up to three"))
-            assert one.read_log(queue, 1, 1, newest=newest) == expected
-            assert one.read_log(queue, 1, 3, newest=newest) == LogPage(6, entries(3, 6))
+            assert bridge.run(one.claim_logs.read_log(queue, 1, 1, newest=newest)) == expected
+            assert bridge.run(one.claim_logs.read_log(queue, 1, 3, newest=newest)) == LogPage(6, entries(3, 6))
     assert read(store, queue, 7) == LogPage(6, [])
 
 
@@ -148,7 +139,7 @@ def test_newer_snapshots_replace_older(store: Store, other: Store) -> None:
     bodies = {number: os.urandom(700_000) for number in (1, 2)}
     for number, body in bodies.items():
         for one in (store, other):
-            one.write_snapshot(queue, 1, number, body)
+            bridge.run(one.claim_logs.write_snapshot(queue, 1, number, body))
     for number, body in bodies.items():
         assert enter(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
         assert read(other, queue, 1) == LogPage(3 + number, entries(number + 1, 3 + number), LogEntry(number, body))
@@ -158,7 +149,7 @@ def test_truncation(store: Store, other: Store) -> None:
     """What is truncated is gone; whoever asks for it is given the snapshot and what comes after."""
     queue = make_queue(store)
     fill(store, queue, 8)
-    store.write_snapshot(queue, 1, 6, b"six")
+    bridge.run(store.claim_logs.write_snapshot(queue, 1, 6, b"six"))
     assert enter(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
     expected = LogPage(9, entries(7, 9), LogEntry(6, b"six"))
     for one in (store, other):
@@ -174,12 +165,12 @@ def test_purge_and_delete_empty_the_log(store: Store) -> None:
     """A purged queue begins a new log, and so does a queue that takes a deleted one's name."""
     queue = make_queue(store)
     fill(store, queue, 3)
-    store.write_snapshot(queue, 1, 2, b"two")
+    bridge.run(store.claim_logs.write_snapshot(queue, 1, 2, b"two"))
     assert enter(store, queue, LogEntry(4, b"entry 4"), snapshot=2)
-    purged = store.purge_queue(queue)
+    purged = bridge.run(store.catalogue.purge_queue(queue))
     assert read(store, purged, 1) == LogPage(0, [])
     fill(store, purged, 2)
-    store.delete_queue(purged)
+    bridge.run(store.catalogue.delete_queue(purged))
     again = make_queue(store, queue.name)
     assert read(store, again, 1) == LogPage(0, [])
     assert enter(store, again, LogEntry(1, b"entry 1")) is True
@@ -191,9 +182,9 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
     queue = make_queue(store)
     fill(store, queue, 1)
     changes: dict[str, Callable[[], object]] = {
-        "purge": lambda: other.purge_queue(queue),
-        "delete": lambda: other.delete_queue(queue),
-        "update": lambda: other.update_queue(queue, QueueSpec(ttl=99)),
+        "purge": lambda: bridge.run(other.catalogue.purge_queue(queue)),
+        "delete": lambda: bridge.run(other.catalogue.delete_queue(queue)),
+        "update": lambda: bridge.run(other.catalogue.update_queue(queue, QueueSpec(ttl=99))),
     }
     changes[change]()
     with pytest.raises(QueueChanged):
@@ -201,9 +192,11 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
     with pytest.raises(QueueChanged):
         read(store, queue, 1)
     with pytest.raises(QueueChanged):
-        store.write_snapshot(queue, 1, 1, b"late")
+        bridge.run(store.claim_logs.write_snapshot(queue, 1, 1, b"late"))
     if change == "update":
-        assert read(store, store.queue(queue.application, queue.name, fresh=True), 1) == LogPage(1, entries(1, 1))
+        assert read(store, bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), 1) == LogPage(
+            1, entries(1, 1)
+        )
 
 
 def test_bad_input(store: Store) -> None:
@@ -213,14 +206,14 @@ def test_bad_input(store: Store) -> None:
         with pytest.raises(InvalidRequest, match="partition"):
             enter(store, queue, LogEntry(1, b"x"), partition)
         with pytest.raises(InvalidRequest, match="partition"):
-            store.read_log(queue, partition, 1)
+            bridge.run(store.claim_logs.read_log(queue, partition, 1))
         with pytest.raises(InvalidRequest, match="partition"):
-            store.write_snapshot(queue, partition, 1, b"x")
+            bridge.run(store.claim_logs.write_snapshot(queue, partition, 1, b"x"))
     for body in (b"", b"x" * (LONGEST_ENTRY + 1)):
         with pytest.raises(InvalidRequest, match="entry"):
             enter(store, queue, LogEntry(1, body))
     with pytest.raises(InvalidRequest, match="snapshot"):
-        store.write_snapshot(queue, 1, 1, b"")
+        bridge.run(store.claim_logs.write_snapshot(queue, 1, 1, b""))
     assert [read(store, queue, 1, partition) for partition in (1, 2)] == [LogPage(0, [])] * 2
 
 
@@ -228,7 +221,7 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
     """Every append that was begun is answered, those that a closing store has no time for as well."""
     queue = make_queue(store, partitions=20)
     closing = open_store()
-    assert closing.queue(queue.application, queue.name) == queue
+    assert bridge.run(closing.catalogue.queue(queue.application, queue.name)) == queue
     answers = [begun_entry(closing, queue, LogEntry(1, b"mine"), partition) for partition in range(1, 21)]
     closer = threading.Thread(target=closing.close)
     closer.start()

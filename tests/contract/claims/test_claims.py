@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,16 +18,15 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
+from queuey.messages import Location, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.core import Core
-from queuey.storage import Store
-from queuey.storage.contracts.claim_logs import Appended
+from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import blocking
-from tests.contract.samples import eventually, fresh_name, make_queue, new, outbox, say
+from tests.contract.samples import bodies, eventually, fresh_name, make_queue, new, outbox, say
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS
@@ -115,7 +113,7 @@ def test_a_showing_claims_nothing(store: Store) -> None:
     for _ in range(2):
         [shown] = blocking(service.claims).claim(access, limit=1, ttl=0)
         assert (shown.message.body, shown.deliveries, shown.expires) == ("a", 0, 0)
-    assert store.read_log(queue, 1, 1).last == 0
+    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == 0
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=60)) == ["a", "b"]
 
 
@@ -146,19 +144,22 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
     slow = InterposedStore(store)
     (one, access), (two, there) = enter(slow.store, queue), enter(other, queue)
     [a] = blocking(two.claims).claim(there, limit=1, ttl=60)
-    told: list[Callable[[], None]] = []
+    ended, told = threading.Event(), threading.Event()
 
-    def hold(queue: Queue, partition: int, entry: LogEntry, done: Appended, **named: Any) -> None:  # noqa: ANN401
-        store.begin_append_entry(queue, partition, entry, lambda *end: told.append(partial(done, *end)), **named)
+    def hold(*given: Any, **named: Any) -> bool:  # noqa: ANN401
+        applied = bridge.run(store.claim_logs.append_entry(*given, **named))
+        ended.set()
+        assert told.wait(PATIENCE_SECONDS)
+        return applied
 
-    slow.instead(Store.begin_append_entry, hold)
+    slow.instead(ClaimLogs.append_entry, hold)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(blocking(one.claims).claim, access, limit=1, ttl=60)
-        assert eventually(lambda: bool(told))
+        assert ended.wait(PATIENCE_SECONDS)
         blocking(two.claims).release(there, [a.receipt])
         second = pool.submit(blocking(one.claims).claim, access, limit=9, ttl=60)
-        slow.passing(Store.begin_append_entry)
-        told[0]()
+        slow.passing(ClaimLogs.append_entry)
+        told.set()
         assert texts(first.result(PATIENCE_SECONDS)) == ["b"]
         assert texts(second.result(PATIENCE_SECONDS)) == ["a"]
 
@@ -172,18 +173,17 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
     service, access = enter(failing.store, queue)
     receipts = [blocking(service.claims).claim(access, limit=1, ttl=60)[0].receipt for _ in range(2)]
 
-    def append(queue: Queue, partition: int, entry: LogEntry, done: Appended, **more: Any) -> None:  # noqa: ANN401
+    async def append(queue: Queue, partition: int, *given: Any, **more: Any) -> bool:  # noqa: ANN401
         if partition == receipts[0].partition:
-            done(None, StoreUnavailable("not now", outcome="none"))
-        else:
-            store.begin_append_entry(queue, partition, entry, done, **more)
+            raise StoreUnavailable("not now", outcome="none")
+        return await store.claim_logs.append_entry(queue, partition, *given, **more)
 
-    failing.instead(Store.begin_append_entry, append)
+    failing.instead(ClaimLogs.append_entry, append)
     for some, outcome in ((receipts[:1], "none"), (receipts, "unknown")):
         with pytest.raises(StoreUnavailable, match="not now") as caught:
             blocking(service.claims).acknowledge(access, some)
         assert caught.value.outcome == outcome
-    failing.passing(Store.begin_append_entry)
+    failing.passing(ClaimLogs.append_entry)
     assert statuses(blocking(service.claims).acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
 
 
@@ -196,10 +196,11 @@ def test_receipts_of_elsewhere(store: Store) -> None:
     for call in (blocking(service.claims).acknowledge, blocking(service.claims).release):
         with pytest.raises(InvalidRequest, match="receipts"):
             call(access, [other.receipt])
-    assert store.read_log(queue, 1, 1).last == 0
+    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == 0
     say(store, queue, "a")
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
-    store.purge_queue(store.queue(queue.application, queue.name, fresh=True))
+    row = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
+    bridge.run(store.catalogue.purge_queue(row))
     with pytest.raises(InvalidRequest, match="receipts"):
         blocking(service.claims).acknowledge(access, [claimed.receipt])
 
@@ -231,10 +232,10 @@ def test_a_purged_and_a_deleted_queue(store: Store) -> None:
     say(store, queue, "a")
     service, access = enter(store, queue)
     assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
-    queue = store.purge_queue(queue)
+    queue = bridge.run(store.catalogue.purge_queue(queue))
     say(store, queue, "b")
     assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["b"]
-    store.delete_queue(queue)
+    bridge.run(store.catalogue.delete_queue(queue))
     with pytest.raises(QueueNotFound):
         blocking(service.claims).claim(access, limit=1, ttl=60)
 
@@ -242,10 +243,10 @@ def test_a_purged_and_a_deleted_queue(store: Store) -> None:
 def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend) -> None:
     """A message that was deleted or has expired is not given, nor given again."""
     queue = make_queue(store)
-    places = say(store, queue, "a", "b", "c") + store.append(queue, [new("short", ttl=50)])
+    places = say(store, queue, "a", "b", "c") + bridge.run(store.messages.append(queue, [new("short", ttl=50)]))
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=2, ttl=10)) == 2
-    store.delete(queue, [(1, places[0]), (1, places[2])])
+    bridge.run(store.messages.delete(queue, [(1, places[0]), (1, places[2])]))
     clock.advance(100)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
     [counts] = service.claims.counts(access).partitions.values()
@@ -257,7 +258,7 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
 def test_delayed_messages(store: Store, clock: Clock) -> None:
     """A delayed message is given when it is due."""
     queue = make_queue(store)
-    store.append(queue, [new("late", delay=50)])
+    bridge.run(store.messages.append(queue, [new("late", delay=50)]))
     service, access = enter(store, queue)
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     say(store, queue, "now")
@@ -329,12 +330,12 @@ def test_acknowledge_and_claim(store: Store) -> None:
     places = say(store, queue, "a", "b", "c", partition=1)
     say(store, queue, "d", partition=2)
     [a] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1])
-    number = store.read_log(queue, 1, 1).last
+    number = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
     ack = PiggybackedAck([a.receipt])
     [b] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
     assert b.message.position == places[1]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE]
-    assert store.read_log(queue, 1, 1).last == number + 1
+    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == number + 1
     again = PiggybackedAck([a.receipt, b.receipt])
     [d] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[2], ack=again)
     assert d.message.body == "d"
@@ -351,7 +352,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     """A process that has not read the log does so; if a receipt names an entry that is not there, it claims nothing."""
     queue = make_queue(store, partitions=2)
     one, access = enter(store, queue)
-    two, there = enter(other, other.queue(APP, queue.name))
+    two, there = enter(other, bridge.run(other.catalogue.queue(APP, queue.name)))
     for number in (1, 2):
         say(store, queue, "a", "b", partition=number)
     held = [blocking(one.claims).claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
@@ -395,7 +396,7 @@ def test_snapshots(store: Store, other: Store) -> None:
     service, access = enter(store, queue)
     for _ in range(300):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=600)
-    assert store.read_log(queue, 1, 1).snapshot is not None
+    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).snapshot is not None
     late, there = enter(other, queue)
     assert statuses(blocking(late.claims).acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
     assert late.claims.counts(there).partitions[1].claimed == 299
@@ -411,14 +412,13 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
 
     def torn(queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         reads.append(newest)
-        return other.read_log(queue, partition, first, newest=True) if newest else LogPage(1, [])
+        return bridge.run(other.claim_logs.read_log(queue, partition, first, newest=True)) if newest else LogPage(1, [])
 
-    watched.instead(Store.begin_read_log, lambda *_: False)
-    watched.instead(Store.read_log, torn)
+    watched.instead(ClaimLogs.read_log, torn)
     assert texts(blocking(one.claims).claim(access, limit=1, ttl=60)) == ["a"]
     assert blocking(two.claims).claim(there, limit=1, ttl=60) == []
     assert reads == [False, True]
-    watched.instead(Store.read_log, lambda *_, **__: LogPage(9, []))
+    watched.instead(ClaimLogs.read_log, lambda *_, **__: LogPage(9, []))
     with pytest.raises(StoreIncompatible, match="ends at 9, and entry 2 is missing"):
         two.claims.counts(there)
 
@@ -426,9 +426,9 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
 def test_dead_letters(store: Store, clock: Clock) -> None:
     """A message that was delivered as often as the queue allows becomes a dead letter, and is delivered no more."""
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=2, principals=(Principal("app:other"),))
-    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     meta = Meta("text/plain", (("x-color", "blue"),))
-    [place] = store.append(queue, [new("bad", partition=2, meta=meta)])
+    [place] = bridge.run(store.messages.append(queue, [new("bad", partition=2, meta=meta)]))
     service, access = enter(store, queue)
     for number in (1, 2):
         [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
@@ -437,9 +437,9 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: outbox(service.claims, access)[2] == 0)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed.receipt])) == [ReceiptStatus.SUPERSEDED]
-    dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
+    dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
     assert (dead.partitions, dead.principals) == (2, queue.principals)
-    [letter] = store.fetch(dead, [(2, place)])
+    [letter] = bridge.run(store.messages.fetch(dead, [(2, place)]))
     assert letter.meta is not None
     lies = dead.name, letter.partition, letter.id
     found = dead_letter_from(dict(letter.meta.headers), letter.body, lies=lies, content_type="text/plain")
@@ -450,10 +450,10 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
 
 def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: Clock) -> None:
     """What one process did not come to publish another one does."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     [place] = say(store, queue, "bad")
     failing = InterposedStore(store)
-    failing.instead(Store.put, fail)
+    failing.instead(Messages.put, fail)
     service, access = enter(failing.store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
     blocking(service.claims).release(access, [claimed.receipt])
@@ -471,7 +471,8 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     with replace(Core.boottime, lambda _self: began + OVERDUE):
         assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
         assert eventually(lambda: outbox(late, there)[1] == 0)
-    assert [message.body for message in store.fetch(store.queue(APP, f"{queue.name}.dead"), [(1, place)])] == ["bad"]
+    dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead"))
+    assert bodies(bridge.run(store.messages.fetch(dead, [(1, place)]))) == ["bad"]
 
 
 def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
@@ -486,16 +487,16 @@ def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service,
 @pytest.mark.slow_on("cassandra")
 def test_many_dead_letters(store: Store, clock: Clock) -> None:
     """Many dead letters are published one piece after another, and for that nobody has to ask for anything."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     places = say(store, queue, *map(str, range(120)))
     watched, pieces = InterposedStore(store), []
 
     def fetch(of: Queue, wanted: Sequence[Location], *, kept: bool = False) -> list[Message]:
         if of.name == queue.name:
             pieces.append(len(wanted))
-        return store.fetch(of, wanted, kept=kept)
+        return bridge.run(store.messages.fetch(of, wanted, kept=kept))
 
-    watched.instead(Store.fetch, fetch)
+    watched.instead(Messages.fetch, fetch)
     bury(watched.store, queue, 120, clock)
     assert eventually(lambda: len(letters_of(store, queue, places)) == 120)
     assert sum(pieces) == 120
@@ -504,19 +505,19 @@ def test_many_dead_letters(store: Store, clock: Clock) -> None:
 
 def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
     """If a dead letter cannot be published, those before it are done all the same."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     places = say(store, queue, *map(str, range(10)))
     failing = InterposedStore(store)
 
     def put(target: Queue, locations: Sequence[Location], item: NewMessage) -> None:
         if locations[0][1] not in places[:3]:
             fail()
-        store.put(target, locations, item)
+        bridge.run(store.messages.put(target, locations, item))
 
-    failing.instead(Store.put, put)
+    failing.instead(Messages.put, put)
     service, access = bury(failing.store, queue, 10, clock)
     assert eventually(lambda: outbox(service.claims, access)[1] == 7)
-    failing.passing(Store.put)
+    failing.passing(Messages.put)
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
         assert eventually(lambda: outbox(service.claims, access)[1] == 0)
     assert len(letters_of(store, queue, places)) == 10
@@ -525,10 +526,10 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
     """The dead letters of messages of a queue."""
     try:
-        dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
+        dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
     except QueueNotFound:
         return []
-    return store.fetch(dead, [(1, place) for place in places])
+    return bridge.run(store.messages.fetch(dead, [(1, place) for place in places]))
 
 
 def fail(*_: object) -> None:
@@ -538,27 +539,27 @@ def fail(*_: object) -> None:
 
 def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     """Where the queue says so an acknowledged message is deleted; if that fails it is done for all that, later."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, on_ack="delete"))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, on_ack="delete")))
     places = say(store, queue, "a", "b", "c")
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
     claimed = blocking(service.claims).claim(access, limit=3, ttl=600)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.DONE]
-    assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b", "c"]
-    failing.instead(Store.delete, fail)
+    assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b", "c"]
+    failing.instead(Messages.delete, fail)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
-    failing.passing(Store.delete)
+    failing.passing(Messages.delete)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
-    assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b"]
+    assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
         say(store, queue, "d")
         assert texts(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
-    assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
+    assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])
 
 
 def refuse_made_up_receipts(store: Store, access: QueueAccess, *places: Position) -> None:
     """Checks that messages cannot be settled by their ids and the numbers of the log's entries."""
-    service, last = Service(store), store.read_log(access.queue, 1, 1).last
+    service, last = Service(store), bridge.run(store.claim_logs.read_log(access.queue, 1, 1)).last
     made_up = [ClaimReceipt(1, *place, number) for place in places for number in range(1, 1 + last)]
     assert len(made_up) >= len(places) > 0
     settled = blocking(service.claims).renew(access, made_up, 60) + blocking(service.claims).acknowledge(
@@ -582,7 +583,7 @@ def test_levels_that_cannot_be_claimed(store: Store) -> None:
     """Where the store refuses claims every use case says why, and does nothing."""
     queue = make_queue(store)
     refusing = InterposedStore(store)
-    refusing.instead(Store.claims_refusal, lambda _queue: "Choose very_strong.")
+    refusing.instead(ClaimLogs.claims_refusal, lambda _queue: "Choose very_strong.")
     service, access = enter(refusing.store, queue)
     refusals: list[Callable[[], object]] = [
         lambda: blocking(service.claims).claim(access, limit=1, ttl=60),

@@ -17,7 +17,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.blocking import blocking
 from tests.contract.samples import fresh_name, make_queue, new
@@ -91,7 +91,7 @@ class Callers:
 def test_nothing_means_nothing(store: Store, other: Store) -> None:
     """While a message is free, no caller is told that there is none, also if others took what was read for it."""
     queue = make_queue(store)
-    store.append(queue, [new(str(number)) for number in range(MESSAGES)])
+    bridge.run(store.messages.append(queue, [new(str(number)) for number in range(MESSAGES)]))
 
     def acknowledge(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
         blocking(service.claims).acknowledge(access, [one.receipt for one in found])
@@ -105,8 +105,10 @@ def test_nothing_means_nothing(store: Store, other: Store) -> None:
 
 def test_no_delivery_too_many(store: Store, other: Store) -> None:
     """A message that all callers release at once is delivered as often as its queue says, and no more."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MOST, read_delay=0.0))
-    store.append(queue, [new(str(number)) for number in range(MESSAGES // MOST)])
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MOST, read_delay=0.0))
+    )
+    bridge.run(store.messages.append(queue, [new(str(number)) for number in range(MESSAGES // MOST)]))
 
     def release(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
         blocking(service.claims).release(access, [one.receipt for one in found])
@@ -120,7 +122,7 @@ def test_no_delivery_too_many(store: Store, other: Store) -> None:
 def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> None:
     """Requests that came while a round failed by a mistake in the program are answered without waiting for others."""
     queue = make_queue(store)
-    store.append(queue, [new("a")])
+    bridge.run(store.messages.append(queue, [new("a")]))
     service = Service(store)
     access = service.enter(queue, lambda _queue: None)
     rounds, failing = PartitionLog._round, threading.Event()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from queuey.messages import LogEntry, Page, Queue, Slice
 from queuey.service import QueueAccess, Service
-from queuey.storage import Store
-from queuey.storage.contracts.claim_logs import Appended
+from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.blocking import blocking
 from tests.contract.samples import make_queue, new
 from tests.interposed_store import InterposedStore
@@ -26,52 +25,30 @@ class Counted(InterposedStore):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.asked: Counter[str] = Counter()
-        self.instead(Store.begin_read, self._begin_read)
-        self.instead(Store.read, self._read)
-        self.instead(Store.begin_append_entry, self._begin_append_entry)
-        for method in (Store.read_log, Store.begin_read_log, Store.fetch):
+        self.instead(Messages.read, self._read)
+        self.instead(ClaimLogs.append_entry, self._append_entry)
+        for method in (ClaimLogs.read_log, Messages.fetch):
             self.before(method, partial(self._count, method.__name__))
 
     def _count(self, what: str) -> None:
         self.asked[what] += 1
 
-    def _begin_read(self, queue: Queue, part: Slice, done: Callable[..., None]) -> bool:
-        def ended(page: Page | None, error: Exception | None) -> None:
-            self.asked["messages read"] += 0 if page is None else len(page.messages)
-            done(page, error)
-
-        self.asked["reads"] += 1
-        begun = self._store.begin_read(queue, part, ended)
-        self.asked["reads"] -= not begun
-        return begun
-
-    def _read(self, queue: Queue, parts: Sequence[Slice]) -> list[Page]:
-        """Is asked where a read could not be begun, on a busy machine."""
-        pages = self._store.read(queue, parts)
+    async def _read(self, queue: Queue, parts: Sequence[Slice]) -> list[Page]:
+        pages = await self._store.messages.read(queue, parts)
         self.asked["reads"] += len(parts)
         self.asked["messages read"] += sum(len(page.messages) for page in pages)
         return pages
 
-    def _begin_append_entry(
-        self,
-        queue: Queue,
-        partition: int,
-        entry: LogEntry,
-        done: Appended,
-        *,
-        snapshot: int | None = None,
-        truncate_below: int | None = None,
-    ) -> None:
+    async def _append_entry(self, queue: Queue, partition: int, entry: LogEntry, **more: int | None) -> bool:
         self.asked["entries"] += 1
         self.asked["bytes appended"] += len(entry.body)
-        more = {"snapshot": snapshot, "truncate_below": truncate_below}
-        self._store.begin_append_entry(queue, partition, entry, done, **more)
+        return await self._store.claim_logs.append_entry(queue, partition, entry, **more)
 
 
 def go_through(service: Service, access: QueueAccess, count: int) -> None:
     """Posts so many messages, claims them, and acknowledges them."""
     for _ in range(count // ROUND):
-        service.store.append(access.queue, [new("x") for _ in range(ROUND)])
+        bridge.run(service.store.messages.append(access.queue, [new("x") for _ in range(ROUND)]))
         claimed = blocking(service.claims).claim(access, limit=ROUND, ttl=600)
         assert len(claimed) == ROUND
         blocking(service.claims).acknowledge(access, [one.receipt for one in claimed])
@@ -87,7 +64,7 @@ def test_what_was_acknowledged_costs_nothing(store: Store, count: int, stuck: bo
     queue = make_queue(store)
     access = service.enter(queue, lambda _queue: None)
     if stuck:
-        store.append(queue, [new("never acknowledged")])
+        bridge.run(store.messages.append(queue, [new("never acknowledged")]))
         assert len(blocking(service.claims).claim(access, limit=1, ttl=43_200)) == 1
 
     def cost_of_one() -> dict[str, int]:

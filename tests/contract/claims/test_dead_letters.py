@@ -11,7 +11,7 @@ from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.core import Core
-from queuey.storage import Store
+from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.samples import eventually, fresh_name, new, outbox, say, shown
@@ -21,19 +21,19 @@ from tests.replacing import replace
 
 def test_letters_that_share_a_partition_are_there_once(store: Store, other: Store, clock: Clock) -> None:
     """Two of one id stay beside what had that id; what a process has posted and not noted, the next does not repeat."""
-    shared, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0))
+    shared, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1, dead_letter=shared.name)
-    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     [place] = say(store, shared, "wages")
-    store.put(queue, [(1, place)], new("one"))
-    store.put(queue, [(2, place)], new("two"))
+    bridge.run(store.messages.put(queue, [(1, place)], new("one")))
+    bridge.run(store.messages.put(queue, [(2, place)], new("two")))
     doubted = InterposedStore(store)
 
     def append_once(target: Queue, items: list[NewMessage], key: PostKey, **named: Any) -> PostResult:  # noqa: ANN401 - as the store's
-        store.append_once(target, items, key, **named)
+        bridge.run(store.keyed_posts.append_once(target, items, key, **named))
         raise StoreUnavailable("no answer", outcome="unknown")
 
-    doubted.instead(Store.append_once, append_once)
+    doubted.instead(KeyedPosts.append_once, append_once)
     service = Service(doubted.store)
     access = service.enter(queue, lambda _queue: None)
     claimed = [
@@ -56,4 +56,4 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     assert shown(store, shared)[0].body == "wages"
     said = [(one.body, dict(one.meta.headers)[f"{PREFIX}partition"]) for one in shown(store, shared)[1:] if one.meta]
     assert sorted(said) == [("one", "1"), ("two", "2")]
-    assert store.queue(APP, shared.name, fresh=True).partitions == 1
+    assert bridge.run(store.catalogue.queue(APP, shared.name, fresh=True)).partitions == 1

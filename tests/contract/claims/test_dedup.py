@@ -24,7 +24,7 @@ from queuey.service.claims.finding import MOST_COVERS
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Candidates
 from queuey.service.messages import Draft
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.blocking import BlockingNames, blocking, post, set_apart
 from tests.contract.claims.test_claims import enter, texts
@@ -40,7 +40,9 @@ A, B = digest_of("a", None), digest_of("b", None)
 
 def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
     """A dedup queue."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup", **fields))
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup", **fields))
+    )
     return queue
 
 
@@ -88,7 +90,7 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
     while found := blocking(service.claims).claim(access, limit=1, ttl=60):
         blocking(service.claims).acknowledge(access, [found[0].receipt])
     assert service.claims.size(access, 100).size == 0
-    entries = store.read_log(queue, 1, 1).last
+    entries = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
 
     def forgotten() -> bool:
         assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
@@ -101,7 +103,7 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
 
     assert eventually(forgotten)
     assert forgotten()
-    assert store.read_log(queue, 1, 1).last <= entries + 2
+    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last <= entries + 2
 
 
 def test_what_is_equal() -> None:
@@ -143,7 +145,7 @@ def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Cloc
     first = blocking(service.claims).claim(access, limit=2, ttl=30)
     assert texts(first) == ["a", "b"]
     blocking(service.claims).acknowledge(access, [first[1].receipt])
-    store.delete(queue, [(1, places[0])])
+    bridge.run(store.messages.delete(queue, [(1, places[0])]))
     clock.advance(60)
     given: list[str | bytes] = []
 
@@ -204,7 +206,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
             if turn == 0:
                 assert service.statistics()["claims_covers"] >= len(found)
             if turn == 9:
-                assert (len(store.read_covers(queue, 1, digests)) > 20) == moving
+                assert (len(bridge.run(store.covers.read_covers(queue, 1, digests))) > 20) == moving
         assert Counter(given) == Counter(set(bodies))
         say(store, queue, "m0", "m1")
         assert texts(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
@@ -212,8 +214,8 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
 
         def forgotten() -> bool:
             say(store, queue, "last")
-            return bool(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) and not store.read_covers(
-                queue, 1, digests
+            return bool(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) and not bridge.run(
+                store.covers.read_covers(queue, 1, digests)
             )
 
         assert not moving or eventually(forgotten)
@@ -229,7 +231,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     reads, appends = [None], [None]
 
     def read(at: Queue, parts: Sequence[Slice]) -> list[Page]:
-        pages = other.read(at, parts)
+        pages = bridge.run(other.messages.read(at, parts))
         if reads:
             # As a store may do whose horizon is far behind: what is being written is not shown to everybody.
             reads.clear()
@@ -243,12 +245,12 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
             appends.clear()
             for body in ("a", "b"):
                 assert texts(blocking(one.claims).claim(access, limit=1, ttl=600)) == [body]
-            stored.update(store.read_covers(queue, 1, [A]))
+            stored.update(bridge.run(store.covers.read_covers(queue, 1, [A])))
 
     stored: dict[bytes, int] = {}
-    between.instead(Store.begin_read, lambda *_: False)
-    between.instead(Store.read, read)
-    between.before(Store.begin_append_entry, meanwhile)
+    between.instead(Messages.read, lambda *_: False)
+    between.instead(Messages.read, read)
+    between.before(ClaimLogs.append_entry, meanwhile)
     with replace_in(finding, MOST_COVERS, 1):
         given = texts(blocking(two.claims).claim(there, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
@@ -297,7 +299,7 @@ def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]
     """Claims and acknowledges until nothing is left, as a process does; returns what it got."""
     with closing(location.open()) as store:
         service = Service(store)
-        access = service.enter(store.queue(APP, name), lambda _queue: None)
+        access = service.enter(bridge.run(store.catalogue.queue(APP, name)), lambda _queue: None)
         given: Counter[str | bytes] = Counter()
         while found := patiently(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
             given.update(texts(found))
@@ -356,7 +358,7 @@ def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> Non
     blocking(service.claims).acknowledge(access, [one.receipt for one in given])
     assert blocking(service.claims).claim(access, limit=9, ttl=600) == []
     if "exact_horizon" in backend.capabilities:
-        assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
+        assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])
 
 
 def test_posting(store: Store) -> None:
@@ -380,14 +382,14 @@ def test_posting(store: Store) -> None:
 def test_it_never_changes(store: Store) -> None:
     """A queue's kind is chosen when it is created; a dedup queue keeps its partitions."""
     queue = make_dedup(store, partitions=2)
-    assert store.queue(APP, queue.name, fresh=True) == queue
+    assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     assert make_queue(store).kind == "plain"
     with pytest.raises(QueueExists, match="kind"):
-        store.create_queue(APP, queue.name, QueueSpec(kind="plain"))
+        bridge.run(store.catalogue.create_queue(APP, queue.name, QueueSpec(kind="plain")))
     for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
         with pytest.raises(InvalidRequest, match="never change"):
-            store.update_queue(queue, changes)
-    assert store.update_queue(queue, QueueSpec(ttl=9, kind="dedup", partitions=2)).ttl == 9
+            bridge.run(store.catalogue.update_queue(queue, changes))
+    assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=9, kind="dedup", partitions=2))).ttl == 9
 
 
 def test_covers(store: Store, other: Store) -> None:
@@ -395,28 +397,28 @@ def test_covers(store: Store, other: Store) -> None:
     queue = make_dedup(store, partitions=2)
     base = 1 << 59
     many = [(number.to_bytes(16), base + number) for number in range(1, 700)]
-    store.write_covers(queue, 1, [(A, base + 500), (B, base + 100), *many])
-    other.write_covers(queue, 1, [(A, base + 300), (B, base + 400)])
-    assert other.read_covers(queue, 1, [A, B, b"?" * 16]) == {A: base + 500, B: base + 400}
-    assert store.read_covers(queue, 1, [digest for digest, _ in many]) == dict(many)
-    assert store.read_covers(queue, 2, [A, B]) == {}
-    store.forget_covers(queue, 1, base + 450)
-    assert other.read_covers(queue, 1, [A, B]) == {A: base + 500}
-    assert len(store.read_covers(queue, 1, [digest for digest, _ in many])) < 280
-    store.write_covers(queue, 1, [(B, base + 460)])
-    assert other.read_covers(queue, 1, [A, B]) == {A: base + 500, B: base + 460}
-    purged = store.purge_queue(queue)
-    assert store.read_covers(purged, 1, [A, B]) == {}
+    bridge.run(store.covers.write_covers(queue, 1, [(A, base + 500), (B, base + 100), *many]))
+    bridge.run(other.covers.write_covers(queue, 1, [(A, base + 300), (B, base + 400)]))
+    assert bridge.run(other.covers.read_covers(queue, 1, [A, B, b"?" * 16])) == {A: base + 500, B: base + 400}
+    assert bridge.run(store.covers.read_covers(queue, 1, [digest for digest, _ in many])) == dict(many)
+    assert bridge.run(store.covers.read_covers(queue, 2, [A, B])) == {}
+    bridge.run(store.covers.forget_covers(queue, 1, base + 450))
+    assert bridge.run(other.covers.read_covers(queue, 1, [A, B])) == {A: base + 500}
+    assert len(bridge.run(store.covers.read_covers(queue, 1, [digest for digest, _ in many]))) < 280
+    bridge.run(store.covers.write_covers(queue, 1, [(B, base + 460)]))
+    assert bridge.run(other.covers.read_covers(queue, 1, [A, B])) == {A: base + 500, B: base + 460}
+    purged = bridge.run(store.catalogue.purge_queue(queue))
+    assert bridge.run(store.covers.read_covers(purged, 1, [A, B])) == {}
     with pytest.raises(QueueChanged):
-        store.write_covers(queue, 1, [(A, base)])
+        bridge.run(store.covers.write_covers(queue, 1, [(A, base)]))
     with pytest.raises(InvalidRequest):
-        store.read_covers(purged, 3, [A])
+        bridge.run(store.covers.read_covers(purged, 3, [A]))
 
 
 def test_delayed_copies(store: Store, clock: Clock) -> None:
     """A delayed copy counts as posted when it is due."""
     queue = make_dedup(store)
-    store.append(queue, [new("a"), new("a", delay=50)])
+    bridge.run(store.messages.append(queue, [new("a"), new("a", delay=50)]))
     service, access = enter(store, queue)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]
     clock.advance(60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from queuey import ids
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
@@ -22,7 +22,7 @@ def test_from_post_to_delete(store: Store) -> None:
     """A message is found in its partition, with its expiry and its claim, until it is deleted."""
     queue = make_queue(store, partitions=3)
     [place] = say(store, queue, "a", partition=2)
-    [late] = store.append(queue, [new("b", partition=3, delay=1000)])
+    [late] = bridge.run(store.messages.append(queue, [new("b", partition=3, delay=1000)]))
     service, access = enter(store, queue)
     found = service.explaining.explain(access, place, None)
     assert (found.stored, found.readable) == (True, True)
@@ -31,9 +31,9 @@ def test_from_post_to_delete(store: Store) -> None:
     assert codes(service, access, place, 1) == ["absent", "no_trace"]
     assert len(blocking(service.claims).claim(access, limit=1, ttl=60)) == 1
     assert codes(service, access, place) == ["readable", "expires", "claimed"]
-    store.delete(queue, [(2, place)])
+    bridge.run(store.messages.delete(queue, [(2, place)]))
     assert codes(service, access, place) == ["absent", "claimed", "no_trace"]
-    store.purge_queue(queue)
+    bridge.run(store.catalogue.purge_queue(queue))
     assert codes(service, access, place) == ["absent", "no_trace"]
 
 
@@ -42,7 +42,7 @@ def test_acts_of_operators(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     service, access = enter(store, queue)
     claims = blocking(service.claims)
-    [late] = store.append(queue, [new("a", delay=1000)])
+    [late] = bridge.run(store.messages.append(queue, [new("a", delay=1000)]))
 
     def last() -> str:
         return service.explaining.explain(access, late, None).reasons[-1].text
@@ -71,8 +71,8 @@ def test_reads_that_prove_nothing(store: Store) -> None:
     queue = make_queue(store)
     [place] = say(store, queue, "a")
     refusing = InterposedStore(store)
-    refusing.instead(Store.claims_refusal, lambda _queue: "Choose very_strong.")
+    refusing.instead(ClaimLogs.claims_refusal, lambda _queue: "Choose very_strong.")
     service, access = enter(refusing.store, queue)
     assert codes(service, access, place) == ["readable", "expires", "not_claimable", "not_proven"]
-    store.delete(queue, [(1, place)])
+    bridge.run(store.messages.delete(queue, [(1, place)]))
     assert codes(service, access, place) == ["absent", "not_proven", "no_trace"]

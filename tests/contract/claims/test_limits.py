@@ -26,7 +26,7 @@ from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import PAGE, Candidates
 from queuey.service.messages import Draft
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import Woken, enter, statuses, texts
@@ -39,7 +39,9 @@ REAL_DECIDE = PartitionLog._decide
 
 def make_limited(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
     """A queue with limits, whose messages can be claimed some seconds after they were stored."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**{"consistency": PROMPT} | fields))
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**{"consistency": PROMPT} | fields))
+    )
     return queue
 
 
@@ -90,12 +92,12 @@ def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
     send(*way, "a1", "a2", "a3", "a4", "a5")
     given = claim(way)
     assert texts(given) == ["a1", "a2"]
-    lower = enter(store, store.update_queue(queue, QueueSpec(**limit)))
+    lower = enter(store, bridge.run(store.catalogue.update_queue(queue, QueueSpec(**limit))))
     acknowledge(lower, given[0])
     assert claim(lower) == []
     acknowledge(lower, given[1])
     assert texts(claim(lower)) == ["a3"]
-    higher = enter(store, store.update_queue(lower[1].queue, QueueSpec(**more)))
+    higher = enter(store, bridge.run(store.catalogue.update_queue(lower[1].queue, QueueSpec(**more))))
     assert texts(claim(higher)) == ["a4", "a5"]
 
 
@@ -260,7 +262,7 @@ def test_many_callers(store: Store, other: Store) -> None:
 def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
     """Goes through the whole log: after no entry there are more claims than allowed, and in the end there are none."""
     state = State()
-    page = store.read_log(queue, 1, 1)
+    page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
     assert page.snapshot is None
     for one in page.entries:
         state.apply(one.number, decode_entry(one.body))

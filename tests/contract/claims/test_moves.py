@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from operator import methodcaller
 from typing import Any
 
 import msgspec
@@ -44,12 +43,12 @@ from queuey.service.moves.records import (
     Progress,
     decode,
 )
-from queuey.storage import Store
+from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
-from tests.contract.samples import eventually, new, say, whole
+from tests.contract.samples import eventually, method_of, new, say, whole
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 
@@ -106,7 +105,7 @@ def bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
 
 def messages(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
     """The messages of a partition, in order."""
-    [page] = store.read(queue, [whole(partition)])
+    [page] = bridge.run(store.messages.read(queue, [whole(partition)]))
     return page.messages
 
 
@@ -114,7 +113,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     """Messages keep partition, order, body, content type, headers and the rest of their lives; the source is empty."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=3)
     meta = Meta("application/json", (("colour", "blue"), ("x", "y")), json=True)
-    store.append(source, [new('{"a": 1}', meta=meta, ttl=500), new(b"\x00\xff", ttl=50_000)])
+    bridge.run(store.messages.append(source, [new('{"a": 1}', meta=meta, ttl=500), new(b"\x00\xff", ttl=50_000)]))
     say(store, source, *(f"b{number}" for number in range(1500)), partition=3)
     before = [messages(store, source, number) for number in (1, 2, 3)]
     report = mover.ended(mover.begin(source, target))
@@ -156,7 +155,7 @@ def test_what_stays(store: Store, mover: Mover) -> None:
 def make_kind(store: Store, kind: str, partitions: int) -> Queue:
     """A plain queue or a dedup queue."""
     spec = QueueSpec(partitions=partitions, read_delay=0.0, consistency=PROMPT, kind=kind)
-    return store.create_queue(APP, samples.fresh_name(), spec)[0]
+    return bridge.run(store.catalogue.create_queue(APP, samples.fresh_name(), spec))[0]
 
 
 def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
@@ -243,8 +242,8 @@ def test_what_cannot_be(store: Store, mover: Mover) -> None:
     with pytest.raises(TooManyMoves, match="10 moves"):
         mover.begin(third, target)
     assert len(mover.moves.list(APP, ANYTHING)) == MOST_RUNNING
-    weak, _ = store.create_queue(APP, "weak", QueueSpec(consistency="weak"))
-    if store.claims_refusal(weak) is not None:
+    weak, _ = bridge.run(store.catalogue.create_queue(APP, "weak", QueueSpec(consistency="weak")))
+    if store.claim_logs.claims_refusal(weak) is not None:
         with pytest.raises(ClaimsRefused):
             mover.begin(weak, target)
 
@@ -259,7 +258,6 @@ def test_cancelled(store: Store, mover: Mover) -> None:
     for at in range(0, 2500, 500):
         say(store, source, *everything[at : at + 500])
     reports: list[MoveState] = []
-    real = store.append_once
 
     def cancel(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of append_once
         if not reports:
@@ -267,9 +265,9 @@ def test_cancelled(store: Store, mover: Mover) -> None:
             reports.append(slow.moves.cancel(APP, report.id, ANYTHING))
         # So that the record is read again before everything is moved.
         time.sleep(2 * SOON.beat)
-        return real(*args, **kwargs)
+        return bridge.run(store.keyed_posts.append_once(*args, **kwargs))
 
-    interposed.instead(Store.append_once, cancel)
+    interposed.instead(KeyedPosts.append_once, cancel)
     report = slow.ended(slow.begin(source, target))
     slow.stopping.set()
     assert reports[0].state == "cancelling"
@@ -282,15 +280,19 @@ def test_cancelled(store: Store, mover: Mover) -> None:
 
 
 @pytest.mark.slow_on("cassandra")
-@pytest.mark.parametrize("change", ["purge_queue", "delete_queue"])
-def test_the_target_goes(store: Store, mover: Mover, change: str) -> None:
+@pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)
+def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any]) -> None:
     """If the target is purged or deleted during a move, that fails, and what has not arrived is in the source still."""
     source, target = make_queue(store), make_queue(store)
     places = say(store, source, "a", "b", "c")
     interposed = InterposedStore(store)
     purging = Mover(interposed.store)
-    go = methodcaller(change, store.queue(APP, target.name, fresh=True))
-    interposed.before(Store.append_once, lambda: _once(interposed, lambda: go(store)))
+
+    def go() -> None:
+        interposed.passing(KeyedPosts.append_once)
+        bridge.run(method_of(store, change)(target))
+
+    interposed.before(KeyedPosts.append_once, go)
     report = purging.ended(purging.begin(source, target))
     purging.stopping.set()
     assert report.state == "failed"
@@ -300,11 +302,6 @@ def test_the_target_goes(store: Store, mover: Mover, change: str) -> None:
     assert [one.message.body for one in given] == ["a", "b", "c"]
 
 
-def _once(interposed: InterposedStore, call: Callable[[], object]) -> None:
-    interposed.passing(Store.append_once)
-    call()
-
-
 @pytest.mark.slow_on("cassandra")
 def test_the_source_goes(store: Store, mover: Mover) -> None:
     """If the source is deleted during a move, that fails."""
@@ -312,7 +309,7 @@ def test_the_source_goes(store: Store, mover: Mover) -> None:
     say(store, source, "a")
     mover.stopping.set()
     report = mover.begin(source, target)
-    store.delete_queue(source)
+    bridge.run(store.catalogue.delete_queue(source))
     other = Mover(store)
     other.moves.watch()
     report = other.ended(report)
@@ -320,7 +317,7 @@ def test_the_source_goes(store: Store, mover: Mover) -> None:
     assert report.state == "failed"
     assert source.name in (report.error or "")
     with pytest.raises(QueueNotFound):
-        store.queue(APP, source.name, fresh=True)
+        bridge.run(store.catalogue.queue(APP, source.name, fresh=True))
     assert bodies(store, target) == []
 
 
@@ -336,7 +333,7 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     def fail(*_args: object, **_named: object) -> None:
         raise StoreUnavailable("away")
 
-    interposed.instead(Store.delete, fail)
+    interposed.instead(Messages.delete, fail)
     report = first.begin(source, target)
     assert eventually(lambda: bool(messages(store, target)))
     first.stopping.set()
@@ -352,7 +349,7 @@ class Killed(Exception):
     """Ends a process."""
 
 
-CHANGES = (Store.append_once, Store.delete, Store.begin_append_entry)
+CHANGES = (KeyedPosts.append_once, Messages.delete, ClaimLogs.append_entry)
 """The calls by which a move changes something."""
 
 
@@ -362,16 +359,16 @@ def dies(store: Store, at: int) -> InterposedStore:
     count = [0]
 
     def put(method: Callable[..., Any]) -> None:
-        real = getattr(store, method.__name__)
+        real = method_of(store, method)
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of any method
+        async def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of any method
             if count[0] > at:
                 raise StoreUnavailable("dead")
             count[0] += 2
             if count[0] - 2 == at:
                 count[0] = at + 1
                 raise Killed
-            found = real(*args, **kwargs)
+            found = await real(*args, **kwargs)
             if count[0] - 1 == at:
                 raise Killed
             return found
@@ -401,13 +398,13 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         source, target = make_queue(store), make_queue(store)
         for first in range(0, 2100, 1000):
             say(store, source, *everything[first : first + 1000])
-        record, new_one = records.begin(source, target)
+        record, new_one = bridge.run(records.begin(source, target))
         assert new_one
         move = decode(record.value).move
         with suppress(Killed):
             carry_out(dies(store, at).store, move)
         carry_out(other, move)
-        records.end(record, Progress("done"))
+        bridge.run(records.end(record, Progress("done")))
         assert bodies(store, target) == everything, at
         assert bodies(store, source) == []
 
@@ -419,7 +416,7 @@ def test_two_at_once(store: Store, other: Store) -> None:
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
         say(store, source, *everything[first : first + 500], partition=2)
-    move = decode(MoveRecords(store).begin(source, target)[0].value).move
+    move = decode(bridge.run(MoveRecords(store).begin(source, target))[0].value).move
     threads = [threading.Thread(target=carry_out, args=(each, move)) for each in (store, other)]
     for thread in threads:
         thread.start()
@@ -429,15 +426,20 @@ def test_two_at_once(store: Store, other: Store) -> None:
     assert bodies(store, source, 2) == []
 
 
+def enter(store: Store, work: str, piece: int, value: object, before: bytes | None = None) -> bytes:
+    """Notes something down as version 0.1.0 does."""
+    return bridge.run(store.ledger.enter(work, piece, msgspec.msgpack.encode(value), expected=before))
+
+
 def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     """It is shown, it is the source's only move, and once its record stands still a process goes on with it."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
     say(store, source, "a", "b")
-    move = Move(store.now(), APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    encode = msgspec.msgpack.encode
-    store.enter("moves under way", 0, encode((move.number, [move])), expected=None)
-    store.enter(f"moves of {APP}", 0, encode([move.number]), expected=None)
-    store.enter("move", move.number, encode((move, Progress(runner=7, beat=3, total=2))), expected=None)
+    number = bridge.run(store.ledger.now())
+    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    enter(store, "moves under way", 0, (move.number, [move]))
+    enter(store, f"moves of {APP}", 0, [move.number])
+    enter(store, "move", move.number, (move, Progress(runner=7, beat=3, total=2)))
     idle, process = Mover(store), Mover(other)
     idle.stopping.set()
     assert [each.id for each in idle.moves.list(APP, ANYTHING)] == [move.id]
@@ -449,12 +451,11 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     assert (report.state, report.moved, report.total) == ("done", 2, 2)
     assert bodies(store, target) == ["a", "b"]
     assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
-    ended = store.records("ended move", APP)
-    for record in ended:  # As if many others had ended since.
-        store.remove_record(record)
+    for record in bridge.run(store.records.records("ended move", APP)):  # As if many others had ended since.
+        bridge.run(store.records.remove_record(record))
     for _ in range(3):
-        idle.moves._records.adopt()
-    assert store.records(KIND, APP) == []
+        bridge.run(idle.moves._records.adopt())
+    assert bridge.run(store.records.records(KIND, APP)) == []
     later = process.begin(source, third)
     assert later.id > move.id
     assert process.ended(later).state == "done"
@@ -463,18 +464,17 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
 
 def test_a_move_of_0_1_0_that_is_alive_is_left_to_its_process(store: Store) -> None:
     """As long as its record changes, no process of this version takes it up."""
-    source, target = make_queue(store), make_queue(store)
-    records = MoveRecords(store)
-    move = Move(store.now(), APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    encode = msgspec.msgpack.encode
-    store.enter("moves under way", 0, encode((move.number, [move])), expected=None)
+    source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
+    number = bridge.run(store.ledger.now())
+    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    enter(store, "moves under way", 0, (move.number, [move]))
     before = None
     for beat in range(1, 4):
-        before = store.enter("move", move.number, encode((move, Progress(runner=7, beat=beat))), expected=before)
-        records.adopt()
-        assert store.records(KIND, APP) == []
-    records.adopt()
-    [record] = store.records(KIND, APP)
+        before = enter(store, "move", move.number, (move, Progress(runner=7, beat=beat)), before)
+        bridge.run(records.adopt())
+        assert bridge.run(store.records.records(KIND, APP)) == []
+    bridge.run(records.adopt())
+    [record] = bridge.run(store.records.records(KIND, APP))
     assert decode(record.value) == MoveRecord(move, Progress(runner=7, beat=3))
 
 
@@ -485,7 +485,7 @@ def test_two_moves_of_one_source(store: Store, other: Store) -> None:
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
         say(store, source, *everything[first : first + 500])
-    number = store.now()
+    number = bridge.run(store.ledger.now())
     moves = [
         Move(number + place, APP, source.name, source.qid, source.partitions, target.name, target.qid)
         for place, target in enumerate(targets)
@@ -504,26 +504,26 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
     first, second = (MoveCarrier(store, claims, records, MoveTiming()) for _ in range(2))
     source = make_queue(store)
     say(store, source, "a")
-    record, _ = records.begin(source, make_queue(store))
+    record, _ = bridge.run(records.begin(source, make_queue(store)))
     mover.service.core.run(first.step(record))
     with pytest.raises(RecordChanged):
-        mover.service.core.run(second.step(records.reread(record)))
+        mover.service.core.run(second.step(bridge.run(records.reread(record))))
     assert (first.statistics()["moves_running"], second.statistics()["moves_running"]) == (1, 0)
     mover.service.core.run(first.end())
-    mover.service.core.run(second.step(records.reread(record)))
+    mover.service.core.run(second.step(bridge.run(records.reread(record))))
     assert second.statistics()["moves_running"] == 1
     with pytest.raises(RecordChanged):
-        mover.service.core.run(first.step(records.reread(record)))
+        mover.service.core.run(first.step(bridge.run(records.reread(record))))
 
 
 def test_a_move_of_0_1_0_that_no_process_has_worked_on_is_shown(store: Store, mover: Mover) -> None:
     """It stands in the directory alone; it is cancelled as any other."""
     mover.stopping.set()
     source, target = make_queue(store), make_queue(store)
-    move = Move(store.now(), APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    encode = msgspec.msgpack.encode
-    store.enter("moves under way", 0, encode((move.number, [move])), expected=None)
-    store.enter(f"moves of {APP}", 0, encode([move.number]), expected=None)
+    number = bridge.run(store.ledger.now())
+    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    enter(store, "moves under way", 0, (move.number, [move]))
+    enter(store, f"moves of {APP}", 0, [move.number])
     assert mover.moves.show(APP, move.id, ANYTHING).state == "running"
     assert [each.id for each in mover.moves.list(APP, ANYTHING)] == [move.id]
     assert mover.moves.cancel(APP, move.id, ANYTHING).state == "cancelling"
@@ -548,11 +548,11 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
     source, target = make_queue(store), make_queue(store)
     for first in range(0, 2500, 500):
         say(store, source, *(f"{number}" for number in range(first, first + 500)))
-    record, _ = records.begin(source, target)
+    record, _ = bridge.run(records.begin(source, target))
     run(carrier.step(record))
-    records.cancel(decode(record.value).move)
+    bridge.run(records.cancel(decode(record.value).move))
     until = time.monotonic() + 60
-    while (held := carrier.held(record.name)) is not None and store.records(KIND, APP):
+    while (held := carrier.held(record.name)) is not None and bridge.run(store.records.records(KIND, APP)):
         assert time.monotonic() < until
         run(carrier.step(held))
     report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
@@ -562,14 +562,14 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
 
 def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover: Mover) -> None:
     """Between the two writes it is in both kinds of record: all show it as over, and it cannot be cancelled."""
-    record, _ = MoveRecords(store).begin(make_queue(store), make_queue(store))
-    MoveRecords(store).end(record, Progress(state="done", ended=1.0))
-    store.set_record(msgspec.structs.replace(record, version=0))
+    record, _ = bridge.run(MoveRecords(store).begin(make_queue(store), make_queue(store)))
+    bridge.run(MoveRecords(store).end(record, Progress(state="done", ended=1.0)))
+    bridge.run(store.records.set_record(msgspec.structs.replace(record, version=0)))
     report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
     assert report.state == "done"
     assert [each.state for each in mover.moves.list(APP, ANYTHING)] == ["done"]
     assert mover.moves.cancel(APP, report.id, ANYTHING) == report
-    assert store.records(KIND, APP)[0].value == record.value
+    assert bridge.run(store.records.records(KIND, APP))[0].value == record.value
 
 
 def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mover) -> None:
@@ -577,9 +577,9 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
     source, target = make_queue(store), make_queue(store)
     say(store, source, "a")
     records = MoveRecords(store)
-    record, _ = records.begin(source, target)
-    ahead = store.claim_time() + 1800 * TICKS_PER_SECOND
-    records.save(record, Progress(runner=7), ahead)
+    record, _ = bridge.run(records.begin(source, target))
+    ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
+    bridge.run(records.save(record, Progress(runner=7), ahead))
     mover.moves.watch()
     assert mover.ended(mover.moves.list(APP, ANYTHING)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
 
@@ -591,10 +591,10 @@ def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
     ended = []
     with replace_in(module, MOST_LISTED, 3):
         for _ in range(5):
-            record, _ = records.begin(source, target)
-            records.end(record, Progress("done"))
+            record, _ = bridge.run(records.begin(source, target))
+            bridge.run(records.end(record, Progress("done")))
             ended.append(decode(record.value).move.id)
         assert [each.id for each in mover.moves.list(APP, ANYTHING)] == ended[:1:-1]
     assert ended == sorted(ended)
     with pytest.raises(MoveNotFound):
-        records.find(APP, ended[0])
+        bridge.run(records.find(APP, ended[0]))

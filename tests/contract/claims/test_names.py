@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import ClaimsRefused, NameChanged, NameTaken, StoreBusy
 from queuey.ids import Position
-from queuey.messages import LONGEST_NAME, Queue, QueueSpec
+from queuey.messages import LONGEST_NAME, Named, Queue, QueueSpec
 from queuey.service import Draft, Limits, QueueAccess, Service
 from queuey.service import names as names_module
 from queuey.service.names import PATIENCE
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Names, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking, set_apart
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say, shown_bodies
@@ -112,14 +113,16 @@ def test_free_in_other_ways(store: Store) -> None:
     service, access, names = enter(store, queue)
     created = names.create(access, "n", Draft("a"))
     assert created.location is not None
-    store.delete(queue, [created.location])
+    bridge.run(store.messages.delete(queue, [created.location]))
     assert body_of(names, access) is None
     assert names.create(access, "n", Draft("b")).stored
     for _ in range(2):
         names.delete(access, "n")
         assert names.create(access, "n", Draft("b")).stored
-    store.purge_queue(queue)
-    access = service.enter(store.queue(queue.application, queue.name, fresh=True), lambda _queue: None)
+    bridge.run(store.catalogue.purge_queue(queue))
+    access = service.enter(
+        bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), lambda _queue: None
+    )
     assert body_of(names, access) is None
     assert names.create(access, "n", Draft("b")).stored
     names.delete(access, "never used")
@@ -139,7 +142,7 @@ def test_expired(store: Store, clock: Clock) -> None:
 @pytest.mark.needs("clock")
 def test_dead_letter(store: Store, clock: Clock) -> None:
     """A name is free once its message has become a dead letter."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, read_delay=0.0)))
     service, access, names = enter(store, queue)
     names.create(access, "n", Draft("a"))
     assert claimed_bodies(service, access) == ["a"]
@@ -167,15 +170,15 @@ def test_broken_off(store: Store, other: Store) -> None:
     (_, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("old"))
     [held] = blocking(two.claims).claim(there, limit=9, ttl=60)
-    seen = store.find_named(queue, "n")
+    seen = bridge.run(store.names.find_named(queue, "n"))
     assert seen is not None
-    now = store.write_named(queue, "n", new("new"), b"hash", seen)
+    now = bridge.run(store.names.write_named(queue, "n", new("new"), b"hash", seen))
     assert now.replaced == seen.location
     assert body_of(elsewhere, there) == "new"
     assert [each.status for each in blocking(two.claims).acknowledge(there, [held.receipt])] == [
         ReceiptStatus.SUPERSEDED
     ]
-    settled = other.find_named(queue, "n")
+    settled = bridge.run(other.names.find_named(queue, "n"))
     assert settled is not None
     assert settled.replaced is None
 
@@ -183,30 +186,30 @@ def test_broken_off(store: Store, other: Store) -> None:
 def test_a_value_that_has_ended_is_replaced(store: Store, other: Store, clock: Clock) -> None:
     """While the row of a kept value is there, a newer value of its name replaces it, so that it is not given up."""
     queue = make_queue(store)
-    first = store.write_named(queue, "n", new("first", ttl=10, kept=True), b"", None)
+    first = bridge.run(store.names.write_named(queue, "n", new("first", ttl=10, kept=True), b"", None))
     assert first.location is not None
     clock.advance(1000)
     assert body_of(*enter(other, queue)[1:][::-1]) is None
     with pytest.raises(NameChanged):
-        other.write_named(queue, "n", new("second"), b"", None)
-    other.write_named(queue, "n", new("second"), b"", first)
-    assert store.fetch(queue, [first.location], kept=True) == []
+        bridge.run(other.names.write_named(queue, "n", new("second"), b"", None))
+    bridge.run(other.names.write_named(queue, "n", new("second"), b"", first))
+    assert bridge.run(store.messages.fetch(queue, [first.location], kept=True)) == []
 
 
 def test_outdated(store: Store, other: Store) -> None:
     """A value is written only in the place of what was seen; otherwise nothing is stored."""
     queue = make_queue(store)
-    for seen in (None, other.write_named(queue, "n", new("a"), b"", None)):
+    for seen in (None, bridge.run(other.names.write_named(queue, "n", new("a"), b"", None))):
         if seen is not None:
-            current = store.write_named(queue, "n", new("b"), b"", seen)
-            store.settle_named(queue, "n", current)
-            store.settle_named(queue, "n", seen)
+            current = bridge.run(store.names.write_named(queue, "n", new("b"), b"", seen))
+            bridge.run(store.names.settle_named(queue, "n", current))
+            bridge.run(store.names.settle_named(queue, "n", seen))
             with pytest.raises(NameChanged):
-                other.write_named(queue, "n", None, b"", seen)
+                bridge.run(other.names.write_named(queue, "n", None, b"", seen))
         else:
-            other.write_named(queue, "m", new("a"), b"", None)
+            bridge.run(other.names.write_named(queue, "m", new("a"), b"", None))
         with pytest.raises(NameChanged):
-            store.write_named(queue, "n" if seen else "m", new("c"), b"", seen)
+            bridge.run(store.names.write_named(queue, "n" if seen else "m", new("c"), b"", seen))
     assert eventually(lambda: shown_bodies(store, queue) == ["a", "b"])
 
 
@@ -226,7 +229,7 @@ def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
             once.clear()
             names.replace(access, "n", Draft("new"))
 
-    between.before(Store.begin_append_entry, first)
+    between.before(ClaimLogs.append_entry, first)
     assert "old" not in claimed_bodies(two, there)
 
 
@@ -260,12 +263,13 @@ def test_many_who_wait(store: Store) -> None:
     held, go_on = threading.Event(), threading.Event()
     between = InterposedStore(store)
 
-    def hold() -> None:
+    def hold(*given: Any, **named: Any) -> Named:  # noqa: ANN401 - of write_named
         if not held.is_set():
             held.set()
             assert go_on.wait(LONG)
+        return bridge.run(store.names.write_named(*given, **named))
 
-    between.before(Store.write_named, hold)
+    between.instead(Names.write_named, hold)
     service = Service(between.store, Limits(threads=5))
     access = service.enter(make_queue(store), lambda _queue: None)
     names = BlockingNames(service)
@@ -291,7 +295,7 @@ def test_where_claims_are_refused(store: Store) -> None:
     """A queue that cannot be claimed from has no names either."""
     queue = make_queue(store)
     between = InterposedStore(store)
-    between.instead(Store.claims_refusal, lambda _queue: "Choose another consistency level.")
+    between.instead(ClaimLogs.claims_refusal, lambda _queue: "Choose another consistency level.")
     _, access, names = enter(between.store, queue)
     for call in (
         lambda: names.create(access, "n", Draft("a")),

@@ -28,7 +28,7 @@ from queuey.service.claims import scans
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import PAGE
 from queuey.service.messages import Draft
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post
 from tests.contract.claims.test_claims import Woken, enter, statuses, texts
@@ -39,7 +39,7 @@ from tests.replacing import replace_in
 def make_ordered(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
     """An ordered queue, whose messages can be claimed some seconds after they were stored."""
     spec = QueueSpec(**{"consistency": PROMPT, "kind": "ordered"} | fields)
-    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     return queue
 
 
@@ -79,7 +79,7 @@ def test_what_is_posted_later_comes_later(store: Store) -> None:
     way = enter(store, queue)
     for delay in (0.0, 60.0):
         [(_, position)] = post(*way, [Draft("a", key="a", delay=delay)]).locations
-        ahead = (position[0] - store.claim_time()) / ids.TICKS_PER_SECOND
+        ahead = (position[0] - store.claim_logs.claim_time()) / ids.TICKS_PER_SECOND
         assert ahead - delay < (-store.clock_difference if store.ids_follow_clocks else 0.1)
 
 
@@ -132,9 +132,9 @@ def test_acknowledge_and_claim(store: Store) -> None:
     here = enter(store, queue)
     send(*here, "a1", "a2", "b1", "a3")
     [first] = claim(here, limit=1)
-    entries = store.read_log(queue, 1, 1).last
+    entries = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
     assert texts(claim(here, limit=2, ack=PiggybackedAck([first.receipt]))) == ["a2", "b1"]
-    assert store.read_log(queue, 1, 1).last == entries + 1
+    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == entries + 1
 
 
 def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
@@ -158,7 +158,7 @@ def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
     return [
         ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
         for one in service.claims.outstanding(access, 9)
-        for message in store.fetch(queue, [(1, ids.parse_id(one.message_id))])
+        for message in bridge.run(store.messages.fetch(queue, [(1, ids.parse_id(one.message_id))]))
     ]
 
 
@@ -195,9 +195,11 @@ def test_dead_letters(store: Store) -> None:
 def test_letters_of_a_plain_queue(store: Store) -> None:
     """In an ordered queue of dead letters those that had no key count as of one key."""
     letters = make_ordered(store)
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, dead_letter=letters.name))
+    queue, _ = bridge.run(
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, dead_letter=letters.name))
+    )
     here, dead = enter(store, queue), enter(store, letters)
-    store.append(queue, [NewMessage(text, 1, 3600) for text in ("a", "b")])
+    bridge.run(store.messages.append(queue, [NewMessage(text, 1, 3600) for text in ("a", "b")]))
     given = claim(here)
     blocking(here[0].claims).release(here[1], [one.receipt for one in given], retry=False)
     assert len(claim_soon(dead, limit=1)) == 1
@@ -212,10 +214,10 @@ def test_what_is_gone(store: Store, other: Store) -> None:
     places = send(*here, "a1", "a2", "a3", "a4", "b1")
     [first] = claim(here, limit=1)
     assert texts(claim(there, limit=1)) == ["b1"]
-    store.delete(queue, places[1:3])
+    bridge.run(store.messages.delete(queue, places[1:3]))
     acknowledge(here, first)
     assert texts(claim(there, limit=1, ttl=1)) == ["a4"]
-    store.delete(queue, places[3:4])
+    bridge.run(store.messages.delete(queue, places[3:4]))
     send(*here, "a5")
     found = claim_soon(here)
     assert texts(found) == ["a5"]
@@ -231,7 +233,7 @@ def test_what_expires(store: Store, other: Store) -> None:
     found = claim_soon(here, limit=1)
     assert texts(found) == ["a1"]
     assert claim(there) == []
-    assert eventually(lambda: store.fetch(queue, places.locations[1:2]) == [])
+    assert eventually(lambda: bridge.run(store.messages.fetch(queue, places.locations[1:2])) == [])
     acknowledge(here, *found)
     assert texts(claim(there)) == ["a3"]
 
@@ -330,7 +332,7 @@ def test_posting(store: Store) -> None:
     service, access = enter(store, queue)
     places = post(service, access, [Draft(f"m{number}", key=f"k{number % 20}") for number in range(60)]).locations
     assert [place[0] for place in places] == [by_key(f"k{number % 20}", 7) for number in range(60)]
-    [message] = store.fetch(queue, places[:1])
+    [message] = bridge.run(store.messages.fetch(queue, places[:1]))
     assert message.meta is not None
     assert message.meta.key == "k0"
     for draft, field in ((Draft("a"), "message_key"), (Draft("a", partition=1), "partition")):
@@ -347,19 +349,19 @@ def test_posting(store: Store) -> None:
         service.moves.begin(service.enter(make_queue(store), lambda _queue: None), access)
     plain = make_queue(store)
     [place] = post(*enter(store, plain), [Draft("a", key="k")]).locations
-    assert store.fetch(plain, [place])[0].meta is None
+    assert bridge.run(store.messages.fetch(plain, [place]))[0].meta is None
 
 
 @pytest.mark.slow_on("cassandra")
 def test_it_never_changes(store: Store) -> None:
     """Neither the kind changes nor the number of partitions."""
     queue = make_ordered(store, partitions=2)
-    assert store.queue(APP, queue.name, fresh=True) == queue
+    assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     with pytest.raises(QueueExists, match="kind"):
-        store.create_queue(APP, queue.name, QueueSpec(kind="plain"))
+        bridge.run(store.catalogue.create_queue(APP, queue.name, QueueSpec(kind="plain")))
     for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
         with pytest.raises(InvalidRequest, match="never change"):
-            store.update_queue(queue, changes)
+            bridge.run(store.catalogue.update_queue(queue, changes))
 
 
 @pytest.mark.slow_on("cassandra")
@@ -388,7 +390,7 @@ class Checker:
         done: set[Position] = set()
         given: dict[Position, int] = {}
         released: set[Position] = set()
-        page = store.read_log(queue, 1, 1)
+        page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
         assert page.snapshot is None
         for one in page.entries:
             entry = decode_entry(one.body)

@@ -10,7 +10,7 @@ from queuey.ids import Position
 from queuey.service import QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts, JobState
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_attempts import queue_of
@@ -68,7 +68,8 @@ def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: 
     assert put(one, access, old.receipt, b'"late"') is ReceiptStatus.SUPERSEDED
     assert shown(one, access) == [None]
     assert put(two, there, new.receipt, b'"new"') is ReceiptStatus.DONE
-    Attempts(store).set_state(queue, 1, place, JobState(old.receipt.number, 0.0, b'"checked before, written late"'))
+    late = JobState(old.receipt.number, 0.0, b'"checked before, written late"')
+    bridge.run(Attempts(store.ledger).set_state(queue, 1, place, late))
     assert shown(one, access) == [b'"new"']
 
 

@@ -130,11 +130,11 @@ class ServiceGroup(Group):
         queue, partition = place
         change = OffsetChange(partition, ids.parse_position(offset))
         service = next(self._turns)
-        service.offsets.record(self.access(service, queue), self.name, [change])
+        service.core.run(service.offsets.record(self.access(service, queue), self.name, [change]))
 
     def forget_offsets(self, queue: str) -> None:
         service = next(self._turns)
-        service.offsets.forget(self.access(service, queue), self.name)
+        service.core.run(service.offsets.forget(self.access(service, queue), self.name))
 
     def remove(self) -> None:
         self.ask(lambda service: service.groups.forget(self.application, self.name))

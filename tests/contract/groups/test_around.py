@@ -8,7 +8,7 @@ import pytest
 
 from queuey.errors import GroupActive, GroupNotFound, MemberGone
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.groups.group import Group, Taken, message, places_of
 from tests.contract.groups.test_contract import NEW, refused
@@ -65,9 +65,9 @@ def test_purged(group: Group, make: Make, store: Store) -> None:
     group.settle(places_of(queue, 2), member)
     before = dict(member.owned)
     member.commit({(queue, 1): message(1)})
-    found = store.queue(APP, queue)
+    found = bridge.run(store.catalogue.queue(APP, queue))
     assert found is not None
-    store.purge_queue(found)
+    bridge.run(store.catalogue.purge_queue(found))
     group.pass_beating(40, member)
     assert member.owned == before
     member.commit({(queue, 1): message(2)})
@@ -81,9 +81,9 @@ def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
     group.settle([*places_of(queue, 2), (stays, 1)], member)
     under = dict(member.owned)
     member.commit({(queue, 1): message(1)})
-    found = store.queue(APP, queue)
+    found = bridge.run(store.catalogue.queue(APP, queue))
     assert found is not None
-    store.delete_queue(found)
+    bridge.run(store.catalogue.delete_queue(found))
     group.until(lambda: list(member.owned) == [(stays, 1)], member)
     make_queue(store, queue, partitions=2)
     refused(member, (queue, 1), message(2), under[queue, 1])
@@ -99,9 +99,9 @@ def test_widened(group: Group, make: Make, store: Store) -> None:
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, 2), first, second)
     before = first.owned | second.owned
-    found = store.queue(APP, queue)
+    found = bridge.run(store.catalogue.queue(APP, queue))
     assert found is not None
-    store.update_queue(found, QueueSpec(partitions=4))
+    bridge.run(store.catalogue.update_queue(found, QueueSpec(partitions=4)))
     group.settle(places_of(queue, 4), first, second)
     assert before.items() <= (first.owned | second.owned).items()
 

@@ -11,11 +11,12 @@ import pytest
 
 from queuey.messages import OffsetChange
 from queuey.service import Service
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import Clock
 from tests.contract.groups.group import SESSION, message, places_of
 from tests.contract.groups.in_service import HandCore, ServiceGroup
-from tests.contract.samples import fresh_name, make_queue
+from tests.contract.samples import fresh_name, make_queue, ran
 from tests.contract.sqlite.counted import counted_store
 
 WRITES = ("BEGIN IMMEDIATE",)
@@ -48,13 +49,14 @@ def test_a_queue_without_members(store: SqliteStore, statements: list[str]) -> N
     """Commits, reads of offsets, and forgets are as many statements as they were before there were groups (O8)."""
     queue = make_queue(store, partitions=3)
     changes = [OffsetChange(number, (number, 0)) for number in (1, 2)]
-    for call, count in (
-        (partial(store.set_offsets, queue, "g", changes), 5 + len(changes)),
-        (partial(store.offsets, queue, "g"), 2),
-        (partial(store.groups, queue), 2),
-        (partial(store.delete_group, queue, "g"), 5),
-    ):
-        store.set_offsets(queue, "g", changes)
+    calls: tuple[tuple[Callable[[], object], int], ...] = (
+        (partial(ran, store.offsets.set_offsets, queue, "g", changes), 5 + len(changes)),
+        (partial(ran, store.offsets.group_offsets, queue, "g"), 2),
+        (partial(ran, store.offsets.groups, queue), 2),
+        (partial(ran, store.offsets.delete_group, queue, "g"), 5),
+    )
+    for call, count in calls:
+        bridge.run(store.offsets.set_offsets(queue, "g", changes))
         statements.clear()
         call()
         assert len(statements) == count, statements

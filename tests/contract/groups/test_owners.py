@@ -12,7 +12,7 @@ from queuey.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, Off
 from queuey.groups.ownership import MAX_NOTE, MemberCommit, Origin, OwnedOffset, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import MOST_GROUPS, check_group_count
 from tests.contract.samples import make_queue
 from tests.replacing import replace as replaced
@@ -26,16 +26,16 @@ EPOCH = 1_796_000_000_123
 
 def owned(store: Store, queue: Queue) -> dict[int, OwnedOffset]:
     """The rows of the group, with notes, without the times at which offsets were recorded."""
-    rows = store.owned_offsets(queue, GROUP, range(1, 257)).rows
+    rows = bridge.run(store.offsets.owned_offsets(queue, GROUP, range(1, 257))).rows
     return {n: replace(row, updated=0.0) for n, row in rows.items()}
 
 
 def hand_over(store: Store, queue: Queue, owners: dict[int, int], epoch: int = EPOCH, came: Origin = "new") -> None:
     """Makes members owners, whatever was read before."""
-    recorded = store.owned_offsets(queue, GROUP)
+    recorded = bridge.run(store.offsets.owned_offsets(queue, GROUP))
     before = {n: recorded.rows.get(n) or OwnedOffset(n) for n in owners}
     rows = [replace(before[n], owner=owner, epoch=epoch, came=came) for n, owner in owners.items()]
-    assert store.hand_over(queue, GROUP, recorded.version, rows)
+    assert bridge.run(store.offsets.hand_over(queue, GROUP, recorded.version, rows))
 
 
 def commit(
@@ -48,14 +48,16 @@ def commit(
 ) -> list[Offset]:
     """Commits as a member."""
     changes = [OffsetChange(n, position) for n, position in offsets.items()]
-    return store.set_offsets(
-        queue, GROUP, changes, commit=MemberCommit(member, dict.fromkeys(offsets, epoch), notes or {})
+    return bridge.run(
+        store.offsets.set_offsets(
+            queue, GROUP, changes, commit=MemberCommit(member, dict.fromkeys(offsets, epoch), notes or {})
+        )
     )
 
 
 def places(store: Store, queue: Queue) -> dict[int, Position]:
     """The group's offsets, as nodes without groups read them."""
-    return {offset.partition: offset.position for offset in store.offsets(queue, GROUP)}
+    return {offset.partition: offset.position for offset in bridge.run(store.offsets.group_offsets(queue, GROUP))}
 
 
 def test_who_owns_commits(store: Store, other: Store) -> None:
@@ -71,7 +73,7 @@ def test_who_owns_commits(store: Store, other: Store) -> None:
             commit(store, queue, {2: C}, epoch=epoch, notes={2: b"late"})
         assert (refused.value.partitions, refused.value.applied) == ((2,), ())
     with pytest.raises(NotOwner):
-        store.set_offsets(queue, GROUP, [OffsetChange(2, C)], commit=MemberCommit(1, {}, {}))
+        bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(2, C)], commit=MemberCommit(1, {}, {})))
     assert places(store, queue) == {1: B, 2: B}
     assert owned(store, queue)[2].note is None
 
@@ -95,12 +97,12 @@ def test_commits_go_forward(store: Store) -> None:
     assert [offset.position for offset in commit(store, queue, {1: A})] == [B]
     fence = MemberCommit(1, {1: EPOCH}, {})
     with pytest.raises(OffsetConflict):
-        store.set_offsets(queue, GROUP, [OffsetChange(1, A, A, compare=True)], commit=fence)
-    store.set_offsets(queue, GROUP, [OffsetChange(1, A, B, compare=True)], commit=fence)
+        bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A, A, compare=True)], commit=fence))
+    bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A, B, compare=True)], commit=fence))
     assert places(store, queue) == {1: A}
-    store.set_offsets(queue, GROUP, [OffsetChange(1, NONE, A, compare=True)], commit=fence)
+    bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, NONE, A, compare=True)], commit=fence))
     assert places(store, queue) == {}
-    store.set_offsets(queue, GROUP, [OffsetChange(1, C, None, compare=True)], commit=fence)
+    bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, C, None, compare=True)], commit=fence))
     assert places(store, queue) == {1: C}
 
 
@@ -111,7 +113,7 @@ def test_notes(store: Store, other: Store) -> None:
     commit(store, queue, {1: NONE, 2: A}, notes={1: b"one", 2: b"two"})
     assert places(store, queue) == {2: A}
     commit(other, queue, {1: A, 2: A}, notes={2: b"still"})
-    rows = other.owned_offsets(queue, GROUP, {2}).rows
+    rows = bridge.run(other.offsets.owned_offsets(queue, GROUP, {2})).rows
     assert [(row.position, row.note) for row in rows.values()] == [(A, None), (A, b"still")]
     assert owned(store, queue)[1].note == b"one"
     hand_over(store, queue, {1: 2}, EPOCH + 1, "lost")
@@ -132,30 +134,38 @@ def test_rows_that_changed_are_not_handed_over(store: Store, other: Store) -> No
         lambda: commit(other, queue, {1: A}),
         lambda: commit(other, queue, {1: A}, notes={1: b"note"}),
         lambda: hand_over(other, queue, {2: 2}),
-        lambda: other.delete_group(queue, GROUP, disown=other.owned_offsets(queue, GROUP).version),
+        lambda: bridge.run(
+            other.offsets.delete_group(
+                queue, GROUP, disown=bridge.run(other.offsets.owned_offsets(queue, GROUP)).version
+            )
+        ),
     ]
     for change in changes:
-        version = store.owned_offsets(queue, GROUP).version
+        version = bridge.run(store.offsets.owned_offsets(queue, GROUP)).version
         change()
-        assert not store.hand_over(queue, GROUP, version, owner)
+        assert not bridge.run(store.offsets.hand_over(queue, GROUP, version, owner))
     assert owned(store, queue) == {}
-    assert store.hand_over(queue, GROUP, other.owned_offsets(queue, GROUP).version, owner)
+    assert bridge.run(
+        store.offsets.hand_over(queue, GROUP, bridge.run(other.offsets.owned_offsets(queue, GROUP)).version, owner)
+    )
     assert owned(store, queue) == {1: OwnedOffset(1, None, 0.0, 2, EPOCH + 9, "lost")}
 
 
 def test_without_an_offset(store: Store) -> None:
     """A partition that is owned and has no offset shows none, and its group can be forgotten."""
     queue = make_queue(store, partitions=2)
-    store.set_offsets(queue, GROUP, [OffsetChange(2, ids.FIRST)])
+    bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(2, ids.FIRST)]))
     hand_over(store, queue, {1: 1})
     assert places(store, queue) == {2: ids.FIRST}
-    assert store.offsets_of_queues([queue], GROUP) == [{2: ids.FIRST}]
-    assert store.groups(queue) == [GROUP]
-    store.delete_group(queue, GROUP, disown=store.owned_offsets(queue, GROUP).version)
-    assert store.groups(queue) == []
+    assert bridge.run(store.offsets.offsets_of_queues([queue], GROUP)) == [{2: ids.FIRST}]
+    assert bridge.run(store.offsets.groups(queue)) == [GROUP]
+    bridge.run(
+        store.offsets.delete_group(queue, GROUP, disown=bridge.run(store.offsets.owned_offsets(queue, GROUP)).version)
+    )
+    assert bridge.run(store.offsets.groups(queue)) == []
     assert owned(store, queue) == {}
     with pytest.raises(GroupNotFound):
-        store.offsets(queue, GROUP)
+        bridge.run(store.offsets.group_offsets(queue, GROUP))
 
 
 def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
@@ -165,14 +175,14 @@ def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
     hand_over(store, queue, {2: 0}, EPOCH, "given back")
     for disown in (None, 7):
         with pytest.raises(PartitionsOwned) as refused:
-            store.set_offsets(queue, GROUP, [OffsetChange(3, A)], disown=disown)
+            bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(3, A)], disown=disown))
         with pytest.raises(PartitionsOwned):
-            store.delete_group(queue, GROUP, disown=disown)
+            bridge.run(store.offsets.delete_group(queue, GROUP, disown=disown))
     before = refused.value.version
     commit(other, queue, {1: B}, notes={1: b"note"})
     with pytest.raises(PartitionsOwned) as refused:
-        store.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=before)
-    store.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=refused.value.version)
+        bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=before))
+    bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=refused.value.version))
     assert owned(store, queue) == {
         1: OwnedOffset(1, A, 0.0, 0, EPOCH, "lost", b"note"),
         2: OwnedOffset(2, None, 0.0, 0, EPOCH, "given back"),
@@ -180,7 +190,7 @@ def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
     with pytest.raises(NotOwner):
         commit(other, queue, {1: C})
     with pytest.raises(PartitionsOwned):
-        store.set_offsets(queue, GROUP, [OffsetChange(1, B)])
+        bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, B)]))
 
 
 def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
@@ -190,9 +200,17 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
     with replaced(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 1)):
         hand_over(store, queue, {1: 1})
         with pytest.raises(Conflict):
-            other.hand_over(queue, "another", None, owner)
+            bridge.run(other.offsets.hand_over(queue, "another", None, owner))
         hand_over(other, queue, {1: 2}, EPOCH + 1)
-        store.delete_group(queue, GROUP, disown=store.owned_offsets(queue, GROUP).version)
-        assert other.hand_over(queue, "another", None, owner)
+        bridge.run(
+            store.offsets.delete_group(
+                queue, GROUP, disown=bridge.run(store.offsets.owned_offsets(queue, GROUP)).version
+            )
+        )
+        assert bridge.run(other.offsets.hand_over(queue, "another", None, owner))
         with pytest.raises(Conflict):
-            store.hand_over(queue, GROUP, store.owned_offsets(queue, GROUP).version, owner)
+            bridge.run(
+                store.offsets.hand_over(
+                    queue, GROUP, bridge.run(store.offsets.owned_offsets(queue, GROUP)).version, owner
+                )
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import at_once, fresh_name
 
@@ -21,43 +21,46 @@ def group() -> str:
 
 def made(store: Store, name: str, application: str = APP) -> Head:
     """A new group."""
-    head = store.change_group(application, name, 0, GroupChange(HEAD, ROWS))
+    head = bridge.run(store.groups.change_group(application, name, 0, GroupChange(HEAD, ROWS)))
     assert head is not None
     return head
 
 
 def test_state_is_what_was_written(store: Store, other: Store, group: str) -> None:
     """Head and rows are those of the last change; rows that it does not name stay."""
-    assert store.group_head(APP, group) is None
-    assert store.group_state(APP, group) is None
+    assert bridge.run(store.groups.group_head(APP, group)) is None
+    assert bridge.run(store.groups.group_state(APP, group)) is None
     head = made(store, group)
     assert head == Head(head.version, *[getattr(HEAD, name) for name in Head.__struct_fields__[1:]])
     assert head.version
-    assert other.group_state(APP, group) == StoredGroup(head, ROWS)
+    assert bridge.run(other.groups.group_state(APP, group)) == StoredGroup(head, ROWS)
     change = GroupChange(Head(epoch=8, born=5), (GroupRow(1, 0, b""), GroupRow(1, 1, b"third")))
-    after = other.change_group(APP, group, head.version, change)
+    after = bridge.run(other.groups.change_group(APP, group, head.version, change))
     assert after is not None
     rows = (ROWS[0], *change.rows, ROWS[2], ROWS[3])
-    assert store.group_state(APP, group) == StoredGroup(after, rows)
+    assert bridge.run(store.groups.group_state(APP, group)) == StoredGroup(after, rows)
     for serial in (False, True):
-        assert store.group_head(APP, group, serial=serial) == after == Head(after.version, 8, 5)
+        assert bridge.run(store.groups.group_head(APP, group, serial=serial)) == after == Head(after.version, 8, 5)
 
 
 def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
     """A change is made if the state is the one that it was decided by; another one writes nothing."""
     head = made(store, group)
     for version in (0, head.version + 1):
-        assert other.change_group(APP, group, version, GroupChange(HEAD, (GroupRow(1, 5, b"late"),))) is None
-        assert not other.remove_group(APP, group, version)
-    assert other.group_state(APP, group) == StoredGroup(head, ROWS)
+        assert (
+            bridge.run(other.groups.change_group(APP, group, version, GroupChange(HEAD, (GroupRow(1, 5, b"late"),))))
+            is None
+        )
+        assert not bridge.run(other.groups.remove_group(APP, group, version))
+    assert bridge.run(other.groups.group_state(APP, group)) == StoredGroup(head, ROWS)
 
     def change(number: int) -> Head | None:
         change = GroupChange(Head(epoch=number), (GroupRow(1, number, b""),))
-        return (store, other)[number % 2].change_group(APP, group, head.version, change)
+        return bridge.run((store, other)[number % 2].groups.change_group(APP, group, head.version, change))
 
     done = [each for each in at_once(change, range(1, 4)) if each is not None]
     [applied] = done
-    state = store.group_state(APP, group)
+    state = bridge.run(store.groups.group_state(APP, group))
     assert state is not None
     assert state.head == applied
     assert [row.key for row in state.rows if row not in ROWS] == [applied.epoch]
@@ -67,8 +70,8 @@ def test_large_state(store: Store, group: str) -> None:
     """A group of 1,000 members with a plan of 1 MiB is read as one transaction left it."""
     members = [GroupRow(1, key, b"m" * 200) for key in range(1000)]
     chunks = [GroupRow(2, key, b"c" * (16 << 10)) for key in range(64)]
-    head = store.change_group(APP, group, 0, GroupChange(HEAD, (*members, *chunks)))
-    state = store.group_state(APP, group)
+    head = bridge.run(store.groups.change_group(APP, group, 0, GroupChange(HEAD, (*members, *chunks))))
+    state = bridge.run(store.groups.group_state(APP, group))
     assert state is not None
     assert (state.head, list(state.rows)) == (head, members + chunks)
 
@@ -76,15 +79,15 @@ def test_large_state(store: Store, group: str) -> None:
 def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
     """A group that is removed leaves no rows to the next one of its name, and no version comes back."""
     head = made(store, group)
-    assert other.remove_group(APP, group, head.version)
-    assert store.group_head(APP, group) is None
-    assert store.group_state(APP, group) is None
-    assert store.change_group(APP, group, head.version, GroupChange(HEAD, ())) is None
-    again = store.change_group(APP, group, 0, GroupChange(HEAD, ()))
+    assert bridge.run(other.groups.remove_group(APP, group, head.version))
+    assert bridge.run(store.groups.group_head(APP, group)) is None
+    assert bridge.run(store.groups.group_state(APP, group)) is None
+    assert bridge.run(store.groups.change_group(APP, group, head.version, GroupChange(HEAD, ()))) is None
+    again = bridge.run(store.groups.change_group(APP, group, 0, GroupChange(HEAD, ())))
     assert again is not None
     assert again.version != head.version
-    assert other.group_state(APP, group) == StoredGroup(again)
-    assert other.group_names(APP) == [group]
+    assert bridge.run(other.groups.group_state(APP, group)) == StoredGroup(again)
+    assert bridge.run(other.groups.group_names(APP)) == [group]
 
 
 def test_names(store: Store, other: Store) -> None:
@@ -92,38 +95,38 @@ def test_names(store: Store, other: Store) -> None:
     for name in ("b", "a", "c", "d"):
         made(store, name)
     made(store, "e", "globex")
-    head = store.group_head(APP, "c")
+    head = bridge.run(store.groups.group_head(APP, "c"))
     assert head is not None
-    assert store.remove_group(APP, "c", head.version)
-    assert other.group_names(APP) == ["a", "b", "d"]
-    assert other.group_names(APP, start="b") == ["b", "d"]
-    assert other.group_names(APP, start="a", limit=2) == ["a", "b"]
-    assert other.group_names(APP, start="x") == []
+    assert bridge.run(store.groups.remove_group(APP, "c", head.version))
+    assert bridge.run(other.groups.group_names(APP)) == ["a", "b", "d"]
+    assert bridge.run(other.groups.group_names(APP, start="b")) == ["b", "d"]
+    assert bridge.run(other.groups.group_names(APP, start="a", limit=2)) == ["a", "b"]
+    assert bridge.run(other.groups.group_names(APP, start="x")) == []
 
 
 def test_sessions(store: Store, other: Store, group: str) -> None:
     """A member is seen at the time of the call by the clock of claims; who reads afterwards knows that."""
-    before = store.claim_now()
-    seen = store.renew_session(APP, group, 1, 3000)
-    later = other.renew_session(APP, group, 2, 3000)
-    found = other.group_sessions(APP, group)
+    before = store.claim_logs.claim_now()
+    seen = bridge.run(store.groups.renew_session(APP, group, 1, 3000))
+    later = bridge.run(other.groups.renew_session(APP, group, 2, 3000))
+    found = bridge.run(other.groups.group_sessions(APP, group))
     slack = 2000 * store.clock_difference
     assert before <= seen <= later + slack <= found.clock + 2 * slack
     assert {number: member.seen for number, member in found.members.items()} == {1: seen, 2: later}
     assert found.searched == 0
-    assert store.group_sessions(APP, "another").members == {}
+    assert bridge.run(store.groups.group_sessions(APP, "another")).members == {}
 
 
 def test_asked(store: Store, other: Store, group: str) -> None:
     """Queues that a member is asked about are beside its session, or without one; the search has its time."""
-    store.ask_member(APP, group, 1, 70, 60_000)
-    seen = store.renew_session(APP, group, 1, 60_000)
-    other.ask_member(APP, group, 1, 71, 60_000)
-    other.ask_member(APP, group, 2, 70, 60_000)
-    now = store.claim_now()
+    bridge.run(store.groups.ask_member(APP, group, 1, 70, 60_000))
+    seen = bridge.run(store.groups.renew_session(APP, group, 1, 60_000))
+    bridge.run(other.groups.ask_member(APP, group, 1, 71, 60_000))
+    bridge.run(other.groups.ask_member(APP, group, 2, 70, 60_000))
+    now = store.claim_logs.claim_now()
     for when in (now - 4, now, now - 2):
-        other.note_search(APP, group, when)
-    found = store.group_sessions(APP, group)
+        bridge.run(other.groups.note_search(APP, group, when))
+    found = bridge.run(store.groups.group_sessions(APP, group))
     assert {n: (member.seen, set(member.asked)) for n, member in found.members.items()} == {
         1: (seen, {70, 71}),
         2: (0, {70}),
@@ -133,19 +136,19 @@ def test_asked(store: Store, other: Store, group: str) -> None:
 
 def test_clock_is_confirmed(store: Store) -> None:
     """With a sound clock an answer may be given, and members may join."""
-    sample = store.sample_clock()
-    assert 0 <= store.claim_now() - sample.now < 60_000
-    store.confirm_clock(sample)
-    assert store.groups_refusal() is None
+    sample = store.groups.sample_clock()
+    assert 0 <= store.claim_logs.claim_now() - sample.now < 60_000
+    bridge.run(store.groups.confirm_clock(sample))
+    assert store.groups.groups_refusal() is None
 
 
 @pytest.mark.needs("clock")
 def test_the_highest_time_stays(store: Store, other: Store, clock: Clock, group: str) -> None:
     """Whoever was slow, or has a clock that is behind, does not take back that a member was seen."""
-    seen = store.renew_session(APP, group, 1, 3000)
+    seen = bridge.run(store.groups.renew_session(APP, group, 1, 3000))
     clock.advance(-1)
-    assert other.renew_session(APP, group, 1, 3000) == seen - 1000
-    assert store.group_sessions(APP, group).members[1].seen == seen
+    assert bridge.run(other.groups.renew_session(APP, group, 1, 3000)) == seen - 1000
+    assert bridge.run(store.groups.group_sessions(APP, group)).members[1].seen == seen
     clock.advance(2)
-    assert other.renew_session(APP, group, 1, 3000) == seen + 1000
-    assert store.group_sessions(APP, group).members[1].seen == seen + 1000
+    assert bridge.run(other.groups.renew_session(APP, group, 1, 3000)) == seen + 1000
+    assert bridge.run(store.groups.group_sessions(APP, group)).members[1].seen == seen + 1000

@@ -16,12 +16,12 @@ from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.jobs import CANCELLED
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Ledger, Messages, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.claims.test_ordered import claim_soon, make_ordered, send
-from tests.contract.samples import fresh_name, make_queue, say
+from tests.contract.samples import fresh_name, make_queue, method_of, say
 from tests.interposed_store import InterposedStore
 
 FAILED = ReleaseReason("ValueError", "no egg")
@@ -44,13 +44,14 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
             cancel(there, place, None)
     assert blocking(one.claims).claim(access, limit=9, ttl=60) == []
     assert one.claims.size(access, 9).size == 0
-    assert [each.error for each in Attempts(store).of(queue, 1, [rests])[rests].attempts] == ["ValueError", CANCELLED]
+    known = bridge.run(Attempts(store.ledger).of(queue, 1, [rests]))
+    assert [each.error for each in known[rests].attempts] == ["ValueError", CANCELLED]
 
 
 @pytest.mark.parametrize("end", ["fails", "fails for good", "dies", "is given back"])
 def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clock, end: str) -> None:
     """Its next renewal says so, in any process; however that attempt ends, it is the last. Its neighbour is spared."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=9))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=9)))
     place, _ = say(store, queue, "job", "neighbour")
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
     job, neighbour = blocking(one.claims).claim(access, limit=2, ttl=60)
@@ -74,7 +75,9 @@ def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clo
             clock.advance(70)
     assert texts(blocking(two.claims).claim(there, limit=9, ttl=60)) == ["neighbour"]
     assert blocking(two.claims).is_done(queue, (1, place))
-    assert [found.name for found in store.list_queues(APP, start=queue.name, limit=2)][1:] != [f"{queue.name}.dead"]
+    assert [found.name for found in bridge.run(store.catalogue.list_queues(APP, start=queue.name, limit=2))][1:] != [
+        f"{queue.name}.dead"
+    ]
 
 
 def test_a_mark_comes_too_late(store: Store, other: Store) -> None:
@@ -128,7 +131,7 @@ def test_what_was_retried_early_is_counted_once(store: Store) -> None:
 
 def test_dedup_queues(store: Store) -> None:
     """A delayed job is not made due: while it is not done, its copies would hold the cursor, even for months."""
-    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup"))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup")))
     service, access = enter(store, queue)
     [(_, later)] = post(service, access, [Draft("x", delay=60)]).locations
     with pytest.raises(InvalidRequest, match="delivers equal messages once: it waits until it is due"):
@@ -149,7 +152,9 @@ def test_ordered_queues(store: Store) -> None:
         blocking(service.claims).hasten(access, later)
 
 
-@pytest.mark.parametrize("step", [Store.begin_append_entry, Store.delete, Store.enter], ids=lambda step: step.__name__)
+@pytest.mark.parametrize(
+    "step", [ClaimLogs.append_entry, Messages.delete, Ledger.enter], ids=lambda step: step.__name__
+)
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable[..., Any], *, done: bool) -> None:
     """Whichever step was the last, the job is there for all or for nobody, and the act can be repeated."""
@@ -159,11 +164,11 @@ def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable
     (two, there) = enter(other, queue)
     [waits] = say(store, queue, "waits")
     [(_, later)] = post(two, there, [Draft("later", delay=60)]).locations
-    real = getattr(store, step.__name__)
+    real = method_of(store, step)
 
-    def die(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - of any method
+    async def die(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - of any method
         if done:
-            real(*given, **named)
+            await real(*given, **named)
         raise StoreUnavailable("The process has ended.", outcome="none")
 
     for place in (waits, later):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -11,9 +14,9 @@ from msgspec import structs
 from queuey import ids
 from queuey.errors import QueueChanged
 from queuey.messages import Message, Meta, Queue, Slice
-from queuey.storage import Store, columns
+from queuey.storage import Catalogue, Store, bridge, columns
 from tests.backends import Clock
-from tests.contract.samples import make_queue, new, positions, say, shown, whole
+from tests.contract.samples import make_queue, method_of, new, positions, say, shown, whole
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 METAS = (None, Meta(), Meta("text/plain"), Meta(json=True), Meta("a/b", (("x", "1"), ("y", "ü"))))
@@ -39,15 +42,15 @@ def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]
 
 def scanned(store: Store, queue: Queue, part: Slice) -> list[Message]:
     """What a scan gives, with the metadata of those that have none written out."""
-    found = [message for some in store.scan(queue, part) for message in some]
+    found = [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
     return [structs.replace(message, meta=message.meta or Meta()) for message in found]
 
 
 def test_bodies_and_metadata(store: Store) -> None:
     """Every kind of body and of metadata leaves the store in columns as it does in messages."""
     queue = make_queue(store)
-    store.append(queue, [new(body, meta=meta) for body in BODIES for meta in METAS])
-    batches = list(store.scan_arrow(queue, whole()))
+    bridge.run(store.messages.append(queue, [new(body, meta=meta) for body in BODIES for meta in METAS]))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole())))
     assert {batch.schema for batch in batches} == {columns.SCHEMA}
     assert len(unpacked(batches)) == len(BODIES) * len(METAS)
     assert unpacked(batches) == scanned(store, queue, whole())
@@ -65,9 +68,9 @@ def test_any_messages(
     """Columns hold what messages hold, in their order, however small the batches are."""
     queue = make_queue(store)
     if given_messages:
-        store.append(queue, [new(body, meta=meta) for body, meta in given_messages])
+        bridge.run(store.messages.append(queue, [new(body, meta=meta) for body, meta in given_messages]))
     part = Slice(1, limit=limit, max_bytes=size)
-    batches = list(store.scan_arrow(queue, part))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, part)))
     assert all(0 < len(batch) <= limit for batch in batches)
     assert unpacked(batches) == scanned(store, queue, whole())
 
@@ -76,12 +79,12 @@ def test_any_messages(
 def test_batches_are_bounded(store: Store, *, bodies: bool) -> None:
     """A batch has at most the slice's limit of rows and about its bytes, and is never empty."""
     queue = make_queue(store)
-    store.load(queue, stored(400, body="x" * 1000))
-    batches = list(store.scan_arrow(queue, Slice(1, limit=30), bodies=bodies))
+    bridge.run(store.bulk.load(queue, stored(400, body="x" * 1000)))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=30), bodies=bodies)))
     assert all(0 < len(batch) <= 30 for batch in batches)
     assert sum(len(batch) for batch in batches) == 400
     if bodies:
-        batches = list(store.scan_arrow(queue, Slice(1, limit=1000, max_bytes=50_000)))
+        batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=1000, max_bytes=50_000))))
         assert all(0 < len(batch) <= 100 for batch in batches)
         assert sum(len(batch) for batch in batches) == 400
 
@@ -89,8 +92,8 @@ def test_batches_are_bounded(store: Store, *, bodies: bool) -> None:
 def test_without_bodies(store: Store) -> None:
     """Without bodies the places and ends are the same, and the columns of bodies are not there."""
     queue = make_queue(store)
-    store.load(queue, stored(50, body=b"x" * 5000))
-    batches = list(store.scan_arrow(queue, Slice(1, limit=20), bodies=False))
+    bridge.run(store.bulk.load(queue, stored(50, body=b"x" * 5000)))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=20), bodies=False)))
     assert {batch.schema for batch in batches} == {columns.PLACES}
     found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
     assert found == [(message.ticks, message.low, message.expires) for message in shown(store, queue)]
@@ -102,10 +105,10 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
     queue = make_queue(store)
     messages = stored(40, step=HOUR // 10)
     messages += [structs.replace(messages[20], low=low) for low in range(100, 110)]
-    store.load(queue, messages)
+    bridge.run(store.bulk.load(queue, messages))
     messages = shown(store, queue)
     part = Slice(1, messages[5].position, messages[25].position, limit=7)
-    batches = list(store.scan_arrow(queue, part, bodies=bodies))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=bodies)))
     found = [(row["ticks"], row["low"]) for batch in batches for row in batch.to_pylist()]
     assert found == positions(messages[5:25])
 
@@ -113,23 +116,30 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
 def test_nothing_to_scan(store: Store) -> None:
     """Empty queues, empty ranges and partitions that a queue does not have give no batches."""
     queue = make_queue(store)
-    assert list(store.scan_arrow(queue, whole())) == []
+    assert list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))) == []
     (place,) = say(store, queue, "a")
-    assert list(store.scan_arrow(queue, Slice(1, place, place))) == []
-    assert list(store.scan_arrow(queue, Slice(1, ids.following(place)))) == []
-    assert list(store.scan_arrow(queue, Slice(2))) == []
+    assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, place, place)))) == []
+    assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, ids.following(place))))) == []
+    assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(2)))) == []
 
 
 def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
     """Columns show neither what has expired nor what lies at or above the horizon."""
     queue = make_queue(store)
-    store.append(queue, [new("short", ttl=5), new("long"), new("late", delay=60.0)])
+    bridge.run(store.messages.append(queue, [new("short", ttl=5), new("long"), new("late", delay=60.0)]))
     clock.advance(1)
-    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["short", "long"]
+    assert [message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))))] == [
+        "short",
+        "long",
+    ]
     clock.advance(9)
-    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["long"]
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole())))
+    assert [message.body for message in unpacked(batches)] == ["long"]
     clock.advance(60)
-    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["long", "late"]
+    assert [message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))))] == [
+        "long",
+        "late",
+    ]
 
 
 def test_read_delay(store: Store, clock: Clock) -> None:
@@ -139,7 +149,7 @@ def test_read_delay(store: Store, clock: Clock) -> None:
     clock.advance(5)
     say(store, queue, "b")
     clock.advance(6)
-    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["a"]
+    assert [message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))))] == ["a"]
 
 
 def test_partitions_are_apart(store: Store) -> None:
@@ -148,19 +158,19 @@ def test_partitions_are_apart(store: Store) -> None:
     for number in (1, 2, 3):
         say(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
     for number in (1, 2, 3):
-        found = unpacked(list(store.scan_arrow(queue, whole(number))), number)
+        found = unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole(number)))), number)
         assert found == scanned(store, queue, whole(number))
         assert [message.body for message in found] == [f"{number}-{n}" for n in range(5)]
 
 
-@pytest.mark.parametrize("change", ["purge_queue", "delete_queue"])
-def test_a_queue_that_goes_away(store: Store, change: str) -> None:
+@pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)
+def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> None:
     """A scan ends with an error when its queue is purged or deleted under way: what it gave is not the whole."""
     queue = make_queue(store)
-    store.load(queue, stored(300))
-    batches = store.scan_arrow(queue, Slice(1, limit=10))
+    bridge.run(store.bulk.load(queue, stored(300)))
+    batches = bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=10)))
     next(batches)
-    getattr(store, change)(queue)
+    bridge.run(method_of(store, change)(queue))
     with pytest.raises(QueueChanged):
         list(batches)
 
@@ -168,6 +178,6 @@ def test_a_queue_that_goes_away(store: Store, change: str) -> None:
 def test_many_rows(store: Store) -> None:
     """Thousands of rows of one moment come out whole and in order."""
     queue = make_queue(store)
-    store.load(queue, stored(6000, step=1000))
-    table = pa.Table.from_batches(store.scan_arrow(queue, Slice(1, limit=2500)))
+    bridge.run(store.bulk.load(queue, stored(6000, step=1000)))
+    table = pa.Table.from_batches(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=2500))))
     assert table.column("low").to_pylist() == list(range(6000))

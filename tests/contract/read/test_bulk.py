@@ -9,7 +9,7 @@ from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged
 from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.scanning import divided
 from tests.contract.samples import bodies, make_queue, new, pages, positions, say, shown, whole
 
@@ -29,13 +29,13 @@ def slices(
     store: Store, queue: Queue, lower: Position = ids.FIRST, upper: Position = ids.LAST, *, pieces: int = 1
 ) -> list[Slice]:
     """What lies between two positions and below the horizon, divided."""
-    horizon, partitions = store.inspect(queue)
+    horizon, partitions = bridge.run(store.messages.inspect(queue))
     return divided(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
 
 
 def scanned(store: Store, queue: Queue, parts: list[Slice]) -> list[Message]:
     """Everything that slices give."""
-    return [message for part in parts for some in store.scan(queue, part) for message in some]
+    return [message for part in parts for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 40])
@@ -43,7 +43,7 @@ def test_slices_cover_everything_once(store: Store, pieces: int) -> None:
     """However finely a queue is divided, its slices together give each message once, in order in its partition."""
     queue = make_queue(store, partitions=3)
     given = old_messages(60) + old_messages(25, partition=3, step=HOUR // 3600)
-    assert store.load(queue, given) == 85
+    assert bridge.run(store.bulk.load(queue, given)) == 85
     assert scanned(store, queue, slices(store, queue, pieces=pieces)) == given
 
 
@@ -51,8 +51,8 @@ def test_slices_end_at_the_horizon(store: Store) -> None:
     """What is not due yet belongs to no slice."""
     queue = make_queue(store)
     found = say(store, queue, "a", "b")
-    store.append(queue, [new("late", delay=3600.0)])
-    horizon, partitions = store.inspect(queue)
+    bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
+    horizon, partitions = bridge.run(store.messages.inspect(queue))
     assert horizon > found[-1][0]
     parts = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
     assert all(part.upper <= (horizon, ids.LOW_MIN) for part in parts)
@@ -63,7 +63,7 @@ def test_slices_keep_to_their_bounds(store: Store) -> None:
     """Only what lies in the bounds belongs to a slice; the upper one is exclusive."""
     queue = make_queue(store)
     given = old_messages(20)
-    store.load(queue, given)
+    bridge.run(store.bulk.load(queue, given))
     parts = slices(store, queue, given[5].position, given[9].position, pieces=3)
     assert scanned(store, queue, parts) == given[5:9]
 
@@ -77,10 +77,10 @@ def test_a_scan_comes_in_portions(store: Store) -> None:
     """A scan gives lists no longer than the slice's limit, in either direction."""
     queue = make_queue(store)
     given = old_messages(23)
-    store.load(queue, given)
+    bridge.run(store.bulk.load(queue, given))
     for descending in (False, True):
         part = structs.replace(whole(), limit=5, descending=descending)
-        portions = list(store.scan(queue, part))
+        portions = list(bridge.iterate(store.bulk.scan(queue, part)))
         assert max(len(some) for some in portions) <= 5
         found = [message for some in portions for message in some]
         assert found == (given[::-1] if descending else given)
@@ -90,9 +90,9 @@ def test_loading_again_changes_nothing(store: Store, other: Store) -> None:
     """A load may be repeated by anybody, in part or as a whole: each message is there once."""
     queue = make_queue(store)
     given = old_messages(30)
-    store.load(queue, given)
-    other.load(queue, given[10:20])
-    store.load(queue, given)
+    bridge.run(store.bulk.load(queue, given))
+    bridge.run(other.bulk.load(queue, given[10:20]))
+    bridge.run(store.bulk.load(queue, given))
     assert shown(store, queue) == given
     assert shown(other, queue) == given
 
@@ -102,12 +102,12 @@ def test_loaded_messages_are_like_others(store: Store) -> None:
     queue = make_queue(store)
     given = old_messages(6)
     say(store, queue, "new")
-    store.load(queue, given)
+    bridge.run(store.bulk.load(queue, given))
     assert bodies(shown(store, queue)) == [*[message.body for message in given], "new"]
-    assert store.fetch(queue, [(1, given[3].position)]) == [given[3]]
-    assert store.inspect(queue)[1][0].count == 7
-    store.put(queue, [(1, given[0].position)], new("put"))
-    store.delete(queue, [(1, given[1].position)])
+    assert bridge.run(store.messages.fetch(queue, [(1, given[3].position)])) == [given[3]]
+    assert bridge.run(store.messages.inspect(queue))[1][0].count == 7
+    bridge.run(store.messages.put(queue, [(1, given[0].position)], new("put")))
+    bridge.run(store.messages.delete(queue, [(1, given[1].position)]))
     assert bodies(shown(store, queue)) == ["put", *[message.body for message in given[2:]], "new"]
     assert next(bodies(page.messages) for page in pages(store, queue, structs.replace(whole(), limit=4))) == [
         "put",
@@ -120,7 +120,7 @@ def test_expired_messages_are_left_out(store: Store) -> None:
     queue = make_queue(store)
     given = old_messages(4)
     ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in given[:2]]
-    assert store.load(queue, [*ended, *given[2:]]) == 2
+    assert bridge.run(store.bulk.load(queue, [*ended, *given[2:]])) == 2
     assert positions(shown(store, queue)) == positions(given[2:])
 
 
@@ -128,7 +128,7 @@ def test_many_messages_of_a_moment(store: Store) -> None:
     """Thousands of messages within a second are loaded and read as well as thousands over days."""
     queue = make_queue(store)
     given = old_messages(6000, step=1000)
-    assert store.load(queue, iter(given)) == 6000
+    assert bridge.run(store.bulk.load(queue, iter(given))) == 6000
     assert scanned(store, queue, slices(store, queue, pieces=3)) == given
 
 
@@ -136,8 +136,8 @@ def test_refused_loads(store: Store) -> None:
     """A partition that the queue does not have and a row that is out of date are refused."""
     queue = make_queue(store)
     with pytest.raises(InvalidRequest):
-        store.load(queue, old_messages(3, partition=2))
-    purged = store.purge_queue(queue)
+        bridge.run(store.bulk.load(queue, old_messages(3, partition=2)))
+    purged = bridge.run(store.catalogue.purge_queue(queue))
     with pytest.raises(QueueChanged):
-        store.load(queue, old_messages(3))
+        bridge.run(store.bulk.load(queue, old_messages(3)))
     assert shown(store, purged) == []

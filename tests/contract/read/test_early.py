@@ -13,7 +13,7 @@ from queuey.messages import Message, Queue, Slice, bytes_of
 from queuey.service import Range, Reading, Service
 from queuey.service.ranges import mark_of
 from queuey.service.streams import MOST_EARLY, Cursor, Event
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import Backend
 from tests.contract.read import test_streams
 from tests.contract.read.test_streams import place_of, service_of
@@ -59,10 +59,10 @@ def test_the_part_above_the_horizon(store: Store) -> None:
     """A delayed page ends at the horizon, and an early slice gives what lies above it, but nothing that is not due."""
     queue = make_queue(store, read_delay=BEHIND)
     say(store, queue, "a", "b")
-    store.append(queue, [new("not due", delay=60.0)])
-    [page] = store.read(queue, [Slice(1)])
+    bridge.run(store.messages.append(queue, [new("not due", delay=60.0)]))
+    [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     assert (page.messages, page.next) == ([], (page.horizon, LOW_MIN))
-    [early] = store.read(queue, [Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)])
+    [early] = bridge.run(store.messages.read(queue, [Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)]))
     assert bodies(early.messages) == ["a", "b"]
 
 
@@ -159,7 +159,7 @@ def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., E
     stream = stream_of(queue, other)
     given: list[Event] = []
     for each in (queue, other):
-        store.append(each, [new(partition=number) for number in range(1, 201)])
+        bridge.run(store.messages.append(each, [new(partition=number) for number in range(1, 201)]))
         given += stream.read()
         while stream.stream.more:
             given += stream.read()
@@ -182,7 +182,7 @@ def test_each_once_early_and_once_in_its_place(
     for _ in range(10 if backend.name == "cassandra" else 30):
         queue = rng.choice(queues)
         items = [new("x" * rng.randrange(200), partition=rng.randint(1, queue.partitions)) for _ in range(3)]
-        positions = store.append(queue, items)
+        positions = bridge.run(store.messages.append(queue, items))
         stored += [(queue.name, item.partition, at) for item, at in zip(items, positions, strict=True)]
         stream.waiter.wake(queue.qid)
         given += stream.read(short=rng.random() < 0.8)
@@ -214,11 +214,11 @@ def test_told_twice(store: Store, other: Store, whose: str) -> None:
     found: list[Message] = []
 
     def early() -> bool:
-        [page] = store.read(queue, [Slice(1, delayed=False, early=True)])
+        [page] = bridge.run(store.messages.read(queue, [Slice(1, delayed=False, early=True)]))
         return bool(page.messages)
 
     def in_its_place() -> bool:
-        [page] = store.read(queue, [Slice(1)])
+        [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
         found[:] = page.messages
         return bool(found)
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from queuey import ids
 from queuey.errors import QueueChanged
 from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import bodies, make_queue, new, positions, say, shown, whole
 
@@ -19,13 +19,13 @@ def fill(store: Store, queue: Queue, count: int, *, partition: int = 1, body: st
     """Loads messages of the last hours, the newest last, all alive for another day."""
     now = ids.now_ticks()
     messages = [Message(now - (count - n) * HOUR // 10, n, partition, now + 24 * HOUR, body) for n in range(count)]
-    store.load(queue, messages)
+    bridge.run(store.bulk.load(queue, messages))
     return messages
 
 
 def measured(store: Store, queue: Queue) -> list[Measure]:
     """The measures of one queue."""
-    (found,) = store.measure([queue])
+    (found,) = bridge.iterate(store.bulk.measure([queue]))
     return found
 
 
@@ -37,19 +37,21 @@ class TestReach:
         """The slice up to where the first messages reach holds exactly these."""
         queue = make_queue(store)
         messages = fill(store, queue, 40)
-        count, end = store.extent(queue, Slice(1, limit=limit))
+        count, end = bridge.run(store.bulk.extent(queue, Slice(1, limit=limit)))
         assert count == limit
         assert messages[limit - 1].position < end <= messages[limit].position
-        assert positions(store.read(queue, [Slice(1, upper=end)])[0].messages) == positions(messages[:limit])
+        assert positions(bridge.run(store.messages.read(queue, [Slice(1, upper=end)]))[0].messages) == positions(
+            messages[:limit]
+        )
 
     def test_chain(self, store: Store) -> None:
         """Going on from where the last one ended counts every message once, also those of one tick."""
         queue = make_queue(store)
         messages = fill(store, queue, 30)
-        store.load(queue, [structs.replace(messages[10], low=low) for low in range(100, 120)])
+        bridge.run(store.bulk.load(queue, [structs.replace(messages[10], low=low) for low in range(100, 120)]))
         part, total = Slice(1, limit=7), 0
         while True:
-            count, end = store.extent(queue, part)
+            count, end = bridge.run(store.bulk.extent(queue, part))
             total += count
             if count < 7:
                 break
@@ -60,10 +62,10 @@ class TestReach:
         """Where there are fewer the whole slice was considered: up to its upper bound, but never past the horizon."""
         queue = make_queue(store)
         messages = fill(store, queue, 10)
-        assert store.extent(queue, Slice(1, upper=messages[4].position)) == (4, messages[4].position)
-        before = store.horizon(queue)
-        count, end = store.extent(queue, Slice(1, messages[3].position, limit=1000))
-        after = store.horizon(queue)
+        assert bridge.run(store.bulk.extent(queue, Slice(1, upper=messages[4].position))) == (4, messages[4].position)
+        before = bridge.run(store.bulk.horizon(queue))
+        count, end = bridge.run(store.bulk.extent(queue, Slice(1, messages[3].position, limit=1000)))
+        after = bridge.run(store.bulk.horizon(queue))
         assert count == 7
         assert (before, ids.LOW_MIN) <= end <= (after, ids.LOW_MIN)
 
@@ -71,22 +73,22 @@ class TestReach:
         """Empty queues, empty slices and partitions that do not exist hold nothing; no end lies below the start."""
         queue = make_queue(store)
         (place,) = say(store, queue, "x")
-        assert store.extent(queue, Slice(1, ids.LAST)) == (0, ids.LAST)
-        assert store.extent(queue, Slice(1, place, place)) == (0, place)
-        assert store.extent(queue, Slice(2))[0] == 0
-        assert store.extent(make_queue(store), Slice(1))[0] == 0
+        assert bridge.run(store.bulk.extent(queue, Slice(1, ids.LAST))) == (0, ids.LAST)
+        assert bridge.run(store.bulk.extent(queue, Slice(1, place, place))) == (0, place)
+        assert bridge.run(store.bulk.extent(queue, Slice(2)))[0] == 0
+        assert bridge.run(store.bulk.extent(make_queue(store), Slice(1)))[0] == 0
 
     def test_only_what_is_due_and_alive(self, store: Store, clock: Clock) -> None:
         """Expired messages and those that are not due are not counted, and the end leaves the latter for later."""
         queue = make_queue(store)
-        store.append(queue, [new("short", ttl=5)] * 3 + [new("long")] * 3)
-        (late,) = store.append(queue, [new("late", delay=60.0)])
+        bridge.run(store.messages.append(queue, [new("short", ttl=5)] * 3 + [new("long")] * 3))
+        (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
         clock.advance(10)
-        count, end = store.extent(queue, Slice(1, limit=4))
+        count, end = bridge.run(store.bulk.extent(queue, Slice(1, limit=4)))
         assert count == 3
         assert end <= late
         clock.advance(60)
-        assert store.extent(queue, Slice(1, end))[0] == 1
+        assert bridge.run(store.bulk.extent(queue, Slice(1, end)))[0] == 1
 
     def test_read_delay(self, store: Store, clock: Clock) -> None:
         """Nothing nearer to now than the queue's read delay is counted."""
@@ -95,7 +97,7 @@ class TestReach:
         clock.advance(5)
         say(store, queue, "b")
         clock.advance(6)
-        count, end = store.extent(queue, Slice(1))
+        count, end = bridge.run(store.bulk.extent(queue, Slice(1)))
         assert count == 1
         assert end <= (clock.ticks - 10 * ids.TICKS_PER_SECOND + 1, ids.LOW_MIN)
 
@@ -109,16 +111,20 @@ class TestHorizon:
             queue = make_queue(store, read_delay=read_delay)
             say(store, queue, "x")
             clock.advance(7)
-            first = store.read(queue, [whole()])[0].horizon
-            assert first <= store.horizon(queue) <= store.read(queue, [whole()])[0].horizon
+            first = bridge.run(store.messages.read(queue, [whole()]))[0].horizon
+            assert (
+                first
+                <= bridge.run(store.bulk.horizon(queue))
+                <= bridge.run(store.messages.read(queue, [whole()]))[0].horizon
+            )
 
     def test_a_message_that_comes_due(self, store: Store, clock: Clock) -> None:
         """A message that came due is below the next horizon, and no later message is ever below that."""
         queue = make_queue(store)
-        (late,) = store.append(queue, [new("late", delay=5.0)])
-        assert (store.horizon(queue), ids.LOW_MIN) <= late
+        (late,) = bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
+        assert (bridge.run(store.bulk.horizon(queue)), ids.LOW_MIN) <= late
         clock.advance(6)
-        horizon = store.horizon(queue)
+        horizon = bridge.run(store.bulk.horizon(queue))
         assert (horizon, ids.LOW_MIN) > late
         assert min(say(store, queue, "x")) >= (horizon, ids.LOW_MIN)
 
@@ -144,7 +150,7 @@ class TestMeasure:
         """Oldest and newest are told apart also among ids of one tick."""
         queue = make_queue(store)
         [message] = fill(store, queue, 1)
-        store.load(queue, [structs.replace(message, low=low) for low in (-5, 9, 3, -7, 4)])
+        bridge.run(store.bulk.load(queue, [structs.replace(message, low=low) for low in (-5, 9, 3, -7, 4)]))
         [found] = measured(store, queue)
         assert (found.count, found.oldest[1], found.newest[1]) == (6, -7, 9)
 
@@ -153,7 +159,7 @@ class TestMeasure:
         queues = [make_queue(store, partitions=2) for _ in range(30)]
         for number, queue in enumerate(queues):
             fill(store, queue, number % 4, partition=1 + number % 2, body="x" * number)
-        found = list(store.measure(queues[::-1] + queues[:3]))
+        found = list(bridge.iterate(store.bulk.measure(queues[::-1] + queues[:3])))
         wanted = [[(1 + number % 2, number % 4, number % 4 * number)] if number % 4 else [] for number in range(30)]
         assert [[(one.partition, one.count, one.size) for one in some] for some in found] == [
             *wanted[::-1],
@@ -162,25 +168,25 @@ class TestMeasure:
 
     def test_nothing_to_measure(self, store: Store) -> None:
         """No queues give no answers."""
-        assert list(store.measure([])) == []
+        assert list(bridge.iterate(store.bulk.measure([]))) == []
 
     def test_gone_or_changed(self, store: Store) -> None:
         """A row that is out of date gives an empty answer and leaves the others' as they are."""
         queues = [make_queue(store) for _ in range(5)]
         for queue in queues:
             say(store, queue, "x")
-        store.purge_queue(queues[1])
-        store.delete_queue(queues[2])
-        store.update_queue(queues[3], QueueSpec(partitions=2))
-        assert [len(some) for some in store.measure(queues)] == [1, 0, 0, 0, 1]
+        bridge.run(store.catalogue.purge_queue(queues[1]))
+        bridge.run(store.catalogue.delete_queue(queues[2]))
+        bridge.run(store.catalogue.update_queue(queues[3], QueueSpec(partitions=2)))
+        assert [len(some) for some in bridge.iterate(store.bulk.measure(queues))] == [1, 0, 0, 0, 1]
         with pytest.raises(QueueChanged):
-            store.horizon(queues[1])
+            bridge.run(store.bulk.horizon(queues[1]))
 
     def test_alive_and_delayed(self, store: Store, clock: Clock) -> None:
         """Expired messages are not counted, delayed ones are."""
         queue = make_queue(store)
-        store.append(queue, [new("short", ttl=5)] * 3 + [new("long")])
-        (late,) = store.append(queue, [new("late", delay=60.0)])
+        bridge.run(store.messages.append(queue, [new("short", ttl=5)] * 3 + [new("long")]))
+        (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
         clock.advance(10)
         [found] = measured(store, queue)
         assert (found.count, found.size, found.newest) == (2, 8, late)
@@ -191,8 +197,10 @@ class TestMeasure:
         """A partition of some size measures what a scan of it adds up to."""
         queue = make_queue(store)
         now = ids.now_ticks()
-        store.load(
-            queue, [Message(now - 1000 * n - 1, n, 1, now + 24 * HOUR, b"x" * (1 + n % 100)) for n in range(12_000)]
+        bridge.run(
+            store.bulk.load(
+                queue, [Message(now - 1000 * n - 1, n, 1, now + 24 * HOUR, b"x" * (1 + n % 100)) for n in range(12_000)]
+            )
         )
         [found] = measured(store, queue)
         assert found.count == pytest.approx(12_000, rel=0 if found.exact else 0.3)

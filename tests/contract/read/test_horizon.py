@@ -7,8 +7,8 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Page, QueueSpec, Slice
-from queuey.storage import Store
+from queuey.messages import QueueSpec, Slice
+from queuey.storage import Store, bridge
 from tests.backends import Clock, StoreLocation
 from tests.contract.cursors import (
     FEW_OR_MANY,
@@ -17,8 +17,8 @@ from tests.contract.cursors import (
     check_between_threads,
 )
 from tests.contract.samples import (
+    begin,
     bodies,
-    eventually,
     make_queue,
     new,
     positions,
@@ -34,8 +34,8 @@ def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
     """Messages with ids in the future, put or delayed, are not shown, and no page reaches beyond its horizon."""
     queue = make_queue(store)
     say(store, queue, "now")
-    store.append(queue, [new("late", delay=5.0)])
-    store.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new("put"))
+    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
+    bridge.run(store.messages.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new("put")))
     for kept in (False, True):
         page = read_one(store, queue, structs.replace(whole(), delayed=kept))
         assert bodies(page.messages) == ["now"]
@@ -52,16 +52,14 @@ def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> 
     """
     queue, other = make_queue(store, read_delay=read_delay), make_queue(store, read_delay=None)
     places = say(store, queue, "a", "b", "c")
-    store.append(queue, [new("late", delay=5.0)])
+    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
     first = read_one(store, queue, structs.replace(whole(), ahead=True, limit=2))
     assert (positions(first.messages), first.more) == (places[:2], True)
     assert first.next is not None
     assert first.next <= places[2]
-    begun: list[Page] = []
     rest_of_it = structs.replace(whole(), ahead=True, lower=first.next)
-    if store.begin_read(queue, rest_of_it, lambda page, _: begun.extend([page] if page else [])):
-        assert eventually(lambda: bool(begun))
-        assert positions(begun[0].messages) == places[2:]
+    [begun] = begin(store.messages.read(queue, [rest_of_it])).result(60)
+    assert positions(begun.messages) == places[2:]
     rest = read_one(store, queue, rest_of_it)
     assert positions(rest.messages) == places[2:]
     assert abs(rest.horizon - read_one(store, other, whole()).horizon) < 2 * ids.TICKS_PER_SECOND
@@ -83,7 +81,7 @@ def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, c
     """Whatever a reader was told was considered, no later message is minted there."""
     queue = make_queue(store)
     for number in range(20):
-        store.append(queue, [new("late", delay=0.5)])
+        bridge.run(store.messages.append(queue, [new("late", delay=0.5)]))
         horizon = read_one((store, other)[number % 2], queue, whole()).horizon
         (position,) = say((other, store)[number // 2 % 2], queue, "x")
         assert position >= (horizon, ids.LOW_MIN)
@@ -96,7 +94,7 @@ def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, re
     """A horizon stays where it was given, though nothing was written before and the clock is set back."""
     queue = make_queue(store, read_delay=read_delay)
     horizons = [read_one(store, queue, structs.replace(whole(), delayed=kept)).horizon for kept in (True, False)]
-    horizons.append(store.inspect(queue)[0])
+    horizons.append(bridge.run(store.messages.inspect(queue))[0])
     clock.advance(-step)
     (position,) = say(store, queue, "x")
     assert position >= (max(horizons), ids.LOW_MIN)
@@ -126,12 +124,12 @@ def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: f
 def test_delayed_messages_with_a_clock_that_steps_back(store: Store, clock: Clock) -> None:
     """A delayed message that was shown stays shown when the clock is set back, and none is minted below it."""
     queue = make_queue(store)
-    store.append(queue, [new("late", delay=5.0)])
+    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
     clock.advance(6)
     (late,) = shown(store, queue)
     clock.advance(-60)
     assert shown(store, queue) == [late]
-    assert min(say(store, queue, "x") + store.append(queue, [new("y", delay=1.0)])) > late.position
+    assert min(say(store, queue, "x") + bridge.run(store.messages.append(queue, [new("y", delay=1.0)]))) > late.position
 
 
 def test_no_read_delay_of_its_own(store: Store) -> None:
@@ -165,9 +163,9 @@ def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
     """A reader that deletes what it reads need not wait; messages that are not due stay hidden from it as well."""
     queue = make_queue(store, read_delay=3600.0)
     say(store, queue, "a")
-    store.append(queue, [new("late", delay=5.0)])
+    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
     eager = structs.replace(whole(), delayed=False)
-    keeping, ignoring = store.read(queue, [whole(), eager])
+    keeping, ignoring = bridge.run(store.messages.read(queue, [whole(), eager]))
     assert (bodies(keeping.messages), bodies(ignoring.messages)) == ([], ["a"])
     clock.advance(6)
     assert bodies(read_one(store, queue, eager).messages) == ["a", "late"]
@@ -178,7 +176,7 @@ def test_read_delay_of_the_row_counts(store: Store) -> None:
     queue = make_queue(store, read_delay=3600.0)
     say(store, queue, "a")
     assert shown(store, queue) == []
-    queue = store.update_queue(queue, QueueSpec(read_delay=0.0))
+    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(read_delay=0.0)))
     assert shown_bodies(store, queue) == ["a"]
 
 

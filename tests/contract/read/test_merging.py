@@ -16,7 +16,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Message, Page, Queue, Slice, bytes_of
 from queuey.service import Limits, Range, Reading, Service
 from queuey.service.ranges import mark_of
-from queuey.storage import Store
+from queuey.storage import Messages, Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from tests.backends import APP
 from tests.contract.samples import make_queue, new
@@ -35,10 +35,10 @@ class Counted(InterposedStore):
         super().__init__(store)
         self.pages: list[list[Message]] = []
         self.asked: list[Sequence[Slice]] = []
-        self.instead(Store.read, self._read)
+        self.instead(Messages.read, self._read)
 
     def _read(self, queue: Queue, parts: Sequence[Slice]) -> list[Page]:
-        pages = self._store.read(queue, parts)
+        pages = bridge.run(self._store.messages.read(queue, parts))
         self.asked.append(parts)
         self.pages.append([message for page in pages for message in page.messages if message.body])
         return pages
@@ -55,7 +55,7 @@ def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, na
     chance = random.Random(seed)
     for at in range(0, len(bodies), 200):
         items = [new(body, partition=chance.randint(1, partitions)) for body in bodies[at : at + 200]]
-        store.append(queue, items)
+        bridge.run(store.messages.append(queue, items))
     return queue
 
 
@@ -68,8 +68,10 @@ def read(store: Store, queue: Queue, **wanted: object) -> Reading:
 
 def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
     """Returns all messages in time order."""
-    pages = store.read(
-        queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]
+    pages = bridge.run(
+        store.messages.read(
+            queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]
+        )
     )
     found = [message for page in pages for message in page.messages]
     return sorted(found, key=lambda one: (one.position, one.partition), reverse=descending)
@@ -151,11 +153,11 @@ def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
 
     def delete(queue: Queue, parts: Sequence[Slice]) -> list[Page]:
         if first and parts[0].bodies:
-            store.delete(queue, [(gone.partition, gone.position)])
+            bridge.run(store.messages.delete(queue, [(gone.partition, gone.position)]))
         first.append(True)
-        return store.read(queue, parts)
+        return bridge.run(store.messages.read(queue, parts))
 
-    between.instead(Store.read, delete)
+    between.instead(Messages.read, delete)
     page = read(between.store, queue, limit=40)
     assert page.messages == [one for one in expected if one is not gone][: len(page.messages)]
     assert len(page.messages) >= 39
@@ -164,18 +166,18 @@ def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
 def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: Store) -> None:
     """At the level weak a body that is missing ends the page before it, and the cursor does not pass it."""
     queue = make_queue(store, partitions=30, consistency="weak")
-    store.append(queue, [new("x", partition=1 + number % 30) for number in range(60)])
+    bridge.run(store.messages.append(queue, [new("x", partition=1 + number % 30) for number in range(60)]))
     expected = merged(queue, store, descending=False)
     behind = Counted(store)
 
     def stale(queue: Queue, parts: Sequence[Slice]) -> list[Page]:
-        pages = store.read(queue, parts)
+        pages = bridge.run(store.messages.read(queue, parts))
         for part, page in zip(parts, pages, strict=True):
             if part.bodies:
                 page.messages = [one for one in page.messages if one.position != expected[3].position]
         return pages
 
-    behind.instead(Store.read, stale)
+    behind.instead(Messages.read, stale)
     page = read(behind.store, queue, limit=40)
     assert page.messages == expected[:3]
     assert page.more
@@ -185,9 +187,9 @@ def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: 
 def test_a_merged_read_has_the_time_of_one_call(tmp_path: Path) -> None:
     """However many reads it takes, they end together when one call would have to."""
     with closing(open_store(tmp_path / "data", options=SqliteOptions(deadline=0.5))) as store:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         queue = fill(store, 30, ["x"] * 60)
         slow = Counted(store)
-        slow.before(Store.read, lambda: time.sleep(0.3))
+        slow.before(Messages.read, lambda: time.sleep(0.3))
         with pytest.raises(StoreUnavailable, match="longer than"):
             read(slow.store, queue, limit=40)

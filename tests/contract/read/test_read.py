@@ -13,7 +13,7 @@ from msgspec import structs
 from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice, bytes_of, rendered_bytes
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests import strategies
 from tests.contract.samples import bodies, make_queue, new, pages, positions, read_one, say, shown, whole
 
@@ -62,7 +62,7 @@ def test_neighbours_of_bounds(store: Store, five: tuple[Queue, list[Position]]) 
 def test_any_bounds(store: Store, places: set[Position], data: st.DataObject) -> None:
     """For any messages and any bounds, a slice is what its definition says, in order."""
     queue = make_queue(store)
-    store.put(queue, [(1, place) for place in places], new("x"))
+    bridge.run(store.messages.put(queue, [(1, place) for place in places], new("x")))
     edge = strategies.positions() | (st.sampled_from(sorted(places)) if places else st.nothing())
     lower, upper = data.draw(edge), data.draw(edge)
     descending = data.draw(st.booleans())
@@ -108,7 +108,7 @@ METAS = [None, Meta(headers=(("a", "x" * 8000),)), Meta("text/plain", (("b", '"'
 def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: str | bytes, meta: Meta | None) -> None:
     """Escapes, characters of several bytes, base64, headers and what stands around a body all count."""
     queue = make_queue(store)
-    store.append(queue, [new("short"), *[new(body, meta=meta)] * 20, new("short")])
+    bridge.run(store.messages.append(queue, [new("short"), *[new(body, meta=meta)] * 20, new("short")]))
     weights = [rendered_bytes("short", None), rendered_bytes(body, meta)]
     for count in (1, 2, 7):
         for descending in (False, True):
@@ -121,11 +121,11 @@ def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: 
 def test_slices_of_one_read_share_their_bytes(store: Store, descending: bool) -> None:  # noqa: FBT001
     """Partitions whose messages do not fit into what all slices may have together are put off, and can be read next."""
     queue = make_queue(store, partitions=12)
-    store.append(queue, [new("x" * 10_000, partition=partition) for partition in range(1, 13)])
+    bridge.run(store.messages.append(queue, [new("x" * 10_000, partition=partition) for partition in range(1, 13)]))
     left = [Slice(partition, max_bytes=3000, descending=descending) for partition in range(1, 13)]
     found: list[int] = []
     while left:
-        pages_ = store.read(queue, left)
+        pages_ = bridge.run(store.messages.read(queue, left))
         messages = [message for page in pages_ for message in page.messages]
         assert bytes_of(messages[:-1]) < 3000 * len(left)
         assert messages
@@ -215,7 +215,7 @@ def test_several_slices_have_one_horizon(store: Store) -> None:
         Slice(partition=2),
         Slice(partition=3, limit=1),
     ]
-    found = store.read(queue, wanted)
+    found = bridge.run(store.messages.read(queue, wanted))
     assert [bodies(page.messages) for page in found] == [
         ["3a"],
         ["1c", "1b", "1a"],
@@ -234,7 +234,7 @@ def test_several_slices_have_one_horizon(store: Store) -> None:
 
 def test_no_slices(store: Store) -> None:
     """Reading nothing gives nothing."""
-    assert store.read(make_queue(store), []) == []
+    assert bridge.run(store.messages.read(make_queue(store), [])) == []
 
 
 def check_chain(store: Store, queue: Queue, part: Slice, sizes: Iterator[int], expected: list[Message]) -> None:
@@ -277,9 +277,9 @@ def test_any_chain_of_pages_equals_one_read(
             say(store, queue, *["x" * (number % 7 + 1)] * (number % 4 + 1))
         elif step == "put":
             place = (PAST + number // 3, number % 3 - 1)
-            store.put(queue, [(1, place)], new("y" * (number % 5 + 1)))
+            bridge.run(store.messages.put(queue, [(1, place)], new("y" * (number % 5 + 1))))
         elif found := shown(store, queue):
-            store.delete(queue, [(1, message.position) for message in found[:: number % 3 + 2]])
+            bridge.run(store.messages.delete(queue, [(1, message.position) for message in found[:: number % 3 + 2]]))
     everything = shown(store, queue)
     edges = st.sampled_from([ids.FIRST, ids.LAST, *positions(everything)])
     lower, upper = data.draw(edges), data.draw(edges)

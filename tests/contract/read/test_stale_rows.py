@@ -9,7 +9,7 @@ import pytest
 from queuey import ids
 from queuey.errors import QueueChanged
 from queuey.messages import Message, OffsetChange, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import begun, make_queue, new, say, shown_bodies, whole
 from tests.waiting import PATIENCE_SECONDS
@@ -19,48 +19,52 @@ PLACE = (1, (ids.EPOCH_TICKS, 0))
 
 def ahead(store: Store) -> Message:
     """A message that is not due for long."""
-    due = store.now() + 3600 * ids.TICKS_PER_SECOND
+    due = bridge.run(store.ledger.now()) + 3600 * ids.TICKS_PER_SECOND
     return Message(due, 0, 1, due + 3600 * ids.TICKS_PER_SECOND, "late")
 
 
 CALLS: dict[str, Callable[[Store, Queue], object]] = {
-    "update_queue": lambda store, queue: store.update_queue(queue, QueueSpec(ttl=99)),
-    "delete_queue": lambda store, queue: store.delete_queue(queue),
-    "purge_queue": lambda store, queue: store.purge_queue(queue),
-    "append": lambda store, queue: store.append(queue, [new("late")]),
-    "begin_append": lambda store, queue: begun(store, queue, [new("late")]).result(PATIENCE_SECONDS),
-    "append delayed": lambda store, queue: store.append(queue, [new("late", delay=5.0)]),
-    "put": lambda store, queue: store.put(queue, [PLACE], new("late")),
-    "fetch": lambda store, queue: store.fetch(queue, [PLACE]),
-    "delete": lambda store, queue: store.delete(queue, [PLACE]),
-    "read": lambda store, queue: store.read(queue, [whole()]),
-    "inspect": lambda store, queue: store.inspect(queue),
-    "lag": lambda store, queue: store.lag(queue, [(1, None)]),
-    "scan": lambda store, queue: list(store.scan(queue, whole())),
-    "load": lambda store, queue: store.load(queue, [Message(*PLACE[1], 1, ids.TICKS_MAX, "late")]),
-    "horizon": lambda store, queue: store.horizon(queue),
-    "scan_arrow": lambda store, queue: list(store.scan_arrow(queue, whole())),
-    "reach": lambda store, queue: store.extent(queue, whole()),
-    "load_unread": lambda store, queue: store.load_unread(queue, [ahead(store)]),
-    "set_offsets": lambda store, queue: store.set_offsets(queue, "late", [OffsetChange(1, ids.LAST)]),
-    "offsets": lambda store, queue: store.offsets(queue, "group"),
-    "groups": lambda store, queue: store.groups(queue),
-    "delete_group": lambda store, queue: store.delete_group(queue, "group"),
+    "update_queue": lambda store, queue: bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=99))),
+    "delete_queue": lambda store, queue: bridge.run(store.catalogue.delete_queue(queue)),
+    "purge_queue": lambda store, queue: bridge.run(store.catalogue.purge_queue(queue)),
+    "append": lambda store, queue: bridge.run(store.messages.append(queue, [new("late")])),
+    "append on a loop": lambda store, queue: begun(store, queue, [new("late")]).result(PATIENCE_SECONDS),
+    "append delayed": lambda store, queue: bridge.run(store.messages.append(queue, [new("late", delay=5.0)])),
+    "put": lambda store, queue: bridge.run(store.messages.put(queue, [PLACE], new("late"))),
+    "fetch": lambda store, queue: bridge.run(store.messages.fetch(queue, [PLACE])),
+    "delete": lambda store, queue: bridge.run(store.messages.delete(queue, [PLACE])),
+    "read": lambda store, queue: bridge.run(store.messages.read(queue, [whole()])),
+    "inspect": lambda store, queue: bridge.run(store.messages.inspect(queue)),
+    "lag": lambda store, queue: bridge.run(store.messages.lag(queue, [(1, None)])),
+    "scan": lambda store, queue: list(bridge.iterate(store.bulk.scan(queue, whole()))),
+    "load": lambda store, queue: bridge.run(store.bulk.load(queue, [Message(*PLACE[1], 1, ids.TICKS_MAX, "late")])),
+    "horizon": lambda store, queue: bridge.run(store.bulk.horizon(queue)),
+    "scan_arrow": lambda store, queue: list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))),
+    "reach": lambda store, queue: bridge.run(store.bulk.extent(queue, whole())),
+    "load_unread": lambda store, queue: bridge.run(store.bulk.load_unread(queue, [ahead(store)])),
+    "set_offsets": lambda store, queue: bridge.run(
+        store.offsets.set_offsets(queue, "late", [OffsetChange(1, ids.LAST)])
+    ),
+    "offsets": lambda store, queue: bridge.run(store.offsets.group_offsets(queue, "group")),
+    "groups": lambda store, queue: bridge.run(store.offsets.groups(queue)),
+    "delete_group": lambda store, queue: bridge.run(store.offsets.delete_group(queue, "group")),
 }
 
 
 def recreate(store: Store, queue: Queue) -> None:
     """Deletes a queue and makes one like it."""
-    store.delete_queue(queue)
-    store.create_queue(
-        queue.application, queue.name, QueueSpec(partitions=queue.partitions, read_delay=queue.read_delay)
+    bridge.run(store.catalogue.delete_queue(queue))
+    bridge.run(
+        store.catalogue.create_queue(
+            queue.application, queue.name, QueueSpec(partitions=queue.partitions, read_delay=queue.read_delay)
+        )
     )
 
 
 CHANGES: dict[str, Callable[[Store, Queue], object]] = {
-    "deleted": lambda store, queue: store.delete_queue(queue),
-    "purged": lambda store, queue: store.purge_queue(queue),
-    "updated": lambda store, queue: store.update_queue(queue, QueueSpec(partitions=3)),
+    "deleted": lambda store, queue: bridge.run(store.catalogue.delete_queue(queue)),
+    "purged": lambda store, queue: bridge.run(store.catalogue.purge_queue(queue)),
+    "updated": lambda store, queue: bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3))),
     "recreated": recreate,
 }
 
@@ -75,9 +79,9 @@ def changer(request: pytest.FixtureRequest, store: Store, other: Store) -> Store
 def test_every_call_notices(store: Store, changer: Store, change: str) -> None:
     """Each call that takes a queue refuses a row from before the change."""
     queue = make_queue(store, partitions=2)
-    store.put(queue, [PLACE], new("early"))
-    store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
-    CHANGES[change](changer, changer.queue(APP, queue.name))
+    bridge.run(store.messages.put(queue, [PLACE], new("early")))
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
+    CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
     served = []
     for name, call in CALLS.items():
         try:
@@ -92,19 +96,19 @@ def test_every_call_notices(store: Store, changer: Store, change: str) -> None:
 def test_refused_calls_have_no_effect(store: Store, changer: Store, change: str) -> None:
     """After all refused calls the queue of that name is exactly what the change had made of it."""
     queue = make_queue(store, partitions=2)
-    store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
-    CHANGES[change](changer, changer.queue(APP, queue.name))
-    row = changer.queue(APP, queue.name, fresh=True)
-    changer.put(row, [PLACE], new("mine"))
-    changer.set_offsets(row, "group", [OffsetChange(2, ids.LAST)])
-    offsets = changer.offsets(row, "group")
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
+    CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
+    row = bridge.run(changer.catalogue.queue(APP, queue.name, fresh=True))
+    bridge.run(changer.messages.put(row, [PLACE], new("mine")))
+    bridge.run(changer.offsets.set_offsets(row, "group", [OffsetChange(2, ids.LAST)]))
+    offsets = bridge.run(changer.offsets.group_offsets(row, "group"))
     for call in CALLS.values():
         with pytest.raises(QueueChanged):
             call(store, queue)
-    assert changer.queue(APP, queue.name, fresh=True) == row
+    assert bridge.run(changer.catalogue.queue(APP, queue.name, fresh=True)) == row
     assert shown_bodies(changer, row) == ["mine"]
-    assert changer.groups(row) == ["group"]
-    assert changer.offsets(row, "group") == offsets
+    assert bridge.run(changer.offsets.groups(row)) == ["group"]
+    assert bridge.run(changer.offsets.group_offsets(row, "group")) == offsets
 
 
 @pytest.mark.parametrize("change", ["purged", "updated", "recreated"])
@@ -112,10 +116,10 @@ def test_looking_again_helps(store: Store, changer: Store, change: str) -> None:
     """A row that was looked up after the refusal works, from the cache as well."""
     queue = make_queue(store)
     say(store, queue, "before")
-    CHANGES[change](changer, changer.queue(APP, queue.name))
+    CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
     with pytest.raises(QueueChanged):
         say(store, queue, "refused")
-    row = store.queue(APP, queue.name)
+    row = bridge.run(store.catalogue.queue(APP, queue.name))
     say(store, row, "after")
     assert shown_bodies(store, row) == (["before", "after"] if change == "updated" else ["after"])
 
@@ -123,22 +127,22 @@ def test_looking_again_helps(store: Store, changer: Store, change: str) -> None:
 def test_changes_of_other_queues_do_not_matter(store: Store, other: Store) -> None:
     """A row stays good while other queues come, change and go."""
     queue = make_queue(store, partitions=2)
-    store.put(queue, [PLACE], new("early"))
-    store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
+    bridge.run(store.messages.put(queue, [PLACE], new("early")))
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     for one in (store, other):
         neighbour = make_queue(one)
-        neighbour = one.update_queue(neighbour, QueueSpec(ttl=5))
-        neighbour = one.purge_queue(neighbour)
-        one.delete_queue(neighbour)
+        neighbour = bridge.run(one.catalogue.update_queue(neighbour, QueueSpec(ttl=5)))
+        neighbour = bridge.run(one.catalogue.purge_queue(neighbour))
+        bridge.run(one.catalogue.delete_queue(neighbour))
     for name, call in CALLS.items():
         if name not in {"update_queue", "delete_queue", "purge_queue"}:
             call(store, queue)
-    store.purge_queue(queue)
+    bridge.run(store.catalogue.purge_queue(queue))
 
 
 def test_a_row_of_another_store_is_as_good(store: Store, other: Store) -> None:
     """A row may be used with every Store object on the same data."""
     queue = make_queue(store)
     say(other, queue, "a")
-    say(store, other.queue(APP, queue.name), "b")
+    say(store, bridge.run(other.catalogue.queue(APP, queue.name)), "b")
     assert shown_bodies(other, queue) == ["a", "b"]

@@ -16,7 +16,7 @@ from queuey.metrics import Metrics
 from queuey.service import Limits, Service, Waiter
 from queuey.service.reading import Reader
 from queuey.service.streams import MOST_MARKS, Cursor, Event, Found, OpenStreams, Stream
-from queuey.storage import Store
+from queuey.storage import Messages, Store, bridge
 from tests.backends import Backend
 from tests.contract.samples import make_queue, new
 from tests.interposed_store import InterposedStore
@@ -94,7 +94,7 @@ def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
         for _ in range(rng.randrange(8)):
             queue = rng.choice(queues)
             items = [new("x" * rng.randrange(300), partition=rng.randint(1, queue.partitions)) for _ in range(4)]
-            for item, position in zip(items, store.append(queue, items), strict=True):
+            for item, position in zip(items, bridge.run(store.messages.append(queue, items)), strict=True):
                 stored.append((queue.name, item.partition, position))
             for reader in readers:
                 reader.waiter.wake(queue.qid)
@@ -157,10 +157,10 @@ def test_only_what_was_woken_is_read(store: Store) -> None:
 
     def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         asked.append(queue.name)
-        return store.read(queue, slices)
+        return bridge.run(store.messages.read(queue, slices))
 
-    between.instead(Store.read, read)
-    store.append(queues[7], [new("a")])
+    between.instead(Messages.read, read)
+    bridge.run(store.messages.append(queues[7], [new("a")]))
     reader.waiter.wake(queues[7].qid)
     assert [event.message.body for event in reader.read()] == ["a"]
     assert asked == [queues[7].name]
@@ -173,9 +173,9 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
     service = service_of(store)
     reader = Reading(service, [first, other], 10)
     assert reader.read() == []
-    store.append(later, [new("a")])
+    bridge.run(store.messages.append(later, [new("a")]))
     reader.stream.admit(service.enter(later, lambda _: None))
-    store.append(first, [new("b")])
+    bridge.run(store.messages.append(first, [new("b")]))
     reader.waiter.wake(first.qid)
     assert [event.message.body for event in reader.read()] == ["a", "b"]
     assert not reader.stream.more

@@ -15,7 +15,7 @@ from queuey.service import QueueAccess, Service, unread
 from queuey.service.core import Core
 from queuey.service.ranges import OTHERS
 from queuey.service.unread import MarkNews, ReadMark, Unread, group_of
-from queuey.storage import Store, offset_changes
+from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import at_once, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -72,7 +72,7 @@ def test_partitions_and_bounds(store: Store) -> None:
         say(store, queue, "a", "b", partition=number)
     for limit, wanted in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
         assert counts(store, [queue], limit=limit) == [wanted]
-    store.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)])
+    bridge.run(store.offsets.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)]))
     assert counts(store, [queue]) == [(6, False)]
     with pytest.raises(InvalidRequest):
         Service(store).unread.mark(access(store, queue), ANN, {21: ids.LAST})
@@ -83,15 +83,15 @@ def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     places = say(store, queue, "a", "b", "c")
     say(store, queue, "short", ttl=10)
-    store.append(queue, [new("later", delay=50)])
+    bridge.run(store.messages.append(queue, [new("later", delay=50)]))
     assert counts(store, [queue]) == [(4, False)]
-    store.delete(queue, [(1, places[0])])
+    bridge.run(store.messages.delete(queue, [(1, places[0])]))
     assert counts(store, [queue]) == [(3, False)]
     clock.advance(20)
     assert counts(store, [queue]) == [(2, False)]
     clock.advance(40)
     assert counts(store, [queue]) == [(3, False)]
-    queue = store.purge_queue(queue)
+    queue = bridge.run(store.catalogue.purge_queue(queue))
     assert counts(store, [queue]) == [(0, False)]
 
 
@@ -99,7 +99,7 @@ def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
     """A mark at an id that reads do not show yet stays below what they show later: nobody has seen that."""
     queue = make_queue(store)
     say(store, queue, "a")
-    [later] = store.append(queue, [new("later", delay=100)])
+    [later] = bridge.run(store.messages.append(queue, [new("later", delay=100)]))
     marked = mark(store, queue, later)
     assert 60 < marked.pending < 200
     assert marked.marks[1] < later
@@ -116,14 +116,14 @@ def test_marks_end_with_the_queue(store: Store) -> None:
     queue = make_queue(store)
     [place] = say(store, queue, "a")
     mark(store, queue, place)
-    store.delete_queue(queue)
+    bridge.run(store.catalogue.delete_queue(queue))
     [found] = Service(store).unread.unread([access(store, queue)], ANN)
     assert isinstance(found, QueueNotFound)
     again = make_queue(store, queue.name)
     say(store, again, "a", "b")
     assert counts(store, [again]) == [(2, False)]
     # A row that is out of date is read again.
-    store.update_queue(again, QueueSpec(partitions=2))
+    bridge.run(store.catalogue.update_queue(again, QueueSpec(partitions=2)))
     assert counts(store, [again]) == [(2, False)]
 
 
@@ -133,14 +133,13 @@ def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) ->
     say(store, queue, "a")
 
     def begin_read(queue: Queue, piece: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        [page] = store.read(queue, [piece])
+        [page] = bridge.run(store.messages.read(queue, [piece]))
         done(Page(page.messages, page.horizon, page.next, more=True), None)
-        other.update_queue(queue, QueueSpec(partitions=2))
-        store.queue(queue.application, queue.name, fresh=True)
+        bridge.run(other.catalogue.update_queue(queue, QueueSpec(partitions=2)))
+        bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
         return True
 
     noted = InterposedStore(store)
-    noted.instead(Store.begin_read, begin_read)
     [found] = Service(noted.store).unread.unread([access(store, queue)], ANN)
     assert found == Unread({}, 1, more=False)
 
@@ -148,7 +147,7 @@ def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) ->
 def test_readers_are_no_groups(store: Store, other: Store) -> None:
     """Readers are in no list of groups, take no group's place, and are bounded by themselves."""
     queue = make_queue(store)
-    store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     [place] = say(store, queue, "a")
     with replace_in(offset_changes, offset_changes.MOST_READERS, 2):
         mark(store, queue, place, ANN)
@@ -156,7 +155,7 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
         with pytest.raises(Conflict, match="read marks for 2 readers"):
             mark(store, queue, place, "user:x.eve")
         mark(store, queue, place, BOB)
-    assert other.groups(queue) == ["group"]
+    assert bridge.run(other.offsets.groups(queue)) == ["group"]
     assert Service(other).unread.marks([access(other, queue)], BOB) == [{1: place}]
 
 
@@ -166,17 +165,12 @@ def test_a_call_reads_so_much(store: Store) -> None:
     say(store, queues[0], *"abc")
     asked: list[Slice] = []
 
-    def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    async def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         asked.extend(slices)
-        return store.read(queue, slices)
-
-    def begin_read(queue: Queue, piece: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        asked.append(piece)
-        return store.begin_read(queue, piece, done)
+        return await store.messages.read(queue, slices)
 
     noted = InterposedStore(store)
-    noted.instead(Store.read, read)
-    noted.instead(Store.begin_read, begin_read)
+    noted.instead(Messages.read, read)
     service = Service(noted.store)
     accesses = [access(store, queue) for queue in queues]
     with replace_in(unread, unread.MAX_ROWS, 4):
@@ -197,10 +191,10 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
 
     def offsets_of_queues(queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         asked.append(len(queues))
-        return store.offsets_of_queues(queues, group)
+        return bridge.run(store.offsets.offsets_of_queues(queues, group))
 
     noted = InterposedStore(store)
-    noted.instead(Store.offsets_of_queues, offsets_of_queues)
+    noted.instead(Offsets.offsets_of_queues, offsets_of_queues)
     service, accesses, now = Service(noted.store), [access(store, queue) for queue in queues], [0.0]
     news = MarkNews(service.unread, ANN, lambda _: None, lambda: now[0])
 

@@ -11,7 +11,7 @@ import pytest
 from queuey.errors import StoreClosed
 from queuey.ids import FIRST, Position
 from queuey.messages import Queue, Slice
-from queuey.storage import Store, watching
+from queuey.storage import Store, bridge, watching
 from tests.backends import PROMPT
 from tests.contract.samples import eventually, make_queue, new, say, shown_bodies
 from tests.replacing import replace_in
@@ -26,7 +26,7 @@ class Watcher:
 
     def __init__(self, store: Store, queue: Queue, *partitions: int, **how: bool) -> None:
         self.told = threading.Event()
-        self._stops = [store.watch(queue, number, self.told.set, **how) for number in partitions or (1,)]
+        self._stops = [store.messages.watch(queue, number, self.told.set, **how) for number in partitions or (1,)]
 
     def waits(self, until: Callable[[], bool]) -> bool:
         """Waits, looking whenever it is told, until something is so; returns whether it came to be so."""
@@ -72,7 +72,7 @@ def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None
     say(writer, queue, "x")
 
     def found() -> bool:
-        return bool(store.read(queue, [Slice(1, delayed=False)])[0].messages)
+        return bool(bridge.run(store.messages.read(queue, [Slice(1, delayed=False)]))[0].messages)
 
     assert watcher.waits(found)
 
@@ -82,7 +82,7 @@ def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
     queue = make_queue(store, read_delay=1.5)
     watcher = Watcher(store, queue)
     say(writer, queue, "x")
-    assert watcher.waits(lambda: bool(store.read(queue, [Slice(1)])[0].messages))
+    assert watcher.waits(lambda: bool(bridge.run(store.messages.read(queue, [Slice(1)]))[0].messages))
 
 
 def test_told_of_a_put(store: Store) -> None:
@@ -91,7 +91,7 @@ def test_told_of_a_put(store: Store) -> None:
     say(store, queue, "a")
     assert Watcher(store, queue).waits(lambda: "a" in shown_bodies(store, queue))
     watcher = Watcher(store, queue)
-    store.put(queue, [(1, (77, 0))], new("put"))
+    bridge.run(store.messages.put(queue, [(1, (77, 0))], new("put")))
     assert watcher.waits(lambda: "put" in shown_bodies(store, queue))
 
 
@@ -99,7 +99,7 @@ def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None
     """A message that falls due without anybody writing is not slept through."""
     queue = make_queue(store)
     watcher = Watcher(store, queue)
-    writer.append(queue, [new("late", delay=0.5)])
+    bridge.run(writer.messages.append(queue, [new("late", delay=0.5)]))
     assert watcher.waits(lambda: bool(shown_bodies(store, queue)))
 
 
@@ -136,10 +136,10 @@ def test_told_no_more(store: Store) -> None:
 
 def test_told_that_the_row_is_out_of_date(store: Store, other: Store) -> None:
     """When somebody purges or deletes the queue, its watchers are told."""
-    for change in (other.purge_queue, other.delete_queue):
+    for change in (other.catalogue.purge_queue, other.catalogue.delete_queue):
         queue = make_queue(store)
         watcher = Watcher(store, queue)
-        change(other.queue(queue.application, queue.name, fresh=True))
+        bridge.run(change(bridge.run(other.catalogue.queue(queue.application, queue.name, fresh=True))))
         assert watcher.told.wait(LONG)
         watcher.stop()
 
@@ -152,7 +152,7 @@ def test_told_that_the_store_is_closed(store: Store) -> None:
     assert watcher.told.wait(LONG)
     assert Watcher(store, queue).told.wait(LONG)
     with pytest.raises(StoreClosed):
-        store.read(queue, [Slice(1)])
+        bridge.run(store.messages.read(queue, [Slice(1)]))
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
@@ -168,7 +168,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 
     def write(through: Store, pauses: list[float]) -> None:
         for pause in pauses:
-            positions = through.append(queue, [new(delay=rng.choice((0, 0, 0.1)))])
+            positions = bridge.run(through.messages.append(queue, [new(delay=rng.choice((0, 0, 0.1)))]))
             with lock:
                 stored.extend(positions)
             threading.Event().wait(pause)
@@ -183,12 +183,12 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 
     def read() -> bool:
         nonlocal at
-        page = store.read(queue, [Slice(1, at, limit=rng.randint(1, 5))])[0]
+        page = bridge.run(store.messages.read(queue, [Slice(1, at, limit=rng.randint(1, 5))]))[0]
         while page.messages or page.more:
             seen.extend(message.position for message in page.messages)
             assert page.next is not None
             at = page.next
-            page = store.read(queue, [Slice(1, at, limit=rng.randint(1, 5))])[0]
+            page = bridge.run(store.messages.read(queue, [Slice(1, at, limit=rng.randint(1, 5))]))[0]
         at = page.next or at
         return len(seen) >= 60
 
@@ -210,9 +210,11 @@ def test_told_of_news_that_processes_share(store: Store, other: Store) -> None:
     """What another process says that it stored wakes watchers at once, without any poll, and only those concerned."""
     queue = make_queue(store, partitions=2)
     waiting = threading.Event()
-    store.share_news(lambda _moment, _partitions: None, waiting.set)
+    store.messages.share_news(lambda _moment, _partitions: None, waiting.set)
     told: list[bool] = []
-    other.share_news(lambda moment, partitions: told.append(store.hear_news(moment, partitions)), lambda: None)
+    other.messages.share_news(
+        lambda moment, partitions: told.append(store.messages.hear_news(moment, partitions)), lambda: None
+    )
     say(other, queue, "nobody waits")
     assert eventually(lambda: told == [False], LONG)
     assert not waiting.is_set()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -161,20 +160,20 @@ def test_histories(store: Store, other: Store, clock: Clock) -> None:
     assert first_wrong((store, other), clock, range(HISTORIES)) is None
 
 
-def _nothing(*_given: object, **_named: object) -> None:
+async def _nothing(*_given: object, **_named: object) -> None:
     """Does nothing."""
 
 
 async def _keep_unasked(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
     """Writes results without a look at the log."""
-    rows, now = claims._results, claims._store.claim_now() / 1000
+    rows, now = claims._results, claims._store.claim_logs.claim_now() / 1000
     for receipt, result in results.items():
-        await claims.core.in_thread(partial(rows.acknowledged, queue, receipt, result, now))
+        await rows.acknowledged(queue, receipt, result, now)
 
 
-def _write_always(rows: Results, queue: Queue, end: JobEnd, _change: Callable[[JobEnd], JobEnd]) -> None:
+async def _write_always(rows: Results, queue: Queue, end: JobEnd, _change: Callable[[JobEnd], JobEnd]) -> None:
     """Replaces any row."""
-    _WRITE(rows, queue, end, lambda _row: end)
+    await _WRITE(rows, queue, end, lambda _row: end)
 
 
 _WRITE = Results._write

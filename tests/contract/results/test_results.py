@@ -20,7 +20,7 @@ from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.results import GRACE, Results
-from queuey.storage import LEDGER_TTL, Store
+from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter, statuses
@@ -42,7 +42,7 @@ class Scene:
     def __init__(self, store: Store, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
         spec = {"read_delay": 0.0, "ttl": DAY, "result_ttl": HOUR} | options
         self.store = store
-        self.queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**spec))
+        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**spec)))
         [self.position] = say(store, self.queue, "a", ttl=DAY)
         self.use(store)
 
@@ -75,7 +75,8 @@ class Scene:
 
     def write(self, receipt: ClaimReceipt, result: bytes = b"1") -> None:
         """Writes the row of a result, as before the entry of its acknowledgement."""
-        Results(self.store).acknowledged(self.queue, receipt, result, self.store.claim_now() / 1000)
+        now = self.store.claim_logs.claim_now() / 1000
+        bridge.run(Results(self.store.ledger).acknowledged(self.queue, receipt, result, now))
 
     def job(self) -> JobInfo:
         """What became of the job."""
@@ -103,7 +104,7 @@ def test_none_writes_nothing(store: Store) -> None:
     """A job without a result is done with none, however long it has waited, and nothing is written for it."""
     scene = Scene(store)
     calls = InterposedStore(store)
-    calls.before(Store.enter, lambda: pytest.fail("something was written"))
+    calls.before(Ledger.enter, lambda: pytest.fail("something was written"))
     scene.use(calls.store)
     assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
     assert scene.end() == ("done", None)
@@ -115,7 +116,7 @@ def test_queues_without_results(store: Store) -> None:
     calls = InterposedStore(store)
     scene.use(calls.store)
     receipt = scene.claim()
-    for call in (Store.enter, Store.entry, Store.read_log, Store.begin_read_log):
+    for call in (Ledger.enter, Ledger.entry, ClaimLogs.read_log, ClaimLogs.read_log):
         calls.before(call, lambda: pytest.fail("a call of the store"))
     assert scene.acknowledge(receipt, b"1") is ReceiptStatus.DONE
     scene.use(store)
@@ -184,11 +185,11 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
     def fail(*_given: object, **_named: object) -> bytes:
         raise StoreUnavailable("no answer", outcome="unknown")
 
-    failing.instead(Store.enter, fail)
+    failing.instead(Ledger.enter, fail)
     scene.use(failing.store)
     with pytest.raises(StoreUnavailable):
         scene.claim()
-    failing.passing(Store.enter)
+    failing.passing(Ledger.enter)
     assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
     assert scene.end() == ("done", None)
 
@@ -213,7 +214,7 @@ def test_a_dead_letter_has_no_result(store: Store, clock: Clock) -> None:
     job = scene.job()
     assert (job.status, job.error, job.text, job.result) == ("failed", "ValueError", "no egg", UNSET)
     forgotten(scene, clock)
-    store.delete(store.queue(APP, f"{scene.queue.name}.dead"), [scene.place])
+    bridge.run(store.messages.delete(bridge.run(store.catalogue.queue(APP, f"{scene.queue.name}.dead")), [scene.place]))
     assert (scene.job().status, scene.job().error) == ("failed", "ValueError")
 
 
@@ -367,17 +368,21 @@ def test_a_job_that_waited_for_long(store: Store, clock: Clock) -> None:
 def test_unfinished_jobs(store: Store, clock: Clock) -> None:
     """Each state of a job that goes on has its name; a job that was never seen, or expired unseen, has one too."""
     scene = Scene(store)
-    [delayed] = store.append(scene.queue, [new("b", delay=600)])
+    [delayed] = bridge.run(store.messages.append(scene.queue, [new("b", delay=600)]))
     assert scene.claims.job(scene.access, (1, delayed)).status == "delayed"
     receipt = scene.claim()
     job = scene.job()
-    assert (job.status, job.deliveries, job.expires) == ("claimed", 1, round(store.claim_now() / 1000 + 60, 3))
+    assert (job.status, job.deliveries, job.expires) == (
+        "claimed",
+        1,
+        round(store.claim_logs.claim_now() / 1000 + 60, 3),
+    )
     scene.claims.release(scene.access, [receipt], 20.0, ReleaseReason("ValueError", "no egg"))
     job = scene.job()
     assert (job.status, job.error, job.text) == ("retrying", "ValueError", "no egg")
     clock.advance(30)
     assert scene.job().status == "waiting"
-    unseen: Position = (ids.seconds_to_ticks(store.claim_now() / 1000), ids.LOW_MIN)
+    unseen: Position = (ids.seconds_to_ticks(store.claim_logs.claim_now() / 1000), ids.LOW_MIN)
     assert scene.claims.job(scene.access, (1, unseen)).status == "never_seen"
     [brief] = say(store, scene.queue, "c", ttl=DAY)
     clock.advance(DAY + 60)
@@ -400,9 +405,9 @@ def test_rows_end(store: Store) -> None:
 
     def enter(work: str, piece: int, value: bytes, *, expected: bytes | None, kept_for: float) -> bytes:
         kept.append(kept_for)
-        return store.enter(work, piece, value, expected=expected, kept=kept_for)
+        return bridge.run(store.ledger.enter(work, piece, value, expected=expected, kept=kept_for))
 
-    watching.instead(Store.enter, lambda *given, kept, **named: enter(*given, **named, kept_for=kept))
+    watching.instead(Ledger.enter, lambda *given, kept, **named: enter(*given, **named, kept_for=kept))
     scene.use(watching.store)
     scene.acknowledge(scene.claim(), b"1")
     [position] = say(store, scene.queue, "b")

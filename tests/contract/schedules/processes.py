@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from queuey.service import Draft, Service
 from queuey.service.schedules import FireUseCases, ScheduleReport
 from queuey.service.schedules.states import KIND, Missed, Plan, kept
 from queuey.service.schedules.timetables import Timetable
-from queuey.storage import Store
+from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import read_one, whole
+from tests.contract.samples import method_of, read_one, whole
 from tests.interposed_store import InterposedStore
 
-STEPS = (Store.record, Store.claim_time, Store.queue, Store.set_record, Store.begin_append_once)
+STEPS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
 """Calls of which any may be a process's last."""
 
 
@@ -54,7 +55,7 @@ class Process:
 
     def find(self, name: str) -> Record:
         """Reads a schedule."""
-        record = self.between.store.record(KIND, APP, name)
+        record = bridge.run(self.between.store.records.record(KIND, APP, name))
         assert record is not None
         return record
 
@@ -84,22 +85,28 @@ class Process:
             self.between.instead(method, self._counted(method, number, after=after))
 
     def _counted(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-        real = getattr(self.between._store, method.__name__)
+        real = method_of(self.between._store, method)
 
-        def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and gives
+        def begins() -> bool:
+            """Returns whether this call is the last one."""
             self._calls += 1
             if self._calls > number or (self._calls == number and not after):
                 raise Killed
-            if self._calls < number:
-                return real(*args, **named)
-            if method is Store.begin_append_once:
-                queue, items, key, _ = args
-                self.between._store.append_once(queue, items, key, **named)
-            else:
-                real(*args, **named)
-            raise Killed
+            return self._calls == number
 
-        return call
+        def at_once(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and gives
+            is_last, found = begins(), real(*args, **named)
+            if is_last:
+                raise Killed
+            return found
+
+        async def awaited(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as above
+            is_last, found = begins(), await real(*args, **named)
+            if is_last:
+                raise Killed
+            return found
+
+        return awaited if inspect.iscoroutinefunction(method) else at_once
 
 
 def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip") -> Plan:

@@ -14,7 +14,7 @@ from queuey.messages import QueueSpec
 from queuey.service import schedules as use_cases
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Missed
-from queuey.storage import Store
+from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import at_once, make_queue, say
 from tests.contract.schedules.processes import Killed, Process, bodies, paused, plan, seconds
@@ -50,14 +50,16 @@ def test_a_tick(process: Process, store: Store) -> None:
     assert not process.step("s")
     process.clock.advance(0.5)
     process.settle("s")
-    queue = store.queue(APP, "q")
+    queue = bridge.run(store.catalogue.queue(APP, "q"))
     assert bodies(store, queue) == {"tick": 1}
     report = process.report("s")
     assert report.next[:2] == [first + 60, first + 120]
     assert report.firing is None
     assert report.last is not None
     assert (report.last.state, report.last.instant) == ("published", first)
-    [found] = store.fetch(queue, [(report.last.partition, ids.parse_position(report.last.message_id))])
+    [found] = bridge.run(
+        store.messages.fetch(queue, [(report.last.partition, ids.parse_position(report.last.message_id))])
+    )
     assert found.body == "tick"
     process.clock.advance(59)
     assert not process.step("s")
@@ -78,7 +80,7 @@ def test_killed_at_every_call(process: Process, other: Store, number: int, *, af
         process.settle("s")
     finisher = Process(other, process.clock)
     finisher.settle("s")
-    assert bodies(other, other.queue(APP, "q")) == {"tick": 1}
+    assert bodies(other, bridge.run(other.catalogue.queue(APP, "q"))) == {"tick": 1}
     report = finisher.report("s")
     assert report.last is not None
     assert report.last.state == "published"
@@ -102,15 +104,15 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     process.kill_at(number, after=False)
     with suppress(Killed):
         process.settle("s")
-    found = process.between._store.record(states.KIND, APP, "s")
+    found = bridge.run(process.between._store.records.record(states.KIND, APP, "s"))
     assert found is not None
     Process(other, process.clock).settle("s")
-    for method in (Store.record, Store.claim_time, Store.queue, Store.set_record, Store.begin_append_once):
+    for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
         process.between.passing(method)
     with suppress(RecordChanged, KeyInUse):
         process.service.core.run(process.firing.go_on(found))
     process.settle("s")
-    assert bodies(other, other.queue(APP, "q")) == {"tick": 1}
+    assert bodies(other, bridge.run(other.catalogue.queue(APP, "q"))) == {"tick": 1}
 
 
 @pytest.mark.parametrize("ahead", [S, -S, pytest.param(0.0, marks=pytest.mark.slow)])
@@ -129,7 +131,7 @@ def test_clocks_that_differ(open_with_clock: Callable[[Clock], Store], ahead: fl
                     pass
             process.clock.advance(0.5)
     first.settle("s")
-    queue = first.between.store.queue(APP, "q")
+    queue = bridge.run(first.between.store.catalogue.queue(APP, "q"))
     # 240 seconds from 20 s before the first tick: 20, 80, 140, 200.
     assert bodies(first.between.store, queue) == {"tick": 4}
 
@@ -142,7 +144,7 @@ def test_at_the_same_moment(store: Store, open_store: Callable[[], Store], clock
         clock.advance(60)
         at_once(_fire, processes * 2)
     processes[0].settle("s")
-    assert bodies(store, store.queue(APP, "q")) == {"tick": 3}
+    assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 3}
 
 
 def _fire(process: Process) -> None:
@@ -158,7 +160,7 @@ class TestMissed:
         first = begin(process)
         process.clock.advance(20 + 600 + 59)
         process.settle("s")
-        assert bodies(store, store.queue(APP, "q")) == {"tick": 1}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 1}
         report = process.report("s")
         assert report.last is not None
         assert report.last.instant == first + 600
@@ -169,7 +171,7 @@ class TestMissed:
         first = begin(process, every=3600)
         process.clock.advance(3600 - 40 + 61)
         process.settle("s")
-        assert bodies(store, store.queue(APP, "q")) == {}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {}
         report = process.report("s")
         assert report.last is not None
         assert (report.last.state, report.last.instant, report.next[0]) == ("skipped", first, first + 3600)
@@ -179,7 +181,7 @@ class TestMissed:
         first = begin(process, missed="catch_up")
         process.clock.advance(20 + 600)
         process.settle("s")
-        assert bodies(store, store.queue(APP, "q")) == {"tick": 11}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 11}
         assert process.report("s").next[0] == first + 660
 
     @pytest.mark.slow_on("cassandra")
@@ -188,12 +190,12 @@ class TestMissed:
         begin(process, missed="catch_up")
         process.clock.advance(20 + 60 * 150)
         process.settle("s")
-        assert bodies(store, store.queue(APP, "q")) == {"tick": states.MAX_CAUGHT_UP}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": states.MAX_CAUGHT_UP}
 
     def test_while_paused(self, process: Process, store: Store) -> None:
         """What comes while a schedule is paused is not made up for, whatever it says of missed ticks."""
         first = begin(process, missed="catch_up")
-        queue = store.queue(APP, "q")
+        queue = bridge.run(store.catalogue.queue(APP, "q"))
         given = process.report("s").plan
         assert process.put("s", paused(given)).next == []
         process.clock.advance(20 + 600)
@@ -211,14 +213,14 @@ class TestUnknown:
         begin(process)
         process.clock.advance(20)
         process.kill_at(CALLS, after=False)
-        process.between.instead(Store.set_record, _second_fails(process.between._store))
+        process.between.instead(Records.set_record, _second_fails(process.between._store))
         with suppress(Killed):
             process.step("s")
 
     def test_too_old(self, process: Process, other: Store) -> None:
         """Long before the key is forgotten nobody posts any more: the tick is reported as unknown, and not doubled."""
         self.stopped(process)
-        queue = other.queue(APP, "q")
+        queue = bridge.run(other.catalogue.queue(APP, "q"))
         before = bodies(other, queue)
         process.clock.advance(states.MAX_FIRING + 1)
         late = Process(other, process.clock)
@@ -232,7 +234,7 @@ class TestUnknown:
     def test_purged_in_between(self, process: Process, other: Store) -> None:
         """A purge forgets the key: the message is not posted anew."""
         self.stopped(process)
-        queue = other.purge_queue(other.queue(APP, "q", fresh=True))
+        queue = bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue(APP, "q", fresh=True))))
         late = Process(other, process.clock)
         late.settle("s")
         report = late.report("s")
@@ -248,7 +250,7 @@ def _second_fails(store: Store) -> Callable[..., object]:
         calls.append(1)
         if len(calls) > 1:
             raise Killed
-        return store.set_record(*args)  # type: ignore[arg-type] # as it was called
+        return bridge.run(store.records.set_record(*args))  # type: ignore[arg-type] # as it was called
 
     return call
 
@@ -259,14 +261,14 @@ class TestFailing:
     def test_no_queue(self, process: Process, store: Store) -> None:
         """A tick for a queue that is gone has failed, and says so; when the queue is there again the next one comes."""
         begin(process)
-        store.delete_queue(store.queue(APP, "q"))
+        bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.queue(APP, "q"))))
         process.clock.advance(20)
         process.settle("s")
         report = process.report("s")
         assert report.last is not None
         assert report.last.state == "failed"
         assert "does not exist" in report.last.error
-        queue, _ = store.create_queue(APP, "q", QueueSpec(read_delay=0.0))
+        queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(read_delay=0.0)))
         process.clock.advance(60)
         process.settle("s")
         assert bodies(store, queue) == {"tick": 1}
@@ -274,8 +276,8 @@ class TestFailing:
     def test_a_message_that_the_queue_refuses(self, process: Process, store: Store) -> None:
         """A tick that the queue refuses has failed; the next one is tried."""
         begin(process)
-        store.delete_queue(store.queue(APP, "q"))
-        store.create_queue(APP, "q", QueueSpec(kind="ordered"))
+        bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.queue(APP, "q"))))
+        bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(kind="ordered")))
         process.clock.advance(20)
         process.settle("s")
         report = process.report("s")
@@ -286,12 +288,12 @@ class TestFailing:
         """A tick whose post fails is posted when the store is there again, once."""
         begin(process)
         process.clock.advance(20)
-        process.between.instead(Store.begin_append_once, _away)
+        process.between.instead(KeyedPosts.append_once, _away)
         with pytest.raises(StoreUnavailable):
             process.step("s")
-        process.between.passing(Store.begin_append_once)
+        process.between.passing(KeyedPosts.append_once)
         process.settle("s")
-        assert bodies(store, store.queue(APP, "q")) == {"tick": 1}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 1}
 
 
 def _away(*_args: object, **_named: object) -> object:
@@ -314,9 +316,9 @@ class TestChanging:
         # As if a process whose clock is behind had made it.
         record = process.find("s")
         again = replace(states.decode(record.value), next=first)
-        store.set_record(replace(record, value=states.encode(again), due=states.due_ticks(again)))
+        bridge.run(store.records.set_record(replace(record, value=states.encode(again), due=states.due_ticks(again))))
         process.settle("s")
-        assert bodies(store, store.queue(APP, "q")) == {"tick": 2}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 2}
 
     def test_a_tick_is_not_repeated_by_a_change(self, process: Process, store: Store) -> None:
         """A change by a process whose clock is behind does not bring back a tick that was fired."""
@@ -324,7 +326,7 @@ class TestChanging:
         process.clock.advance(20)
         process.settle("s")
         process.clock.advance(-S)
-        queue = store.queue(APP, "q")
+        queue = bridge.run(store.catalogue.queue(APP, "q"))
         assert process.put("s", plan(queue, "new", every=30, anchor=first)).next[0] == first + 30
         process.clock.advance(S)
         process.settle("s")
@@ -338,7 +340,7 @@ class TestChanging:
         with suppress(Killed):
             process.step("s")
         late = Process(other, process.clock)
-        queue = other.queue(APP, "q")
+        queue = bridge.run(other.catalogue.queue(APP, "q"))
         given = late.report("s")
         assert given.firing is not None
         late.put("s", plan(queue, "new", anchor=given.plan.timetable.anchor))
@@ -356,11 +358,11 @@ class TestChanging:
             report = core.run(process.schedules.fire(APP, "s", bool))
             assert report.last is not None
             assert (report.last.state, report.next[0]) == ("published", first)
-            assert bodies(store, store.queue(APP, "q")) == {"tick": number}
+            assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": number}
             process.clock.advance(0.1)
         process.put("s", paused(process.report("s").plan))
         assert core.run(process.schedules.fire(APP, "s", bool)).next == []
-        assert bodies(store, store.queue(APP, "q")) == {"tick": 3}
+        assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 3}
 
     def test_hidden(self, process: Process) -> None:
         """Who may not manage a queue finds no schedule of it, and cannot take its name."""
@@ -449,7 +451,7 @@ class TestClockThatWasAhead:
         process.clock.advance(ahead + 20)
         process.settle("s")
         process.clock.advance(-ahead)
-        given = plan(store.queue(APP, "q"), "new", every=30, anchor=first)
+        given = plan(bridge.run(store.catalogue.queue(APP, "q")), "new", every=30, anchor=first)
         assert process.put("s", given).next[0] == first + 30
 
     @AHEAD
@@ -475,11 +477,11 @@ class TestClockThatWasAhead:
         """A message that was posted while the clock was ahead moves ids, and no schedule."""
         first = begin(process)
         process.clock.advance(ahead)
-        say(store, store.queue(APP, "q"), "ahead")
+        say(store, bridge.run(store.catalogue.queue(APP, "q")), "ahead")
         process.clock.advance(-ahead)
         process.settle("s")
         assert process.report("s").next[0] == first
-        assert process.put("other", plan(store.queue(APP, "q"), anchor=first)).next[0] == first
+        assert process.put("other", plan(bridge.run(store.catalogue.queue(APP, "q")), anchor=first)).next[0] == first
         process.clock.advance(20)
         process.settle("s")
         assert process.report("s").next[0] == first + 60

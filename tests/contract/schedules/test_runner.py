@@ -17,7 +17,7 @@ from queuey.service import Service
 from queuey.service.due_work import DueTiming
 from queuey.service.schedules import ScheduleUseCases
 from queuey.service.schedules.states import KIND
-from queuey.storage import Store
+from queuey.storage import Catalogue, KeyedPosts, Ledger, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import eventually, make_queue, say
 from tests.contract.schedules.processes import bodies, plan, seconds
@@ -25,12 +25,12 @@ from tests.interposed_store import InterposedStore
 
 OFTEN = DueTiming(search=0.1, overdue=3.0)
 ASKED: tuple[Callable[..., Any], ...] = (
-    Store.record,
-    Store.ids_ahead,
-    Store.queue,
-    Store.set_record,
-    Store.due_records,
-    Store.begin_append_once,
+    Records.record,
+    Ledger.ids_ahead,
+    Catalogue.queue,
+    Records.set_record,
+    Records.due_records,
+    KeyedPosts.append_once,
 )
 
 
@@ -147,7 +147,7 @@ def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, 
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
         # Else it would seem overdue after the next advance, and the other process would read it.
-        assert eventually(lambda: not store.due_records(KIND, store.now()))
+        assert eventually(lambda: not bridge.run(store.records.due_records(KIND, bridge.run(store.ledger.now()))))
     assert other.looks(3)
     assert set(other.asked) == {"ids_ahead", "due_records"}
 
@@ -226,7 +226,7 @@ def _fail(left: list[Exception]) -> None:
 
 
 def _statements(store: Store) -> float:
-    return store.statistics().get("store_requests_total", 0.0)
+    return bridge.run(store.statistics()).get("store_requests_total", 0.0)
 
 
 def _others(store: Store) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 
 from queuey import ids
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from tests.backends import APP, UNSYNCED
 from tests.replacing import replace
@@ -30,6 +31,6 @@ def counted_store(
 
     with replace(connection.connect, traced):
         store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=None, pragmas=UNSYNCED))
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         yield store
         store.close()

@@ -22,7 +22,7 @@ import pytest
 from queuey import ids
 from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, backup, check, open_store
 from queuey.storage.sqlite.connection import FILE
 from tests.replacing import replace
@@ -40,14 +40,16 @@ def tell(text: str, done: int, total: int | None) -> None:
 
 def post(store: Store, queue: Queue, *bodies: str) -> list[tuple[int, int]]:
     """Stores messages in partition 1; returns their positions."""
-    return store.append(queue, [NewMessage(body=body, partition=1, ttl=3600) for body in bodies])
+    return bridge.run(store.messages.append(queue, [NewMessage(body=body, partition=1, ttl=3600) for body in bodies]))
 
 
 def bodies(directory: Path, name: str = "q") -> list[str]:
     """The messages of a queue in a store that is closed, in order."""
     with closing(open_store(directory, options=OPTIONS)) as store:
-        queue = store.queue(APP, name)
-        return [str(message.body) for page in store.read(queue, [WHOLE]) for message in page.messages]
+        queue = bridge.run(store.catalogue.queue(APP, name))
+        return [
+            str(message.body) for page in bridge.run(store.messages.read(queue, [WHOLE])) for message in page.messages
+        ]
 
 
 WHOLE = Slice(1, limit=1_000_000, max_bytes=1 << 40)
@@ -58,8 +60,8 @@ WHOLE = Slice(1, limit=1_000_000, max_bytes=1 << 40)
 def data(tmp_path: Path) -> Path:
     """The directory of a closed store: an application, a queue, three messages."""
     with closing(open_store(tmp_path / "data", options=OPTIONS)) as store:
-        store.create_application(APP)
-        queue, _ = store.create_queue(APP, "q", QueueSpec())
+        bridge.run(store.applications.create_application(APP))
+        queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec()))
         post(store, queue, "a", "b", "c")
     return tmp_path / "data"
 
@@ -80,15 +82,15 @@ def test_a_backup_restored_elsewhere(data: Path, tmp_path: Path) -> None:
     assert left_behind(tmp_path) == left_behind(tmp_path / "new") == []
     assert check(tmp_path / "new") == []
     with closing(open_store(tmp_path / "new", options=OPTIONS)) as store:
-        post(store, store.queue(APP, "q"), "d")
+        post(store, bridge.run(store.catalogue.queue(APP, "q")), "d")
     assert bodies(tmp_path / "new") == ["a", "b", "c", "d"]
 
 
 def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
     """Each backup made beside a writer has all that was acknowledged before it began, and of the rest a beginning."""
     with closing(open_store(data, options=OPTIONS)) as store:
-        first, _ = store.create_queue(APP, "first", QueueSpec())
-        second, _ = store.create_queue(APP, "second", QueueSpec())
+        first, _ = bridge.run(store.catalogue.create_queue(APP, "first", QueueSpec()))
+        second, _ = bridge.run(store.catalogue.create_queue(APP, "second", QueueSpec()))
         written, ended = [0], threading.Event()
 
         def write() -> None:
@@ -121,9 +123,9 @@ def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
 def test_a_backup_is_compact(data: Path, tmp_path: Path) -> None:
     """Space that the store's file does not use any more is not in the backup."""
     with closing(open_store(data, options=OPTIONS)) as store:
-        queue = store.queue(APP, "q")
+        queue = bridge.run(store.catalogue.queue(APP, "q"))
         places = [(1, place) for _ in range(20) for place in post(store, queue, LARGE)]
-        store.delete(queue, places)
+        bridge.run(store.messages.delete(queue, places))
     contents = backup.back_up(data, tmp_path / "b", OPTIONS, tell)
     assert contents.messages == 3
     assert contents.size < (data / FILE).stat().st_size / 3
@@ -149,12 +151,12 @@ def test_a_store_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, tell)
     with closing(open_store(data, options=OPTIONS)) as store:
-        queue = store.queue(APP, "q")
+        queue = bridge.run(store.catalogue.queue(APP, "q"))
         post(store, queue, "d")
         with pytest.raises(StoreBusy, match=r"is in use\. Stop the service"):
             backup.restore(target, data, OPTIONS, tell, replace=True)
         post(store, queue, "e")
-        store.ping()
+        bridge.run(store.ping())
     assert bodies(data) == ["a", "b", "c", "d", "e"]
     backup.restore(target, data, OPTIONS, tell, replace=True)
     assert bodies(data) == ["a", "b", "c"]
@@ -168,11 +170,11 @@ def test_ids_go_on_after_a_restore(data: Path, tmp_path: Path) -> None:
         sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 3600 * ids.TICKS_PER_SECOND
     )
     with closing(open_store(data, options=ahead)) as store:
-        late, _ = store.create_queue(APP, "late", QueueSpec())
+        late, _ = bridge.run(store.catalogue.create_queue(APP, "late", QueueSpec()))
         (newest,) = post(store, late, "late")
     backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
     with closing(open_store(data, options=OPTIONS)) as store:
-        again, _ = store.create_queue(APP, "late", QueueSpec())
+        again, _ = bridge.run(store.catalogue.create_queue(APP, "late", QueueSpec()))
         assert min(again.qid, again.uid) > max(late.qid, late.uid)
         assert post(store, again, "new")[0] > newest
 
@@ -180,8 +182,8 @@ def test_ids_go_on_after_a_restore(data: Path, tmp_path: Path) -> None:
 def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
     """A delayed message of a backup becomes due when it should, also if the ids go on above it."""
     with closing(open_store(data, options=OPTIONS)) as store:
-        queue = store.queue(APP, "q")
-        store.append(queue, [NewMessage(body="due", partition=1, ttl=9000, delay=1800.0)])
+        queue = bridge.run(store.catalogue.queue(APP, "q"))
+        bridge.run(store.messages.append(queue, [NewMessage(body="due", partition=1, ttl=9000, delay=1800.0)]))
     backup.back_up(data, tmp_path / "b", OPTIONS, tell)
     backup.restore(tmp_path / "b", tmp_path / "new", OPTIONS, tell)
     assert bodies(tmp_path / "new") == ["a", "b", "c"]
@@ -189,12 +191,12 @@ def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
         sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 2000 * ids.TICKS_PER_SECOND
     )
     with closing(open_store(data, options=ahead)) as store:
-        post(store, store.queue(APP, "q"), "late")
+        post(store, bridge.run(store.catalogue.queue(APP, "q")), "late")
     backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
     with closing(open_store(data, options=OPTIONS)) as store:
-        queue = store.queue(APP, "q")
+        queue = bridge.run(store.catalogue.queue(APP, "q"))
         (newer,) = post(store, queue, "new")
-        [page] = store.read(queue, [WHOLE])
+        [page] = bridge.run(store.messages.read(queue, [WHOLE]))
         assert [message.body for message in page.messages] == ["a", "b", "c", "due", "new"]
         assert newer == page.messages[-1].position
 
@@ -296,7 +298,7 @@ def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
 def test_an_interrupted_command_leaves_nothing(data: Path, tmp_path: Path, stage: str) -> None:
     """Ctrl-C at any stage leaves no file, and the store as it was."""
     with closing(open_store(data, options=OPTIONS)) as store:
-        post(store, store.queue(APP, "q"), *["x"] * MANY)
+        post(store, bridge.run(store.catalogue.queue(APP, "q")), *["x"] * MANY)
     target = tmp_path / "b"
 
     def interrupt(text: str, done: int, total: int | None) -> None:
@@ -330,7 +332,7 @@ def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
 def test_the_checksum_beside_a_backup(data: Path, tmp_path: Path, name: str) -> None:
     """A backup has a checksum beside it, as sha256sum reads it; a backup that differs by one byte is not restored."""
     with closing(open_store(data, options=OPTIONS)) as store:
-        post(store, store.queue(APP, "q"), "a body with 100 in it")
+        post(store, bridge.run(store.catalogue.queue(APP, "q")), "a body with 100 in it")
     target = tmp_path / name
     contents = backup.back_up(data, target, OPTIONS, tell)
     checksum = tmp_path / f"{name}.sha256"
@@ -390,7 +392,7 @@ def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, tell)
     with closing(open_store(data, options=OPTIONS)) as store:
-        post(store, store.queue(APP, "q"), *["x"] * MANY)
+        post(store, bridge.run(store.catalogue.queue(APP, "q")), *["x"] * MANY)
     before = target.read_bytes()
     killed("back up", "copying", str(data), str(target))
     killed("back up", "checking", str(data), str(target))
@@ -457,11 +459,11 @@ def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
     """Whenever a backup or a restore is killed, both files are whole: those before, or those after."""
     with closing(open_store(data, options=OPTIONS)) as store:
         for _ in range(100):
-            post(store, store.queue(APP, "q"), *[LARGE[:10_000]] * 30)
+            post(store, bridge.run(store.catalogue.queue(APP, "q")), *[LARGE[:10_000]] * 30)
     target, other = tmp_path / "b", tmp_path / "other"
     backup.back_up(data, target, OPTIONS, tell)
     with closing(open_store(data, options=OPTIONS)) as store:
-        post(store, store.queue(APP, "q"), "newer")
+        post(store, bridge.run(store.catalogue.queue(APP, "q")), "newer")
     backup.back_up(data, other, OPTIONS, tell)
     allowed = {3003, 3004}
     rng = random.Random(os.urandom(8))

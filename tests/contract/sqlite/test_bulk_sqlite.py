@@ -13,6 +13,7 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.messages import Measure, Message, Queue, Slice
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store, slices
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
@@ -61,7 +62,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     """A store without a sweep of its own."""
     clock = Clock()
     store = open_store(tmp_path, options=SqliteOptions(clock=clock, sweep_interval=None))
-    store.create_application(APP)
+    bridge.run(store.applications.create_application(APP))
     yield Opened(tmp_path / driver.FILE, store, make_queue(store, partitions=3), clock)
     store.close()
 
@@ -73,7 +74,7 @@ def fill(opened: Opened, count: int, *, partition: int = 1, size: int = 10) -> l
         Message(now - (count - n) * 10**6, n % 7, partition, now + DAY * ids.TICKS_PER_SECOND, "x" * (1 + n % size))
         for n in range(count)
     ]
-    opened.store.load(opened.queue, messages)
+    bridge.run(opened.store.bulk.load(opened.queue, messages))
     return messages
 
 
@@ -100,7 +101,7 @@ class TestMeasure:
         present = [opened.queue]
 
         def purging(one: Measure, other: Measure) -> Measure:
-            present[0] = opened.store.purge_queue(present[0])
+            present[0] = bridge.run(opened.store.catalogue.purge_queue(present[0]))
             return joined(one, other)
 
         with replace(joined, purging):
@@ -108,7 +109,11 @@ class TestMeasure:
 
     def test_expired_and_not_swept(self, opened: Opened) -> None:
         """What has expired is not counted, wherever it lies."""
-        opened.store.append(opened.queue, [new("x", ttl=5)] * 30 + [new("y", ttl=500)] * 30 + [new("z", ttl=5)] * 30)
+        bridge.run(
+            opened.store.messages.append(
+                opened.queue, [new("x", ttl=5)] * 30 + [new("y", ttl=500)] * 30 + [new("z", ttl=5)] * 30
+            )
+        )
         opened.clock.advance(10)
         for at_once in (1000, 10):
             [[found]] = opened.measured(at_once)
@@ -124,9 +129,9 @@ class TestSnapshots:
         fill(opened, 200)
         queues = [opened.queue, *(make_queue(opened.store) for _ in range(bulk.MEASURED_QUEUES))]
         results: Iterator[object] = (
-            opened.store.scan_arrow(opened.queue, Slice(1, limit=50))
+            bridge.iterate(opened.store.bulk.scan_arrow(opened.queue, Slice(1, limit=50)))
             if kind == "scan_arrow"
-            else opened.store.measure(queues)
+            else bridge.iterate(opened.store.bulk.measure(queues))
         )
         next(results)
         say(opened.store, opened.queue, "more")
@@ -186,15 +191,17 @@ class TestStatements:
     def test_bodies_stay_unread(self, opened: Opened) -> None:
         """Places, and sizes, are found without the pages on which long bodies lie."""
         messages = [structs.replace(message, body="x" * 100_000) for message in fill(opened, 200)]
-        opened.store.load(opened.queue, messages)
+        bridge.run(opened.store.bulk.load(opened.queue, messages))
         opened.store.close()
         with contextlib.closing(open_store(opened.file.parent)) as store:
-            assert store.horizon(opened.queue) > messages[-1].ticks
+            assert bridge.run(store.bulk.horizon(opened.queue)) > messages[-1].ticks
             calls: dict[str, Callable[[], object]] = {
-                "rows": lambda: list(store.scan_arrow(opened.queue, Slice(1, limit=1000))),
-                "places": lambda: list(store.scan_arrow(opened.queue, Slice(1, limit=1000), bodies=False)),
-                "reach": lambda: store.extent(opened.queue, Slice(1, limit=1000)),
-                "measure": lambda: list(store.measure([opened.queue])),
+                "rows": lambda: list(bridge.iterate(store.bulk.scan_arrow(opened.queue, Slice(1, limit=1000)))),
+                "places": lambda: list(
+                    bridge.iterate(store.bulk.scan_arrow(opened.queue, Slice(1, limit=1000), bodies=False))
+                ),
+                "reach": lambda: bridge.run(store.bulk.extent(opened.queue, Slice(1, limit=1000))),
+                "measure": lambda: list(bridge.iterate(store.bulk.measure([opened.queue]))),
             }
             taken = {}
             for name, call in calls.items():
@@ -210,23 +217,23 @@ class TestLoads:
 
     def test_the_last_of_several_for_one_id(self, opened: Opened) -> None:
         """Of messages for the same id in one call the last one stays, and what stood there goes."""
-        first = opened.store.now() + 60 * ids.TICKS_PER_SECOND
+        first = bridge.run(opened.store.ledger.now()) + 60 * ids.TICKS_PER_SECOND
         messages = [Message(first + n % 3, 0, 1, first + 10**9, str(n)) for n in range(9)]
-        opened.store.load_unread(opened.queue, messages[::-1])
-        opened.store.load_unread(opened.queue, messages)
+        bridge.run(opened.store.bulk.load_unread(opened.queue, messages[::-1]))
+        bridge.run(opened.store.bulk.load_unread(opened.queue, messages))
         opened.clock.advance(61)
         assert [message.body for message in shown(opened.store, opened.queue)] == ["6", "7", "8"]
-        [[found]] = opened.store.measure([opened.queue])
+        [[found]] = bridge.iterate(opened.store.bulk.measure([opened.queue]))
         assert found.count == 3
 
     def test_swept_when_they_end(self, opened: Opened) -> None:
         """Loaded messages leave no row behind once they have expired, wherever their ids lie."""
-        now = opened.store.now()
+        now = bridge.run(opened.store.ledger.now())
         messages = [
             Message(now + (n - 50) * 10**7, n, 1, now + (60 + n) * 10**7, "x" * (n % 7 + 1)) for n in range(100)
         ]
-        opened.store.load(opened.queue, messages)
-        opened.store.load_unread(opened.queue, messages[60:])
+        bridge.run(opened.store.bulk.load(opened.queue, messages))
+        bridge.run(opened.store.bulk.load_unread(opened.queue, messages[60:]))
         assert opened.count("messages") == 100
         opened.clock.advance(100)
         opened.store.sweep()
@@ -241,14 +248,14 @@ class TestLedger:
     def test_swept_after_thirty_days(self, opened: Opened) -> None:
         """Entries leave 30 days after their last change, and not before."""
         for number in range(3):
-            opened.store.enter("work", number, b"a", expected=None)
+            bridge.run(opened.store.ledger.enter("work", number, b"a", expected=None))
         opened.clock.advance(29 * DAY)
-        opened.store.enter("work", 1, b"b", expected=b"a")
+        bridge.run(opened.store.ledger.enter("work", 1, b"b", expected=b"a"))
         opened.store.sweep()
         assert opened.count("ledger") == 3
         opened.clock.advance(2 * DAY)
         opened.store.sweep()
-        assert [opened.store.entry("work", number) for number in range(3)] == [None, b"b", None]
+        assert [bridge.run(opened.store.ledger.entry("work", number)) for number in range(3)] == [None, b"b", None]
         opened.clock.advance(29 * DAY)
         opened.store.sweep()
         assert opened.count("ledger") == 0
@@ -265,8 +272,8 @@ class TestLedger:
 
 def test_long_bodies_are_read_once(opened: Opened) -> None:
     """A batch that a few long bodies fill reads no more of them, which the next batch would read again."""
-    opened.store.append(opened.queue, [new("x" * 200_000)] * 64)
+    bridge.run(opened.store.messages.append(opened.queue, [new("x" * 200_000)] * 64))
     before = bytes_read()
-    batches = list(opened.store.scan_arrow(opened.queue, Slice(1, limit=1000, max_bytes=400_000)))
+    batches = list(bridge.iterate(opened.store.bulk.scan_arrow(opened.queue, Slice(1, limit=1000, max_bytes=400_000))))
     assert [len(batch) for batch in batches] == [2] * 32
     assert bytes_read() - before < 4 * 64 * 200_000

@@ -13,12 +13,13 @@ import pytest
 
 from queuey.messages import Meta, NewMessage, Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import arrivals as arrivals_module
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
-from tests.contract.samples import make_queue, new, shown_bodies
+from tests.contract.samples import make_queue, new, ran, shown_bodies
 from tests.contract.sqlite.counted import counted_store
 from tests.replacing import replace_in
 
@@ -45,7 +46,11 @@ def queue(store: SqliteStore) -> Queue:
     """A queue with a thousand messages in each partition."""
     queue = make_queue(store, partitions=PARTITIONS)
     for _ in range(10):
-        store.append(queue, [new("x", partition=1 + number % PARTITIONS) for number in range(100 * PARTITIONS)])
+        bridge.run(
+            store.messages.append(
+                queue, [new("x", partition=1 + number % PARTITIONS) for number in range(100 * PARTITIONS)]
+            )
+        )
     return queue
 
 
@@ -79,8 +84,8 @@ def test_a_page_is_three_statements(store: SqliteStore, queue: Queue, count: Cou
     """Of any size and in both directions: the clock, where live messages begin, and the messages."""
     for limit in (1, 10, 100, 1000):
         part = Slice(1, limit=limit, descending=descending)
-        assert len(store.read(queue, [part])[0].messages) == limit
-        assert count(partial(store.read, queue, [part])) == 3
+        assert len(bridge.run(store.messages.read(queue, [part]))[0].messages) == limit
+        assert count(partial(ran, store.messages.read, queue, [part])) == 3
 
 
 def test_a_page_of_many_partitions_is_two_statements_for_each(
@@ -98,7 +103,7 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
 @pytest.mark.parametrize("number", [1, 100])
 def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Count[Any], number: int) -> None:
     """A transaction, its messages, what is kept of their ends, and the clock."""
-    assert count(partial(store.append, queue, [new("x")] * number)) == 5
+    assert count(partial(ran, store.messages.append, queue, [new("x")] * number)) == 5
 
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
@@ -134,20 +139,15 @@ def test_runs_of_a_batch_are_one_statement_each(
     """They leave the same rows, windows and clock as messages that are inserted with their values each."""
     queue = make_queue(store, partitions=4)
     statements.clear()
-    store.append(queue, items)
+    bridge.run(store.messages.append(queue, items))
     assert sum("carray" in text for text in statements) == inserts
     with (
         replace_in(driver, driver.carray, None),
         closing(open_store(tmp_path / "plain", options=SqliteOptions(sweep_interval=None))) as plain,
     ):
-        plain.create_application(APP)
-        plain.append(make_queue(plain, partitions=4), items)
+        bridge.run(plain.applications.create_application(APP))
+        bridge.run(plain.messages.append(make_queue(plain, partitions=4), items))
         assert rows_of(plain) == rows_of(store)
-
-
-def settle(loop: asyncio.AbstractEventLoop, end: asyncio.Future[None], _positions: object, _error: object) -> None:
-    """Ends what waits for an append, from the writer's thread."""
-    loop.call_soon_threadsafe(end.set_result, None)
 
 
 def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
@@ -159,16 +159,16 @@ def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
         store.adopt(loop)
         for _ in range(3):
             before = store._db.writer.commits
-            ends = [loop.create_future() for _ in range(40)]
-            for end in ends:
-                store.begin_append(queue, [new("x")], partial(settle, loop, end))
-            await asyncio.wait_for(asyncio.gather(*ends), 60)
+            posts = [store.messages.append(queue, [new("x")]) for _ in range(40)]
+            await asyncio.wait_for(asyncio.gather(*posts), 60)
             assert store._db.writer.commits == before + 1
-        store.begin_append(queue, [new("last")], lambda *_: None)
+        last = loop.create_task(store.messages.append(queue, [new("last")]))
+        await asyncio.sleep(0)
         store.adopt(None)
+        await last
 
     asyncio.run(post())
-    store.append(queue, [new("x")])
+    bridge.run(store.messages.append(queue, [new("x")]))
     assert "last" in shown_bodies(store, queue)
 
 
@@ -177,7 +177,7 @@ def test_claims_cost_the_same_anywhere(
 ) -> None:
     """A claim and its acknowledgement are so many statements, whatever was acknowledged before and lies behind."""
     for acknowledged in (0, 2000):
-        store.append(access.queue, [new("x")] * acknowledged)
+        bridge.run(store.messages.append(access.queue, [new("x")] * acknowledged))
         for _ in range(acknowledged // 1000):
             found = blocking(service.claims).claim(access, limit=1000, ttl=600, partitions=[1])
             blocking(service.claims).acknowledge(access, [one.receipt for one in found])
@@ -196,7 +196,7 @@ def test_info_and_names(
     store: SqliteStore, service: Service, access: QueueAccess, queue: Queue, count: Count[Any]
 ) -> None:
     """Sizes are four statements a partition; each call about a name is so many, whatever lies in the queue."""
-    assert count(partial(store.inspect, queue)) == 4 * PARTITIONS + 1
+    assert count(partial(ran, store.messages.inspect, queue)) == 4 * PARTITIONS + 1
     BlockingNames(service).create(access, "n", Draft("a"))
     assert count(partial(BlockingNames(service).replace, access, "n", Draft("b"))) <= 25
     assert count(partial(BlockingNames(service).fetch, access, "n")) <= 10
@@ -206,11 +206,11 @@ def test_waiting_for_own_messages(store: SqliteStore, statements: list[str]) -> 
     """Whoever waits is woken once for what this process writes, without a statement; also if others have written."""
     queue, woken, arrivals = make_queue(store), list[int](), store._arrivals
     for _ in range(3):
-        store.watch(queue, 1, partial(woken.append, 1))
+        store.messages.watch(queue, 1, partial(woken.append, 1))
     arrivals._look(arrivals.watches.all())
     statements.clear()
     for _ in range(20):
-        store.append(queue, [new("x")])
+        bridge.run(store.messages.append(queue, [new("x")]))
         arrivals._look(arrivals.watches.all())
     assert len(woken) == 3 * 20
     assert arrivals_module._NEWS not in statements

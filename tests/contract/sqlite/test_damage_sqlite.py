@@ -11,7 +11,7 @@ import pytest
 
 from queuey.errors import QueueyError, StoreIncompatible, StoreUnavailable
 from queuey.messages import Queue
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import check, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
@@ -62,7 +62,7 @@ def listed(store: Store) -> list[Queue]:
     """The queues that can still be listed, and one that is known to have been there."""
     known = Queue(application=APP, name="orders", uid=1, qid=1, partitions=2, read_delay=0.0, version=1)
     try:
-        return [known, *store.list_queues(APP, limit=3)]
+        return [known, *bridge.run(store.catalogue.list_queues(APP, limit=3))]
     except StoreUnavailable:
         return [known]
 
@@ -74,9 +74,9 @@ def test_truncated_file(sound: Path, tmp_path: Path) -> None:
 
     def use() -> None:
         with contextlib.closing(open_store(tmp_path, options=QUICK)) as store:
-            for row in store.list_queues(APP):
+            for row in bridge.run(store.catalogue.list_queues(APP)):
                 shown(store, row)
-            store.ping()
+            bridge.run(store.ping())
 
     with pytest.raises(StoreUnavailable):
         use()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreFull, StoreUnavailable
 from queuey.messages import Page, Queue, Slice
+from queuey.storage import bridge
+from queuey.storage.calls import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import _patience
@@ -28,6 +31,7 @@ from tests.contract.samples import begun, make_queue, new, say, shown, shown_bod
 from tests.replacing import replace, replace_in
 from tests.waiting import call_until
 
+T = TypeVar("T")
 HOUR = 3600 * ids.TICKS_PER_SECOND
 YEAR = 365 * 24 * HOUR
 
@@ -54,7 +58,7 @@ def open_one(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], SqliteStore]
 def store(open_one: Callable[[], SqliteStore]) -> SqliteStore:
     """A store with one application, swept when told to, with a single reading connection."""
     store = open_one()
-    store.create_application(APP)
+    bridge.run(store.applications.create_application(APP))
     return store
 
 
@@ -74,7 +78,9 @@ class TestAfter:
         (position,) = say(store, queue, "first")
         for _ in range(5):
             with contextlib.suppress(InvalidRequest):
-                (position,) = store.append(queue, [new()], after=(position[0] + 9 * ids.TICKS_PER_SECOND // 10, 0))
+                (position,) = bridge.run(
+                    store.messages.append(queue, [new()], after=(position[0] + 9 * ids.TICKS_PER_SECOND // 10, 0))
+                )
         assert position[0] < clock.ticks + 2 * ids.TICKS_PER_SECOND
 
     def test_an_id_given_out_elsewhere(
@@ -86,7 +92,7 @@ class TestAfter:
         (given,) = say(other, queue, "first")
         clock.advance(-60)
         for one in (store, other):
-            (position,) = one.append(queue, [new("then")], after=given)
+            (position,) = bridge.run(one.messages.append(queue, [new("then")], after=given))
             assert position > given
 
 
@@ -97,7 +103,7 @@ def test_a_long_row_of_chosen_ids_in_the_way(store: SqliteStore, clock: Clock) -
     (low,) = {message.low for message in shown(store, queue)}
     ahead = clock.ticks + ids.TICKS_PER_SECOND
     for start in range(ahead, ahead + 20_000, 1000):
-        store.put(queue, [(1, (ticks, low)) for ticks in range(start, start + 1000)], new())
+        bridge.run(store.messages.put(queue, [(1, (ticks, low)) for ticks in range(start, start + 1000)], new()))
     clock.advance(1)
     (position,) = say(store, queue, "then")
     assert position == (ahead + 20_000, low)
@@ -109,7 +115,7 @@ class TestOldIds:
     def test_swept_by_their_own_lifetime(self, store: SqliteStore, clock: Clock) -> None:
         """They leave the file soon after their TTL, however old their ids are."""
         queue = make_queue(store)
-        store.put(queue, [(1, (clock.ticks - 30 * YEAR, 0)), (1, ids.FIRST)], new(ttl=100))
+        bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0)), (1, ids.FIRST)], new(ttl=100)))
         clock.advance(99)
         assert store.sweep() == 0
         assert len(shown(store, queue)) == 2
@@ -120,17 +126,17 @@ class TestOldIds:
         """Writing over one again and again leaves the counts that estimates come from as they are."""
         queue = make_queue(store)
         for _ in range(5):
-            store.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new(ttl=100))
+            bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new(ttl=100)))
         assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 1
-        assert store.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))]) == 1
+        assert bridge.run(store.messages.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))])) == 1
         assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
 
 
 def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
     """A descending read that ends with the lowest id there is has reached the start."""
     queue = make_queue(store)
-    store.put(queue, [(1, ids.FIRST)], new("lowest"))
-    (page,) = store.read(queue, [Slice(1, limit=1, descending=True)])
+    bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new("lowest")))
+    (page,) = bridge.run(store.messages.read(queue, [Slice(1, limit=1, descending=True)]))
     assert [message.body for message in page.messages] == ["lowest"]
     assert page.next is None
 
@@ -194,8 +200,17 @@ def test_read_after_a_damaged_row(store: SqliteStore) -> None:
     assert "damaged" in str(kept.value)
 
 
-class TestReadsBegun:
-    """Reads in a thread that must not be held up: they are done before ``begin_read`` returns, or not begun."""
+class LeftToThreads(Exception):
+    """A call would hold up the loop's thread."""
+
+
+async def left(work: Callable[[], T]) -> T:
+    """Runs nothing."""
+    raise LeftToThreads
+
+
+class TestReadsAtOnce:
+    """Reads on an event loop, which must not be held up: they are done in its thread, or left to others."""
 
     @pytest.fixture(autouse=True)
     def seconds(self) -> Iterator[list[float]]:
@@ -208,17 +223,19 @@ class TestReadsBegun:
     def bodies(
         store: SqliteStore, queue: Queue, limit: int = 100, *, partition: int = 1, descending: bool = False
     ) -> list[object] | None:
-        """What a read gives, None if it was not begun."""
-        told: list[Page] = []
+        """What a read gives, None if it was left to another thread."""
+        part = Slice(partition, limit=limit, descending=descending)
 
-        def done(page: Page | None, error: Exception | None) -> None:
-            assert page is not None
-            assert error is None
-            told.append(page)
+        async def read() -> list[object] | None:
+            home = Home(LoopCalls(asyncio.get_running_loop()), left)
+            home.settle()
+            try:
+                [page] = await store.messages.read(queue, [part])
+            except LeftToThreads:
+                return None
+            return [message.body for message in page.messages]
 
-        begun = store.begin_read(queue, Slice(partition, limit=limit, descending=descending), done)
-        assert len(told) == begun
-        return [message.body for message in told[0].messages] if begun else None
+        return asyncio.run(read())
 
     def test_gives_what_a_read_gives(self, store: SqliteStore) -> None:
         """The same messages, and the same errors."""
@@ -227,13 +244,12 @@ class TestReadsBegun:
         assert shown_bodies(store, queue) == ["a", "b", "c"]
         assert self.bodies(store, queue) == ["a", "b", "c"]
         assert self.bodies(store, queue, 2, descending=True) == ["c", "b"]
-        store.purge_queue(queue)
-        told: list[Exception | None] = []
-        assert store.begin_read(queue, Slice(1), lambda _page, error: told.append(error))
-        assert [type(error) for error in told] == [QueueChanged]
+        bridge.run(store.catalogue.purge_queue(queue))
+        with pytest.raises(QueueChanged):
+            self.bodies(store, queue)
 
     def test_nobody_is_waited_for(self, store: SqliteStore) -> None:
-        """While all reading connections are lent, or none has been opened yet, nothing is begun."""
+        """While all reading connections are lent, or none has been opened yet, reads are left to threads."""
         queue = make_queue(store)
         assert self.bodies(store, queue) is None
         assert shown_bodies(store, queue) == []
@@ -242,9 +258,9 @@ class TestReadsBegun:
         assert self.bodies(store, queue) == []
 
     def test_a_delayed_message_that_comes_due_takes_a_write(self, store: SqliteStore, clock: Clock) -> None:
-        """Nothing is begun until somebody has shown it, which moves the clock on."""
+        """Reads are left to threads until one has shown it, which moves the clock on."""
         queue = make_queue(store)
-        store.append(queue, [new("later", delay=10)])
+        bridge.run(store.messages.append(queue, [new("later", delay=10)]))
         assert shown_bodies(store, queue) == []
         assert self.bodies(store, queue) == []
         clock.advance(11)
@@ -256,8 +272,8 @@ class TestReadsBegun:
         """Reads of a partition write nothing for messages that come due in another, which shows them all the same."""
         queue, other = make_queue(store, partitions=2), make_queue(store)
         say(store, queue, "mine")
-        store.append(other, [new(str(n), delay=n) for n in range(1, 6)])
-        store.append(queue, [new("later", partition=2, delay=3)])
+        bridge.run(store.messages.append(other, [new(str(n), delay=n) for n in range(1, 6)]))
+        bridge.run(store.messages.append(queue, [new("later", partition=2, delay=3)]))
         assert shown_bodies(store, queue) == ["mine"]
         commits = store._db.writer.commits
         for _ in range(5):
@@ -306,14 +322,14 @@ class TestReadsBegun:
         assert shown_bodies(store, queue) == []
 
     def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
-        """However often a statement has run before, a short read is begun."""
+        """However often a statement has run before, a short read is done at once."""
         queue = make_queue(store)
         say(store, queue, *"abc")
         assert shown_bodies(store, queue) == ["a", "b", "c"]
         assert all(self.bodies(store, queue) == ["a", "b", "c"] for _ in range(3000))
 
     def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore, seconds: list[float]) -> None:
-        """After a read that took long, none is begun for a second."""
+        """After a read that took long, all are left to threads for a second."""
         queue = make_queue(store)
         assert shown_bodies(store, queue) == []
 
@@ -357,14 +373,14 @@ class TestWriter:
         with busy_writer(store):
             store.close(0.01)
             with pytest.raises(StoreClosed):
-                store.ping()
+                bridge.run(store.ping())
         store._db.writer._thread.join(60)
         assert not store._db.writer._thread.is_alive()
 
     def test_one_deadline_for_all_that_a_call_waits_for(self, store: SqliteStore) -> None:
         """A call that has used up its time waits neither for a connection nor for the writer, nor does it write."""
         queue = make_queue(store)
-        deadline = store._deadline
+        deadline = store._db.deadline
         with store._db.readers.reading(), deadline.running(call_until(deadline.next_end() - 14.9)):
             with pytest.raises(StoreUnavailable):
                 shown_bodies(store, queue)
@@ -400,9 +416,9 @@ def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
     """The store says that it is unavailable, and works again once the directory is back."""
     (tmp_path / "data").rename(tmp_path / "away")
     with pytest.raises(StoreUnavailable, match="directory of the store"):
-        store.ping()
+        bridge.run(store.ping())
     (tmp_path / "away").rename(tmp_path / "data")
-    store.ping()
+    bridge.run(store.ping())
 
 
 def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from queuey.errors import QueueyError, StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
 from queuey.messages import OffsetChange, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.write.writer import SqliteWriter
@@ -35,15 +35,16 @@ from tests.waiting import PATIENCE_SECONDS, call_until, join
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
     *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
-    *("load_unread", "enter", "identity", "begin_append_entry", "write_snapshot", "append_once"),
+    *("load_unread", "enter", "identity", "write_snapshot", "append_once"),
+    *("append on a loop", "append_once on a loop", "append_entry on a loop"),
     *("write_named", "settle_named", "write_covers", "forget_covers", "set_record", "remove_record"),
     *("change_group", "remove_group", "renew_session", "ask_member", "note_search", "hand_over"),
 }
 IDLE = {"add_key", "settle_named", "forget_covers", "remove_record", "remove_group", "note_search", "hand_over"}
 """Writes that find nothing to change here: the key and offsets are there, the name, the covers and the group are not.
 """
-MEMORY = {"queue", "has_application", "begin_append", "begin_append_once"}
-"""Calls that may answer, or begin, without the file."""
+MEMORY = {"queue", "has_application"}
+"""Calls that may answer without the file."""
 QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
 
 
@@ -69,20 +70,23 @@ class Prepared:
 
     def works(self) -> bool:
         """Whether the store writes and reads."""
-        self.store.ping()
-        (position,) = say(self.store, self.store.queue(APP, self.queue.name), "works")
-        return position in [message.position for message in shown(self.store, self.store.queue(APP, self.queue.name))]
+        bridge.run(self.store.ping())
+        (position,) = say(self.store, bridge.run(self.store.catalogue.queue(APP, self.queue.name)), "works")
+        return position in [
+            message.position
+            for message in shown(self.store, bridge.run(self.store.catalogue.queue(APP, self.queue.name)))
+        ]
 
 
 def prepare(directory: Path, options: SqliteOptions) -> Prepared:
     """Opens a store and fills it."""
     store = open_store(directory, options=options)
-    store.create_application(APP)
+    bridge.run(store.applications.create_application(APP))
     queue = make_queue(store, "orders", partitions=2)
-    store.delete(queue, [(1, place) for place in say(store, queue, "deleted")])
-    store.put(queue, [PLACE], new("put"))
-    store.add_key(APP, DIGEST)
-    store.set_offsets(queue, "group", [OffsetChange(1, PLACE[1])])
+    bridge.run(store.messages.delete(queue, [(1, place) for place in say(store, queue, "deleted")]))
+    bridge.run(store.messages.put(queue, [PLACE], new("put")))
+    bridge.run(store.applications.add_key(APP, DIGEST))
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, PLACE[1])]))
     return Prepared(directory, store, queue)
 
 
@@ -119,10 +123,10 @@ class TestLocked:
         assert isinstance(refused.value.__cause__, apsw.BusyError)
         assert refused.value.outcome == "none"
         lock()
-        assert prepared.store.queue(APP, "orders", fresh=True) == prepared.queue
+        assert bridge.run(prepared.store.catalogue.queue(APP, "orders", fresh=True)) == prepared.queue
         assert shown_bodies(prepared.store, prepared.queue) == ["put"]
-        assert len(prepared.store.keys(APP)) == 1
-        assert prepared.store.applications() == [APP]
+        assert len(bridge.run(prepared.store.applications.keys(APP))) == 1
+        assert bridge.run(prepared.store.applications.application_names()) == [APP]
         assert prepared.works()
 
     def test_a_begun_append_is_answered(self, prepared: Prepared, lock: Callable[[], object]) -> None:
@@ -141,7 +145,7 @@ class TestLocked:
         """A message that falls due while the lock is held shows later; meanwhile reading goes on without it."""
         clock = Clock()
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=0.05, sweep_interval=None, clock=clock))
-        made.store.append(made.queue, [new("late", delay=5.0)])
+        bridge.run(made.store.messages.append(made.queue, [new("late", delay=5.0)]))
         clock.advance(6)
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -276,7 +280,9 @@ class TestFull:
         assert [line.partition(":")[2] for line in logged()] == [
             " no space left for the store: database or disk is full"
         ]
-        full.store.delete(full.queue, [(1, message.position) for message in shown(full.store, full.queue)])
+        bridge.run(
+            full.store.messages.delete(full.queue, [(1, message.position) for message in shown(full.store, full.queue)])
+        )
         now[0] += QUIET
         assert room(full)
         assert room(full)
@@ -290,13 +296,13 @@ class TestFull:
     def test_recovers(self, full: Prepared) -> None:
         """Once something is deleted the same store writes again."""
         places = [(1, message.position) for message in shown(full.store, full.queue)]
-        full.store.delete(full.queue, places[:5])
+        bridge.run(full.store.messages.delete(full.queue, places[:5]))
         say(full.store, full.queue, "z" * 3000)
         assert full.works()
 
     def test_purging_makes_room(self, full: Prepared) -> None:
         """A full store can be purged, and sweeping gives the room back."""
-        queue = full.store.purge_queue(full.queue)
+        queue = bridge.run(full.store.catalogue.purge_queue(full.queue))
         full.store.sweep()
         say(full.store, queue, *["z" * 3000] * 10)
         assert shown_bodies(full.store, queue) == ["z" * 3000] * 10
@@ -345,11 +351,14 @@ class TestBroken:
     def state(self, store: Store, names: tuple[str, ...] = ("orders", "another")) -> object:
         """What can be seen of everything the calls change."""
         queues = []
-        for row in store.list_queues(APP):
-            groups = {name: [x.position for x in store.offsets(row, name)] for name in store.groups(row)}
+        for row in bridge.run(store.catalogue.list_queues(APP)):
+            groups = {
+                name: [x.position for x in bridge.run(store.offsets.group_offsets(row, name))]
+                for name in bridge.run(store.offsets.groups(row))
+            }
             bodies = [shown_bodies(store, row, n) for n in range(1, row.partitions + 1)]
             queues.append((row.name, row.uid, row.qid, row.ttl, groups, bodies))
-        return queues, store.applications(), store.keys(APP)
+        return queues, bridge.run(store.applications.application_names()), bridge.run(store.applications.keys(APP))
 
     @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
     @pytest.mark.parametrize("call", sorted(CALLS))
@@ -358,7 +367,7 @@ class TestBroken:
         made = prepare(tmp_path / "data", QUICK)
         for steps in range(60):
             before = self.state(made.store)
-            row = made.store.queue(APP, "orders")
+            row = bridge.run(made.store.catalogue.queue(APP, "orders"))
             fuse.left, fuse.lasting, fuse.blown = steps, lasting, 0
             error: BaseException | None = None
             try:
@@ -405,7 +414,7 @@ class TestBroken:
                 CALLS[call](made.store, made.queue)
             armed.clear()
             assert refused.value.outcome == "unknown" or self.state(made.store) == before
-            made.store.ping()
+            bridge.run(made.store.ping())
             made.store.close()
 
     def test_neighbours_in_a_group(self, fuse: Fuse, tmp_path: Path) -> None:
@@ -495,7 +504,7 @@ class TestPlace:
             (tmp_path / "new" / driver.FILE).rename(prepared.file)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="moved"):
-                prepared.store.ping()
+                bridge.run(prepared.store.ping())
         for call in sorted(set(CALLS) - WRITES - MEMORY):
             try:
                 CALLS[call](prepared.store, prepared.queue)
@@ -522,16 +531,16 @@ class TestPlace:
         with monkeypatch.context() as patch:
             patch.setattr(os, "statvfs", lambda _path: Full)
             with pytest.raises(StoreFull, match="no space left"):
-                prepared.store.ping()
-        prepared.store.ping()
+                bridge.run(prepared.store.ping())
+        bridge.run(prepared.store.ping())
         assert prepared.works()
 
     def test_opened_by_several(self, tmp_path: Path) -> None:
         """Stores that open a new directory at the same moment agree on one store."""
         for number in range(12):
             stores = at_once(open_store, [tmp_path / str(number)] * 6)
-            stores[0].create_application(APP)
-            assert [store.applications() for store in stores] == [[APP]] * 6
+            bridge.run(stores[0].applications.create_application(APP))
+            assert [bridge.run(store.applications.application_names()) for store in stores] == [[APP]] * 6
             at_once(lambda store: store.close(), stores)
 
 
@@ -573,7 +582,7 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
     soon = time.monotonic() + 0.1
     with (
         made.store._db.readers.reading(),
-        made.store._deadline.running(call_until(soon)),
+        made.store._db.deadline.running(call_until(soon)),
         pytest.raises(StoreUnavailable),
     ):
         shown(made.store, made.queue)
@@ -584,7 +593,7 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
 def test_spec_is_not_lost_on_a_failed_update(prepared: Prepared, lock: Callable[[], object]) -> None:
     """An update that failed is not in the cache either."""
     with pytest.raises(StoreBusy):
-        prepared.store.update_queue(prepared.queue, QueueSpec(ttl=5))
-    assert prepared.store.queue(APP, "orders").ttl is None
+        bridge.run(prepared.store.catalogue.update_queue(prepared.queue, QueueSpec(ttl=5)))
+    assert bridge.run(prepared.store.catalogue.queue(APP, "orders")).ttl is None
     lock()
-    assert prepared.store.queue(APP, "orders", fresh=True).ttl is None
+    assert bridge.run(prepared.store.catalogue.queue(APP, "orders", fresh=True)).ttl is None

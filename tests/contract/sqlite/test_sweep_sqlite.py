@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.messages import KEPT_SECONDS, LogEntry, OffsetChange, PostKey, Slice
+from queuey.storage import bridge
 from queuey.storage.contracts.groups import session_ttl
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
@@ -53,7 +54,7 @@ class Swept:
         self.directory = directory
         self.options = SqliteOptions(clock=clock, sweep_interval=None, sweep_rows=rows, pragmas=UNSYNCED)
         self.store: SqliteStore = open_store(directory, options=self.options)
-        self.store.create_application(APP)
+        bridge.run(self.store.applications.create_application(APP))
 
     def rows(self, table: str = "messages") -> int:
         """How many rows a table has."""
@@ -103,10 +104,13 @@ def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
     """Whatever lies between expired messages and lives longer stays: other TTLs, overwrites and old ids."""
     queue = make_queue(swept.store)
     found = [
-        swept.store.append(queue, [new("short", ttl=5), new("long", ttl=5000), new("short", ttl=5)]) for _ in range(20)
+        bridge.run(
+            swept.store.messages.append(queue, [new("short", ttl=5), new("long", ttl=5000), new("short", ttl=5)])
+        )
+        for _ in range(20)
     ]
-    swept.store.put(queue, [(1, found[3][0]), (1, found[9][2])], new("kept", ttl=5000))
-    swept.store.put(queue, [(1, found[4][1]), (1, found[5][1])], new("cut", ttl=5))
+    bridge.run(swept.store.messages.put(queue, [(1, found[3][0]), (1, found[9][2])], new("kept", ttl=5000)))
+    bridge.run(swept.store.messages.put(queue, [(1, found[4][1]), (1, found[5][1])], new("cut", ttl=5)))
     swept.clock.advance(100)
     expected = shown(swept.store, queue)
     assert sorted(map(str, bodies(expected))) == ["kept"] * 2 + ["long"] * 18
@@ -118,8 +122,8 @@ def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
 def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
     """A kept message that is deleted is subtracted where it was counted, beside a window of others of its TTL."""
     queue = make_queue(swept.store)
-    found = swept.store.append(queue, [new("x", kept=number < 3) for number in range(5)])
-    swept.store.delete(queue, [(1, position) for position in found[:3]])
+    found = bridge.run(swept.store.messages.append(queue, [new("x", kept=number < 3) for number in range(5)]))
+    bridge.run(swept.store.messages.delete(queue, [(1, position) for position in found[:3]]))
     with contextlib.closing(apsw.Connection(str(swept.directory / driver.FILE))) as connection:
         counts = connection.execute("SELECT message_count FROM expiry_windows ORDER BY expired_by").fetchall()
     assert counts == [(2,), (0,)]
@@ -128,7 +132,11 @@ def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
 def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
     """A kept message's row is removed a day after its end, those of others around it soon after theirs."""
     queue = make_queue(swept.store)
-    swept.store.append(queue, [new("x", ttl=10, kept=number % 2 == 0, delay=number % 3) for number in range(60)])
+    bridge.run(
+        swept.store.messages.append(
+            queue, [new("x", ttl=10, kept=number % 2 == 0, delay=number % 3) for number in range(60)]
+        )
+    )
     swept.clock.advance(100)
     assert (swept.store.sweep(), swept.rows()) == (30, 30)
     swept.clock.advance(KEPT_SECONDS - 100)
@@ -141,23 +149,23 @@ def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
 def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> None:
     """Messages of purged and deleted queues are removed, delayed ones too; their successors and neighbours stay."""
     queue, neighbour = make_queue(swept.store, partitions=3), make_queue(swept.store)
-    swept.store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
+    bridge.run(swept.store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     for number in (1, 2, 3):
         say(swept.store, queue, *["gone"] * 30, partition=number)
-    swept.store.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)])
-    swept.store.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new("gone"))
+    bridge.run(swept.store.messages.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)]))
+    bridge.run(swept.store.messages.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new("gone")))
     say(swept.store, neighbour, "kept")
     for one, partition in ((queue, 1), (queue, 3), (neighbour, 1)):
         for entry in range(1, 111):
             assert enter(swept.store, one, LogEntry(entry, b"claim"), partition)
-        swept.store.write_snapshot(one, partition, 9, b"nine")
+        bridge.run(swept.store.claim_logs.write_snapshot(one, partition, 9, b"nine"))
     for one in (queue, neighbour):
         for number in range(501):
-            swept.store.append_once(one, [], PostKey(f"key {number}", b"content", 60))
+            bridge.run(swept.store.keyed_posts.append_once(one, [], PostKey(f"key {number}", b"content", 60)))
     if how == "purged":
-        queue = swept.store.purge_queue(queue)
+        queue = bridge.run(swept.store.catalogue.purge_queue(queue))
     else:
-        swept.store.delete_queue(queue)
+        bridge.run(swept.store.catalogue.delete_queue(queue))
         queue = make_queue(swept.store, queue.name, partitions=3)
     say(swept.store, queue, "new")
     assert swept.store.sweep() == 94
@@ -173,37 +181,40 @@ def test_old_idempotency_keys(swept: Swept) -> None:
     """Keys whose time is over leave the file; others stay and are still known."""
     queue, keys = make_queue(swept.store), [PostKey(str(n), b"content", 60 + n % 2) for n in range(1100)]
     for key in keys:
-        swept.store.append_once(queue, [], key)
+        bridge.run(swept.store.keyed_posts.append_once(queue, [], key))
     swept.clock.advance(60)
     swept.store.sweep()
     assert swept.rows("idempotency_keys") == 550
-    assert [swept.store.append_once(queue, [], key).replayed for key in keys[:2]] == [False, True]
+    assert [bridge.run(swept.store.keyed_posts.append_once(queue, [], key)).replayed for key in keys[:2]] == [
+        False,
+        True,
+    ]
 
 
 def test_old_names(swept: Swept) -> None:
     """Names whose messages have expired leave the file, and those of purged queues; others stay."""
     queue, neighbour = make_queue(swept.store), make_queue(swept.store)
     for number in range(4):
-        swept.store.write_named(queue, str(number), new(ttl=60 + 10 * number), b"", None)
-    swept.store.write_named(neighbour, "kept", new(ttl=600), b"", None)
+        bridge.run(swept.store.names.write_named(queue, str(number), new(ttl=60 + 10 * number), b"", None))
+    bridge.run(swept.store.names.write_named(neighbour, "kept", new(ttl=600), b"", None))
     swept.clock.advance(75)
     swept.store.sweep()
     assert swept.rows("names") == 3
-    swept.store.purge_queue(queue)
+    bridge.run(swept.store.catalogue.purge_queue(queue))
     swept.store.sweep()
     assert swept.rows("names") == 1
-    assert swept.store.find_named(neighbour, "kept") is not None
+    assert bridge.run(swept.store.names.find_named(neighbour, "kept")) is not None
 
 
 def test_old_sessions(swept: Swept) -> None:
     """Sessions that nobody renewed for long leave the file, and what members were asked; others stay."""
     for number in range(600):
-        swept.store.renew_session(APP, "group", number, 3000 + 1000 * (number % 2))
-    swept.store.ask_member(APP, "group", 1, 7, 3000)
+        bridge.run(swept.store.groups.renew_session(APP, "group", number, 3000 + 1000 * (number % 2)))
+    bridge.run(swept.store.groups.ask_member(APP, "group", 1, 7, 3000))
     swept.clock.advance(3.5)
-    assert swept.store.group_sessions(APP, "group").members[1].asked == set()
+    assert bridge.run(swept.store.groups.group_sessions(APP, "group")).members[1].asked == set()
     swept.clock.advance(session_ttl(3000) / 1000 - 3)
-    assert len(swept.store.group_sessions(APP, "group").members) == 300
+    assert len(bridge.run(swept.store.groups.group_sessions(APP, "group")).members) == 300
     swept.store.sweep()
     assert swept.rows("group_sessions") == 300
 
@@ -219,11 +230,11 @@ def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
             swept.clock.ticks = edge - span - 5
             found = say(store, queue, *["x"] * 10, ttl=ttl)
             assert positions(shown(store, queue))[-10:] == found
-        swept.clock.ticks = store.fetch(queue, [(1, found[4])])[0].expires
+        swept.clock.ticks = bridge.run(store.messages.fetch(queue, [(1, found[4])]))[0].expires
         assert positions(shown(store, queue)) == found[5:]
         store.sweep()
         assert positions(shown(store, queue)) == found[5:]
-        assert store.inspect(queue)[1][0].count == 5
+        assert bridge.run(store.messages.inspect(queue))[1][0].count == 5
     swept.clock.advance(100_000)
     store.sweep()
     assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
@@ -256,19 +267,25 @@ def test_nothing_is_left_in_the_end(
             case "say":
                 say(store, queue, *["x"] * second, ttl=first)
             case "late":
-                store.append(queue, [new("late", ttl=first, delay=5.0)] * second)
+                bridge.run(store.messages.append(queue, [new("late", ttl=first, delay=5.0)] * second))
             case "put":
-                store.put(queue, [(1, (clock.ticks + second * ids.TICKS_PER_SECOND, 0))], new("put", ttl=first))
+                bridge.run(
+                    store.messages.put(
+                        queue, [(1, (clock.ticks + second * ids.TICKS_PER_SECOND, 0))], new("put", ttl=first)
+                    )
+                )
             case "delete":
-                store.delete(queue, [(1, place) for place in positions(shown(store, queue))[::second]])
+                bridge.run(
+                    store.messages.delete(queue, [(1, place) for place in positions(shown(store, queue))[::second]])
+                )
             case "wait":
                 clock.advance(first)
             case "back":
                 clock.advance(-first)
             case _:
-                before = shown(store, queue), store.inspect(queue)[1]
+                before = shown(store, queue), bridge.run(store.messages.inspect(queue))[1]
                 store.sweep()
-                assert (shown(store, queue), store.inspect(queue)[1]) == before
+                assert (shown(store, queue), bridge.run(store.messages.inspect(queue))[1]) == before
     clock.advance(100_000)
     store.sweep()
     assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
@@ -325,7 +342,7 @@ def test_sweeps_by_itself(tmp_path: Path) -> None:
     """Left alone, a store removes what has expired a little after its time."""
     directory, clock = tmp_path / "data", Clock()
     store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=0.05))
-    store.create_application(APP)
+    bridge.run(store.applications.create_application(APP))
     queue = make_queue(store)
     say(store, queue, *["short"] * 100, ttl=1)
     say(store, queue, "long")
@@ -333,23 +350,23 @@ def test_sweeps_by_itself(tmp_path: Path) -> None:
     clock.advance(60)
     assert eventually(lambda: rows(directory) == 1)
     assert shown_bodies(store, queue) == ["long"]
-    assert eventually(lambda: store.statistics()["store_messages_swept_total"] == 100)
+    assert eventually(lambda: bridge.run(store.statistics())["store_messages_swept_total"] == 100)
     store.close()
 
 
 def test_the_identity_stays(swept: Swept) -> None:
     """Notes of the ledger are removed 30 days after their last change; which store it is stays for ever."""
-    swept.store.enter("work", 0, b"old", expected=None)
-    known = swept.store.identity()
+    bridge.run(swept.store.ledger.enter("work", 0, b"old", expected=None))
+    known = bridge.run(swept.store.identity())
     swept.clock.advance(40 * 86_400)
     swept.store.sweep()
-    assert (swept.rows("ledger"), swept.store.identity()) == (1, known)
+    assert (swept.rows("ledger"), bridge.run(swept.store.identity())) == (1, known)
 
 
 def test_long_bodies_do_not_wait_for_the_next_sweep(tmp_path: Path) -> None:
     """The log is copied beside the commits as soon as long bodies have filled some of it: else a commit would do it."""
     with contextlib.closing(open_store(tmp_path, options=SqliteOptions(sweep_interval=3600.0))) as store:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         queue = make_queue(store)
         say(store, queue, *["x" * 60_000] * 20)
         assert not store._sweep.log_pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.facades.settings import Facades
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
@@ -15,7 +15,7 @@ from tests.interposed_store import InterposedStore
 @pytest.fixture
 def app(store: Store, between: InterposedStore) -> App:
     """The application."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     return facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT)
 
 

@@ -14,7 +14,7 @@ from botocore.credentials import Credentials
 
 from queuey.access import parse_scope
 from queuey.facades.sqs import access_keys
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.web.caller import Caller, Reply
 
@@ -27,7 +27,7 @@ def new_key(store: Store, application: str, allow: str = "", queues: str = "") -
     """An access key of an application, as ``queuey app key-add --sqs`` makes it."""
     name = access_keys.new_access_key()
     scope = parse_scope(allow.split(","), queues.split(","))
-    store.add_key(application, access_keys.digest_of(name), scope=scope)
+    bridge.run(store.applications.add_key(application, access_keys.digest_of(name), scope=scope))
     return Credentials(name, access_keys.secret_of(DEPLOYMENT, name))
 
 

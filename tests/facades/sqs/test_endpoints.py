@@ -11,7 +11,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
 from queuey.facades.settings import Facades, SqsFacade
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, HOST, new_key
@@ -52,7 +52,7 @@ def boto3_client(app: App, store: Store, path: str) -> Any:  # noqa: ANN401 - bo
 @pytest.mark.parametrize(("prefix", "path"), [("", ""), ("", "/"), *[("/a/sqs", p) for p in ("/a/sqs", "/a/sqs/")]])
 def test_boto3(store: Store, prefix: str, path: str) -> None:
     """boto3 works with each spelling of the endpoint, and the URLs of queues are the same with all of them."""
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     served = Facades(sqs=SqsFacade(prefix=prefix)) if prefix else Facades(only="sqs")
     client = boto3_client(facade_app(store, served, secret=DEPLOYMENT), store, path)
     url = client.create_queue(QueueName="q")["QueueUrl"]

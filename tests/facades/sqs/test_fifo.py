@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.facades.sqs import messages
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.facades.sqs.signing import Sqs
 from tests.facades.sqs.test_messages import receive
 from tests.facades.sqs.test_queues import arn, attributes, redrive
@@ -253,4 +253,4 @@ def test_groups_of_standard_queues(sqs: Sqs, store: Store) -> None:
     got = [receive(sqs, url, AttributeNames=["All"])[0] for _ in range(2)]
     assert [one["Attributes"]["MessageGroupId"] for one in got] == ["g", "g"]
     assert "SequenceNumber" not in got[0]["Attributes"]
-    assert json.dumps(store.queue("shop", "plain").kind) == '"plain"'
+    assert json.dumps(bridge.run(store.catalogue.queue("shop", "plain")).kind) == '"plain"'

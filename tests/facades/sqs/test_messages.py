@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.storage import Store
+from queuey.storage import Messages
 from tests.facades.sqs.signing import Sqs
 from tests.facades.test_facades import failing
 from tests.interposed_store import InterposedStore
@@ -324,11 +324,11 @@ def test_what_others_have_posted(sqs: Sqs, url: str) -> None:
 def test_the_store_is_away(sqs: Sqs, url: str, between: InterposedStore) -> None:
     """A message that may not be stored is answered by 503, after which clients ask again; a defect by 500."""
     given = {"QueueUrl": url, "MessageBody": "a"}
-    between.instead(Store.begin_append, failing(StoreUnavailable("away", outcome="unknown")))
+    between.instead(Messages.append, failing(StoreUnavailable("away", outcome="unknown")))
     reply = sqs.ask("SendMessage", **given)
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
     assert sqs.fails("SendMessage", **given) == "ServiceUnavailable"
-    between.instead(Store.begin_append, failing(ValueError("a secret of ours")))
+    between.instead(Messages.append, failing(ValueError("a secret of ours")))
     reply = sqs.ask("SendMessage", **given)
     assert (reply.status, json.loads(reply.body)["__type"]) == (500, "com.amazonaws.sqs#InternalFailure")
     assert "secret" not in reply.text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.facades.sqs.signing import HOST, Sqs
 
 NUMBERS = {
@@ -327,7 +327,7 @@ def test_a_queue_of_version_1(sqs: Sqs, store: Store) -> None:
     """A queue that another protocol has made has the usual attributes."""
     from queuey.messages import QueueSpec  # noqa: PLC0415 - only here
 
-    store.create_queue("shop", "theirs", QueueSpec(ttl=100))
+    bridge.run(store.catalogue.create_queue("shop", "theirs", QueueSpec(ttl=100)))
     url = sqs("GetQueueUrl", QueueName="theirs")["QueueUrl"]
     found = attributes(sqs, url)
     assert (found["MessageRetentionPeriod"], found["VisibilityTimeout"]) == ("100", "30")

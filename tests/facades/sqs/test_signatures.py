@@ -20,7 +20,7 @@ from queuey.errors import SettingsError
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.facades.sqs import access_keys, signatures, views
 from queuey.settings import Settings
-from queuey.storage import Store
+from queuey.storage import Applications, Store, bridge
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, HOST, Sqs, new_key, xml_of
 from tests.interposed_store import InterposedStore
@@ -247,14 +247,14 @@ def test_another_service(sqs: Sqs) -> None:
 
 def test_revoked(sqs: Sqs, store: Store) -> None:
     """A key that is revoked is good no more, once nobody remembers it."""
-    [key] = store.keys("shop")
-    store.revoke_key("shop", key.id)
+    [key] = bridge.run(store.applications.keys("shop"))
+    bridge.run(store.applications.revoke_key("shop", key.id))
     assert sqs.fails("ListQueues") == "InvalidClientTokenId"
 
 
 def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
     """A key that is not remembered any more is read in a thread: the event loop waits for no store."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     later = [0.0]
     app = facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT, clock=lambda: later[0])
     sqs = Sqs(app, new_key(store, "shop"))
@@ -262,9 +262,9 @@ def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
 
     def read(digest: bytes) -> Any:  # noqa: ANN401 - as the store has it
         on_loop.append(asyncio._get_running_loop() is not None)
-        return store.find_key(digest)
+        return bridge.run(store.applications.find_key(digest))
 
-    between.instead(Store.find_key, read)
+    between.instead(Applications.find_key, read)
     for _ in range(3):
         sqs("ListQueues")
         later[0] += 60
@@ -274,10 +274,10 @@ def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
 def test_keys_are_of_one_kind(sqs: Sqs, store: Store) -> None:
     """The id of an access key is no key of version 1, and a key of version 1 is no access key."""
     name = sqs.key.access_key
-    assert store.find_key(access_keys.digest_of(name)) is not None
+    assert bridge.run(store.applications.find_key(access_keys.digest_of(name))) is not None
     from queuey.web.credentials import digest_of  # noqa: PLC0415 - beside the other one
 
-    assert store.find_key(digest_of(name)) is None
+    assert bridge.run(store.applications.find_key(digest_of(name))) is None
 
 
 def test_limited_keys(sqs: Sqs, store: Store) -> None:
@@ -318,7 +318,7 @@ def test_dead_letters_of_a_limited_key(sqs: Sqs, store: Store) -> None:
 
 def test_applications_are_apart(sqs: Sqs, store: Store) -> None:
     """A key sees the queues of its own application, whatever account and host a URL names."""
-    store.create_application("other")
+    bridge.run(store.applications.create_application("other"))
     other = Sqs(sqs.caller.app, new_key(store, "other"))
     url = sqs.create("jobs")
     assert other.fails("SendMessage", QueueUrl=url, MessageBody="a") == "QueueDoesNotExist"

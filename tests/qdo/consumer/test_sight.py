@@ -17,7 +17,7 @@ from qdo.consumer.rebalance import queue_discovery
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from queuey.messages import Scope
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 from tests.qdo.consumer.conftest import System, until
 from tests.qdo.contract.events import Heard
@@ -71,7 +71,7 @@ class GroupWithKeys:
         """Makes a key for these queues."""
         secret = secrets.token_hex(16)
         scope = Scope(tuple(allow.split(",")), tuple(queue.name for queue in queues))
-        self._store.add_key("queuey", sha256(secret.encode()).digest(), scope=scope)
+        bridge.run(self._store.applications.add_key("queuey", sha256(secret.encode()).digest(), scope=scope))
         return secret
 
     async def queues(self, *names: str, partitions: int = 2) -> list[Queue]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast
 
 from queuey import ids
@@ -15,6 +14,7 @@ from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import class_of
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.store import applications, queues
+from queuey.storage.cassandra.store.messages import CassandraMessages
 from tests.sim.availability import Stored
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
@@ -85,9 +85,10 @@ class ClusterReplicas:
 
     def open(self, process: Process) -> CassandraStore:
         """Opens the store of a process."""
-        store = open_store(self.cluster, process, Machine(process), WatchedStore)
-        assert isinstance(store, WatchedStore)
-        store.replicas = self
+        store = open_store(self.cluster, process, Machine(process))
+        own: Any = store.messages
+        store.messages = messages = WatchedMessages(store._parts, own._reader, own._counts, store._arrivals)
+        messages.replicas = self
         self._posting[process] = store, SimulatedCore(process, 0.0)
         return store
 
@@ -108,7 +109,7 @@ class ClusterReplicas:
             assert error is None or isinstance(error, QueueyError)
             done(positions[0] if positions else None)
 
-        begin(core, core.ended(partial(store.begin_append, self.queue, [item])), posted)
+        begin(core, store.messages.append(self.queue, [item]), posted)
 
 
 class ClusterStore:
@@ -123,18 +124,18 @@ class ClusterStore:
         self.store = replicas.open(process)
 
 
-class WatchedStore(CassandraStore):
-    """A store that notes which dead letters it is to write."""
+class WatchedMessages(CassandraMessages):
+    """Notes which dead letters are to be written."""
 
     replicas: ClusterReplicas
 
-    def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
+    async def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
         """See the contract."""
         assert item.meta is not None
         was = ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"])
         self.replicas.letters.setdefault(was, self.replicas.cluster.world.now)
         self.replicas.letter_places.setdefault(was, set()).update(locations)
-        super().put(queue, locations, item)
+        await super().put(queue, locations, item)
 
 
 ON_CLUSTER = Setup(

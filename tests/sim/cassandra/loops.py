@@ -16,7 +16,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.storage.cassandra.driver.store_loop import Calls, Done, StoreLoop
+from queuey.storage.calls import Call, Start, blocks
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from tests.sim.world import Process, ProcessLoop, SimulatedCore
 
 T = TypeVar("T")
@@ -82,13 +83,14 @@ class BlockingThread(threading.Thread, Generic[T]):
         self._loop.at_end.pop(self.close, None)
         return self._end.result()  # bounded: it has ended
 
-    def result(self, begin: Callable[[Done], Callable[[], Outcome]], seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
+    def result(self, begin: Start, seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
         """Does in this thread what :meth:`Deadline.result` does."""
         end = self._loop.create_future()
         give_up = begin(lambda *answer: end.set_result(answer))
         self._stand_still(end, seconds)
         if not end.done():
-            raise StoreUnavailable(late or "the call took too long", outcome=give_up())
+            outcome: Outcome = give_up() if callable(give_up) else "unknown"
+            raise StoreUnavailable(late or "the call took too long", outcome=outcome)
         value, error = end.result()  # bounded: it is done
         if error is not None:
             raise error
@@ -128,9 +130,12 @@ class SimulatedCalls(Calls):
             if inspect.getcoroutinestate(running._work) == inspect.CORO_CREATED:
                 running._work.close()
 
-    def wait(self, begin: Callable[[Any], Callable[[], Outcome]], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
+    async def ended(self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False) -> Any:  # noqa: ANN401 - as begun
         """See the base class."""
-        return present_thread().result(begin, self.deadline.left(), late)
+        if not blocks():
+            return await super().ended(begin, late, long=long, tells=tells)
+        with self.deadline.running(Call() if long else None):
+            return present_thread().result(begin, self.deadline.left(), late)
 
 
 class ThreadedCore(SimulatedCore):
@@ -138,5 +143,7 @@ class ThreadedCore(SimulatedCore):
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """See the base class. The work goes on if its caller leaves."""
+        if blocks():
+            return work()
         thread = BlockingThread(self.loop, work)
         return await asyncio.shield(self.loop.create_task(thread.ended()))

@@ -7,10 +7,8 @@ is calm until everything has come to its end, and what readers were shown is com
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from queuey import ids
@@ -68,22 +66,14 @@ class Site:
         """Does something."""
         begin(self.core, work, raise_error)
 
-    async def ended(self, start: Callable[[Any], object], seconds: float | None = None) -> Any:  # noqa: ANN401 - as started
-        """Awaits what is started with a callback, by default as long as a call of the store may take."""
+    async def call(self, call: Awaitable[T], seconds: float | None = None) -> T:
+        """Awaits a call of the store, by default as long as it may take."""
         async with asyncio.timeout(seconds or self.store._options.deadline):
-            return await self.core.ended(start)
-
-    async def call(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Makes a call of the store by the coroutine for which its method blocks."""
-        work = inspect.unwrap(method)(self.store, *arguments, **named)
-        result: T = await self.ended(partial(self.store._driver.calls.begin, work))
-        return result
+            return await call
 
     async def page(self, queue: Queue, part: Slice) -> Page:
-        """Reads as the service does: by what is in memory, if that can be."""
-        page: Page | None = await self.ended(partial(self.store.begin_read, queue, part), PATIENCE_SECONDS)
-        if page is None:
-            [page] = await self.call(self.store.read, queue, [part])
+        """Reads as the service does."""
+        [page] = await self.call(self.store.messages.read(queue, [part]), PATIENCE_SECONDS)
         return page
 
 
@@ -222,9 +212,9 @@ class MessageStorm:
 
     async def _create(self) -> None:
         site = self.sites[0]
-        await site.call(site.store.create_application, APPLICATION)
+        await site.call(site.store.applications.create_application(APPLICATION))
         spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind=self.kind)
-        self.queue, _ = await site.call(site.store.create_queue, APPLICATION, QUEUE, spec)
+        self.queue, _ = await site.call(site.store.catalogue.create_queue(APPLICATION, QUEUE, spec))
 
     def _site(self) -> Site:
         return self.world.rng.choice(self.sites)
@@ -238,7 +228,7 @@ class MessageStorm:
     async def _read_all(self) -> None:
         """Shows the name whatever was left half done, then reads everything."""
         site = self.sites[0]
-        await site.call(site.store.find_named, self.queue, "name")
+        await site.call(site.store.names.find_named(self.queue, "name"))
         await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
 
     async def _read_to_the_end(self, readers: Sequence[Reader]) -> None:
@@ -285,7 +275,7 @@ class MessageStorm:
         self.posts.append(post)
 
         async def work() -> None:
-            positions = await site.ended(partial(site.store.begin_append, self.queue, items))
+            positions = await site.call(site.store.messages.append(self.queue, items))
             post.locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             post.outcome = "acknowledged"
 
@@ -300,10 +290,10 @@ class MessageStorm:
         self.posts.append(post)
 
         async def work() -> None:
-            start = partial(site.store.begin_append_once, self.queue, items, PostKey(key, b"", 3600))
             for _ in range(3):
                 try:
-                    result = await site.ended(start)
+                    post_key = PostKey(key, b"", 3600)
+                    result = await site.call(site.store.keyed_posts.append_once(self.queue, items, post_key))
                 except KeyInUse:
                     await asyncio.sleep(self.pace.scale)
                     continue
@@ -322,9 +312,9 @@ class MessageStorm:
 
         async def work() -> None:
             for _ in range(3):
-                seen = await site.call(store.find_named, self.queue, "name")
+                seen = await site.call(store.names.find_named(self.queue, "name"))
                 if seen is not None and seen.replaced is not None:
-                    await site.call(store.settle_named, self.queue, "name", seen)
+                    await site.call(store.names.settle_named(self.queue, "name", seen))
                     continue
                 if seen is not None and seen.busy:
                     await asyncio.sleep(seen.busy)
@@ -332,7 +322,7 @@ class MessageStorm:
                 naming = Naming(body, self.world.now)
                 self.namings.append(naming)
                 try:
-                    found = await site.call(store.write_named, self.queue, "name", item, b"", seen)
+                    found = await site.call(store.names.write_named(self.queue, "name", item, b"", seen))
                 except NameChanged:
                     naming.outcome = "none"
                     continue
@@ -340,7 +330,7 @@ class MessageStorm:
                     naming.outcome = "none" if error.outcome == "none" else "unknown"
                     return
                 naming.outcome, naming.ended = "acknowledged", self.world.now
-                await site.call(store.settle_named, self.queue, "name", found)
+                await site.call(store.names.settle_named(self.queue, "name", found))
                 return
 
         site.begin(_noting(Post([], 0.0), work))

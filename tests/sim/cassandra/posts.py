@@ -18,8 +18,8 @@ from queuey.ids import Position
 from queuey.messages import PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import Draft, Limits, QueueAccess
-from queuey.service.core import GivenUp
 from queuey.service.messages import MessageUseCases, RepeatBudget
+from queuey.storage.calls import GivenUp
 from tests.sim.cassandra.cluster import Cluster
 from tests.sim.cassandra.messages import (
     APPLICATION,
@@ -88,7 +88,7 @@ class PostSite(Site):
             return await self.use_cases.post(queue, drafts, after=sent.after, key=sent.key or None)
 
         try:
-            found = await self.call(self.store.queue, APPLICATION, QUEUE)
+            found = await self.call(self.store.catalogue.queue(APPLICATION, QUEUE))
             return await self.access(found).apply(post)
         except asyncio.CancelledError:
             raise GivenUp("unknown") from None
@@ -139,7 +139,7 @@ class PostReader(Reader):
             except QueueChanged:
                 await asyncio.sleep(0.01)
                 try:
-                    queue = await self._site.call(self._site.store.queue, APPLICATION, QUEUE, fresh=True)
+                    queue = await self._site.call(self._site.store.catalogue.queue(APPLICATION, QUEUE, fresh=True))
                 except StoreUnavailable:
                     continue
                 if queue.qid != self.qid:
@@ -199,7 +199,7 @@ class PostStorm(MessageStorm):
 
     async def _read_all(self) -> None:
         site = self.sites[0]
-        self.queue = await site.call(site.store.queue, APPLICATION, QUEUE, fresh=True)
+        self.queue = await site.call(site.store.catalogue.queue(APPLICATION, QUEUE, fresh=True))
         await self._read_to_the_end(
             [PostReader(site, self.queue, number + 1, 1.0, lambda _queue: None) for number in range(PARTITIONS)]
         )
@@ -256,11 +256,11 @@ class PostStorm(MessageStorm):
     def _update(self) -> None:
         """Changes the queue's row."""
         ttl = self.world.rng.choice((3600, 7200))
-        self._change(lambda site, queue: site.call(site.store.update_queue, queue, QueueSpec(ttl=ttl)))
+        self._change(lambda site, queue: site.call(site.store.catalogue.update_queue(queue, QueueSpec(ttl=ttl))))
 
     def _purge(self) -> None:
         async def purge(site: PostSite, queue: Queue) -> None:
-            await site.call(site.store.purge_queue, queue)
+            await site.call(site.store.catalogue.purge_queue(queue))
             self.purges.append(Purge(queue.qid, self.world.now))
 
         self._change(purge)
@@ -271,7 +271,7 @@ class PostStorm(MessageStorm):
 
         async def work() -> None:
             with suppress(QueueyError):
-                found = await site.call(site.store.queue, APPLICATION, QUEUE)
+                found = await site.call(site.store.catalogue.queue(APPLICATION, QUEUE))
                 await site.access(found).apply(lambda queue: change(site, queue))
 
         site.begin(work())

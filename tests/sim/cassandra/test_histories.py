@@ -20,7 +20,7 @@ from queuey.storage.cassandra.clocks.clock_watch import ClockWatch, Told
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Done, Encoded, Request
 from queuey.storage.cassandra.message_codec import INSERT
-from queuey.storage.cassandra.store.messages import CassandraMessages
+from queuey.storage.cassandra.store.messages import SliceReader
 from queuey.storage.cassandra.write import undo_writes
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import InFlightBatch, Written
@@ -189,7 +189,7 @@ def low_stamp(now: int, ticks: int) -> int:
     return clock.stamp_of(ticks) - 1
 
 
-def without_delay(messages: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+def without_delay(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
     """Reads up to the clock."""
     return [0.0] * len(slices)
 
@@ -273,7 +273,7 @@ MUTATIONS = {
     "the timestamp of the undo write": Mutation(
         ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, low_stamp), first=14
     ),
-    "the read delay": Mutation(("G1",), partial(replace, CassandraMessages._delays, without_delay)),
+    "the read delay": Mutation(("G1",), partial(replace, SliceReader._delays, without_delay)),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=2),
     "the clock check": Mutation(("G1",), without_clock_check, first=3),

@@ -19,7 +19,7 @@ from queuey.service import ranges
 from queuey.service.messages import MessageUseCases
 from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.store.messages import CassandraMessages
+from queuey.storage.cassandra.store.messages import SliceReader
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, nobody
 from queuey.storage.cassandra.write.writer import MessageWriter
@@ -171,9 +171,9 @@ def end_of(storm: MessageStorm) -> tuple[object, ...]:
 # Taken out: the times
 
 
-def without_undo_time(messages: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+def without_undo_time(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
     """Reads by a delay of W + S, which leaves no time for undo writes."""
-    return [delay - SOON.timing.levels["strong"].undo for delay in REAL_DELAYS(messages, queue, slices)]
+    return [delay - SOON.timing.levels["strong"].undo for delay in REAL_DELAYS(reader, queue, slices)]
 
 
 def within_its_time(writer: UndoWriter, undo_write: Undo) -> None:
@@ -185,7 +185,7 @@ def within_its_time(writer: UndoWriter, undo_write: Undo) -> None:
 @contextmanager
 def delay_without_undo_time() -> Iterator[None]:
     """Has D be W + S, and undo writes have their time all the same."""
-    with replace(CassandraMessages._delays, without_undo_time), replace(UndoWriter.undo, within_its_time):
+    with replace(SliceReader._delays, without_undo_time), replace(UndoWriter.undo, within_its_time):
         yield
 
 
@@ -322,7 +322,7 @@ def written_again() -> Iterator[None]:
 REAL_ARRIVED = MessageWriter._arrived
 REAL_JUDGE = MessageWriter._judge
 REAL_UNDO = UndoWriter.undo
-REAL_DELAYS = CassandraMessages._delays
+REAL_DELAYS = SliceReader._delays
 REAL_APPEND = MessageUseCases._append
 REAL_ADD_EARLY = ranges.add_early
 

@@ -229,7 +229,6 @@ class History:
         self.webs = [
             KeptWeb(world, self.replicas, rng.choice((-APART, 0, APART)) / 2, setup) for _ in range(rng.randint(1, 2))
         ]
-        HesitantRecords.post = staticmethod(self._post)
         self.ttls = rng.choice(((5,), (20,), (300, 10), (3600, 5)))
         self.posted: set[Position] = set()
         self.done: set[Position] = set()
@@ -240,6 +239,7 @@ class History:
     def run(self) -> list[str]:
         """Lets it happen; returns what has gone wrong."""
         world, rng = self.world, self.rng
+        HesitantRecords.post = staticmethod(self._post)
         for _ in range(rng.choice((1, 3, 6, 12))):
             world.at(rng.random() * ACTIVE, self._post)
         for _ in range(rng.choice((0, 0, 3, 10))):

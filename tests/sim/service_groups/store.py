@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from greenlet import getcurrent
 from msgspec.structs import replace
 
 from queuey import ids
@@ -16,6 +17,7 @@ from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check, decide, disowned, recorded_offsets
+from tests.sim.replicas import awaited
 from tests.sim.service_groups.processes import Machine
 from tests.sim.service_groups.stored import APPLICATION, Contents, Deed, Proposal, Register, Rows, Stored
 
@@ -50,7 +52,7 @@ class GroupStore:
     @property
     def store(self) -> Store:
         """Itself, for those who want a store."""
-        return cast("Store", self)
+        return awaited(self)
 
     def adopt(self, _loop: object) -> None:
         """See the contract."""
@@ -79,14 +81,14 @@ class GroupStore:
         """See the contract."""
         return ClockSample(self.claim_now(), self._world.now)
 
-    def confirm_clock(self, sample: ClockSample) -> None:
+    async def confirm_clock(self, sample: ClockSample) -> None:
         """See the contract."""
         if self._stored.linear:
             return
         until = self._world.now + PATIENCE
         while self._world.now < until:
             sent = self._process.clock()
-            if sent - self._call(lambda: self._world.now) >= -self._stored.slack / 2:
+            if sent - await self._call(lambda: self._world.now) >= -self._stored.slack / 2:
                 if self._process.was_set > sample.since_boot:
                     break
                 return
@@ -94,31 +96,29 @@ class GroupStore:
 
     # Calls
 
-    def _call(self, effect: Callable[[], T]) -> T:
+    async def _call(self, effect: Callable[[], T]) -> T:
         """Does something at the store at one moment on the way of a question and its answer."""
         stored, world, process = self._stored, self._world, self._process
         rng, faults = world.rng, stored.faults
         if faults.hesitant and rng.random() < faults.hesitant:
             (process.pause if stored.linear or rng.random() < 0.5 else process.stand)(rng.choice((0.5, 2.0, 6.0)))
-            process.wait(0.0)
+            await asyncio.sleep(0.0)
         if stored.linear:
-            process.wait(world.some(faults.slow))
+            await asyncio.sleep(world.some(faults.slow))
         if faults.failing and rng.random() < faults.failing:
             raise StoreUnavailable("no answer", outcome="none")
         if stored.linear:
             return effect()
-        thread, life, found = getcurrent(), process.life, []
+        life, answered = process.life, asyncio.get_running_loop().create_future()
 
         def arrive() -> None:
-            found.append(effect())
-            process.soon(world.some(faults.slow), thread.switch, life)
+            process.soon(world.some(faults.slow), partial(_answer, answered, effect()), life)
 
         world.at(world.some(faults.slow), arrive)
-        assert thread.parent is not None, "an event loop, or the test, would wait"
-        thread.parent.switch()
-        return found[0]
+        found: T = await answered
+        return found
 
-    def _transact(
+    async def _transact(
         self, register: Register, version: int, change: Callable[[Any], Any], after: Callable[[Any, Any], None]
     ) -> int | None:
         """Changes a register; returns its new version, or None: refused.
@@ -128,8 +128,8 @@ class GroupStore:
         """
         token, until, doubted = next(self._stored.tokens), self._world.now + PATIENCE, False
         proposal = Proposal(version, token, change, after)
-        while True:
-            applied = self._call(lambda: register.propose(proposal))
+        while True:  # bounded: by PATIENCE
+            applied = await self._call(lambda: register.propose(proposal))
             if applied:
                 return token
             if applied is not None and doubted:
@@ -137,12 +137,12 @@ class GroupStore:
             if applied is not None:
                 return None
             doubted = True
-            self._process.wait(TIMEOUT)
+            await asyncio.sleep(TIMEOUT)
             if self._world.now > until:
                 raise StoreUnavailable("no answer", outcome="unknown")
 
-    def _read(self, what: str, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
-        found = self._call(read)
+    async def _read(self, what: str, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
+        found = await self._call(read)
         self._count(f"reads of {what}", size, found)
         return found
 
@@ -154,18 +154,18 @@ class GroupStore:
 
     # The state of the group
 
-    def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
+    async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
         """See the contract."""
-        found = self._read("heads", lambda: self._stored.group.read(serial=serial), lambda _: 60)
+        found = await self._read("heads", lambda: self._stored.group.read(serial=serial), lambda _: 60)
         return _headed(*found)
 
-    def group_state(self, application: str, name: str) -> StoredGroup | None:
+    async def group_state(self, application: str, name: str) -> StoredGroup | None:
         """See the contract."""
-        version, contents = self._read("states", self._stored.group.read, lambda found: _size(found[1]))
+        version, contents = await self._read("states", self._stored.group.read, lambda found: _size(found[1]))
         head = _headed(version, contents)
         return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
 
-    def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+    async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         """See the contract."""
         stored = self._stored
 
@@ -180,36 +180,36 @@ class GroupStore:
             for row in change.rows:
                 kind = f"row of kind {row.kind}"
                 stored.largest[kind] = max(stored.largest[kind], len(row.body))
-        token = self._transact(stored.group, version, changed, self._group_changed)
+        token = await self._transact(stored.group, version, changed, self._group_changed)
         return None if token is None else replace(change.head, version=token)
 
-    def remove_group(self, application: str, name: str, version: int) -> bool:
+    async def remove_group(self, application: str, name: str, version: int) -> bool:
         """See the contract."""
         self._count("changes", lambda _: 100, None)
-        return self._transact(self._stored.group, version, lambda _: None, self._group_changed) is not None
+        return await self._transact(self._stored.group, version, lambda _: None, self._group_changed) is not None
 
     def _group_changed(self, before: Contents | None, after: Contents | None) -> None:
         if self._stored.observer is not None:
             self._stored.observer.group_changed(before, after)
 
-    def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+    async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
         """See the contract."""
-        return self._read("names", lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
+        return await self._read("names", lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
 
     # Sessions
 
-    def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+    async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
         """See the contract."""
         seen, stored, world = self.claim_now(), self._stored, self._world
         self._count("writes", lambda _: 60, None)
-        there = self._call(lambda: stored.stamp(member, seen))
+        there = await self._call(lambda: stored.stamp(member, seen))
         if not stored.linear and there > world.now:
-            self._process.wait(min(there - world.now, WRITE_DEADLINE) + world.some(stored.faults.slow))
+            await asyncio.sleep(min(there - world.now, WRITE_DEADLINE) + world.some(stored.faults.slow))
             if there > world.now:
                 raise StoreUnavailable("no answer", outcome="unknown")
         return seen
 
-    def group_sessions(self, application: str, name: str) -> GroupSessions:
+    async def group_sessions(self, application: str, name: str) -> GroupSessions:
         """See the contract."""
         clock, stored = self.claim_now(), self._stored
 
@@ -222,37 +222,37 @@ class GroupStore:
             members = {member: SeenMember(seen, asked.get(member, frozenset())) for member, seen in last.items()}
             return GroupSessions(clock, stored.searched, members)
 
-        found = self._read("sessions", read, lambda found: 45 * len(found.members))
+        found = await self._read("sessions", read, lambda found: 45 * len(found.members))
         if stored.faults.reading and self._world.rng.random() < stored.faults.reading:
             self._process.pause(self._world.rng.choice((2.0, 4.0)))
-            self._process.wait(0.0)
+            await asyncio.sleep(0.0)
         return found
 
-    def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
+    async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
         """See the contract."""
         self._count("writes", lambda _: 60, None)
         end = self._world.now + session / 1000
-        self._call(lambda: self._stored.asked.setdefault(member, {}).update({uid: end}))
+        await self._call(lambda: self._stored.asked.setdefault(member, {}).update({uid: end}))
 
-    def note_search(self, application: str, name: str, when: int) -> None:
+    async def note_search(self, application: str, name: str, when: int) -> None:
         """See the contract."""
         self._count("writes", lambda _: 60, None)
 
         def note() -> None:
             self._stored.searched = max(self._stored.searched, when)
 
-        self._call(note)
+        await self._call(note)
 
     # Owners and offsets
 
-    def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+    async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         """See the contract."""
         register = self._stored.rows(queue.uid)
-        version, rows = self._read("offsets", register.read, lambda found: 60 * len(found[1]))
+        version, rows = await self._read("offsets", register.read, lambda found: 60 * len(found[1]))
         found = {part: row if part in notes else replace(row, note=None) for part, row in rows.items()}
         return OwnedOffsets(version or None, found)
 
-    def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+    async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         """See the contract."""
         new = {one.partition: one for one in owners}
 
@@ -264,7 +264,7 @@ class GroupStore:
 
         self._count("hand-overs", lambda _: 60 * len(new), None)
         self._require(queue, current=True)
-        done = self._transact(
+        done = await self._transact(
             self._stored.rows(queue.uid), version or 0, changed, self._after(queue, Deed("hand-over"))
         )
         return done is not None
@@ -281,7 +281,7 @@ class GroupStore:
 
         return after
 
-    def set_offsets(
+    async def set_offsets(
         self,
         queue: Queue,
         group: str,
@@ -297,55 +297,55 @@ class GroupStore:
         if commit is not None:
             deed = Deed("commit", commit.member, commit.epochs, back)
         while True:
-            recorded = self._decoded(queue)
+            recorded = await self._decoded(queue)
             lost = disowned(recorded, disown) if commit is None else set()
             decision = decide(recorded.rows, changes, self._process.clock(), commit, lost)
-            if not decision.written or self._record(queue, recorded.version, decision.changed(), deed):
+            if not decision.written or await self._record(queue, recorded.version, decision.changed(), deed):
                 return decision.result(changes)
 
-    def _record(self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: Deed) -> bool:
+    async def _record(self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: Deed) -> bool:
         written = {row.partition: row for row in rows}
         self._count("commits", lambda _: 60 * len(written), None)
         register = self._stored.rows(queue.uid)
         after = self._after(queue, deed)
-        return self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
+        return await self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
 
-    def _decoded(self, queue: Queue) -> OwnedOffsets:
+    async def _decoded(self, queue: Queue) -> OwnedOffsets:
         self._require(queue, current=True)
-        version, rows = self._read("offsets", self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
+        version, rows = await self._read("offsets", self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
         return OwnedOffsets(version or None, rows)
 
-    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+    async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         """See the contract."""
-        recorded = self._decoded(queue)
+        recorded = await self._decoded(queue)
         if not recorded.rows:
             raise GroupNotFound(group)
         return recorded_offsets(recorded.rows)
 
-    def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
+    async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         """See the contract."""
         while True:
-            recorded = self._decoded(queue)
+            recorded = await self._decoded(queue)
             if not recorded.rows:
                 raise GroupNotFound(group)
             disowned(recorded, disown)
-            if self._transact(
+            if await self._transact(
                 self._stored.rows(queue.uid), recorded.version or 0, lambda _: {}, self._after(queue, Deed("forget"))
             ):
                 return
 
-    def lag(self, queue: Queue, locations: Sequence[tuple[int, object]]) -> list[Lag]:
+    async def lag(self, queue: Queue, locations: Sequence[tuple[int, object]]) -> list[Lag]:
         """See the contract."""
         return [Lag(0, True, 0.0) for _ in locations]  # noqa: FBT003 - as the struct has it
 
     # Queues
 
-    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+    async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         """See the contract."""
         cached = self._cached.get(name)
         if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
             return cached[0]
-        found = self._read("queues", lambda: self._stored.queues.get(name), lambda _: 300)
+        found = await self._read("queues", lambda: self._stored.queues.get(name), lambda _: 300)
         if found is None:
             self._cached.pop(name, None)
             raise QueueNotFound(name)
@@ -357,7 +357,7 @@ class GroupStore:
         cached = self._cached.get(name)
         return cached[0] if cached is not None and cached[1] > self._world.now - ROW_AGE else None
 
-    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+    async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         """See the contract. A slow replica may not know of a queue."""
         stored, rng = self._stored, self._world.rng
 
@@ -366,9 +366,9 @@ class GroupStore:
             found = [one for name, one in sorted(stored.queues.items()) if name >= start]
             return [one for one in found if not lacking or rng.random() >= lacking][:limit]
 
-        return self._read("lists", read, lambda found: 300 * len(found))
+        return await self._read("lists", read, lambda found: 300 * len(found))
 
-    def has_application(self, name: str) -> bool:
+    async def has_application(self, name: str) -> bool:
         """See the contract."""
         return name == APPLICATION
 
@@ -379,3 +379,8 @@ def _headed(version: int, contents: Contents | None) -> Head | None:
 
 def _size(contents: Contents | None) -> int:
     return 0 if contents is None else 100 + sum(len(row.body) for row in contents.rows.values())
+
+
+def _answer(answered: asyncio.Future[Any], value: object) -> None:
+    if not answered.done():
+        answered.set_result(value)

@@ -190,7 +190,6 @@ class Storm:
         """Ends everything."""
         for web in self.webs:
             web.process.life += 1
-            web.process.end()
         for member in self.members:
             member.life += 1
         self.world.end()

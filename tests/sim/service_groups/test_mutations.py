@@ -109,16 +109,16 @@ def setting_back(
 # Hand-overs
 
 
-def at_any_version(
+async def at_any_version(
     one: GroupStore, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]
 ) -> bool:
     """Hands over whatever was recorded meanwhile."""
-    return REAL_HAND_OVER(one, queue, group, one._stored.rows(queue.uid).version or None, owners)
+    return await REAL_HAND_OVER(one, queue, group, one._stored.rows(queue.uid).version or None, owners)
 
 
-def as_first_read(one: GroupStore, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
+async def as_first_read(one: GroupStore, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
     """Returns the offsets of an earlier read with the present version."""
-    found = REAL_OWNED(one, queue, group, notes)
+    found = await REAL_OWNED(one, queue, group, notes)
     before: dict[int, OwnedOffsets] = vars(one).setdefault("earlier", {})
     earlier = before.get(queue.uid)
     before[queue.uid] = found
@@ -210,21 +210,21 @@ def without_slack(one: GroupDraft, state: GroupState, now: int, slack: int, seen
     REAL_DRAFT(one, state, now, 0, seen)
 
 
-def seen_somewhere(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
+async def seen_somewhere(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
     """Does not wait for a quorum."""
     seen = one.claim_now()
-    one._call(lambda: one._stored.stamp(member, seen))
+    await one._call(lambda: one._stored.stamp(member, seen))
     return seen
 
 
-def unchecked(_one: GroupStore, _sample: ClockSample) -> None:
+async def unchecked(_one: GroupStore, _sample: ClockSample) -> None:
     """Answers by whatever the clock says."""
 
 
-def sessions_before_the_clock(one: GroupStore, application: str, name: str) -> GroupSessions:
+async def sessions_before_the_clock(one: GroupStore, application: str, name: str) -> GroupSessions:
     """Reads sessions, and then the clock."""
-    found = REAL_SESSIONS(one, application, name)
-    one._call(lambda: None)
+    found = await REAL_SESSIONS(one, application, name)
+    await one._call(lambda: None)
     return changed(found, clock=one.claim_now())
 
 
@@ -243,7 +243,7 @@ async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: C
     if credential.caller != one.cache.state.subscriptions[member.subscription].credential.caller:
         await one.changes.apply(lambda draft: draft.remove(number))
         raise MemberGone
-    seen = await one._core.in_thread(lambda: one._store.renew_session(*one._key, number, member.session))
+    seen = await one._store.groups.renew_session(*one._key, number, member.session)
     one._renewed[number] = max(seen, one._renewed.get(number, 0))
     if beat.content.leaving and member.state in {"new", "present"}:
         await one.changes.apply(lambda draft: draft.drain(number))
@@ -265,9 +265,11 @@ def after_the_end() -> Iterator[None]:
 # Plans
 
 
-def whatever_the_token(one: GroupStore, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+async def whatever_the_token(
+    one: GroupStore, application: str, name: str, version: int, change: GroupChange
+) -> Head | None:
     """Writes over what another process has written."""
-    return REAL_CHANGE(one, application, name, one._stored.group.version, change)
+    return await REAL_CHANGE(one, application, name, one._stored.group.version, change)
 
 
 def counting(one: GroupDraft) -> int:
@@ -281,9 +283,9 @@ def planning_new(state: GroupState, queues: Sequence[Queue]) -> Plan:
     return planned(changed(state, members=members), queues)
 
 
-def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
+async def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
     """Takes a queue that a list lacks for deleted."""
-    return find_queues(store, application, changed(state, plan={}), fresh=fresh)
+    return await find_queues(store, application, changed(state, plan={}), fresh=fresh)
 
 
 @contextmanager

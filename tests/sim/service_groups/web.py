@@ -11,10 +11,10 @@ from queuey.errors import NotAllowed
 from queuey.groups.state import Credential
 from queuey.messages import OffsetChange, Queue
 from queuey.service import Waiter, Watchers
-from queuey.service.core import Done
 from queuey.service.groups import GroupUseCases
 from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess, find_queue
+from queuey.storage.calls import Done
 from tests.sim.service_groups.processes import GroupCore, Machine
 from tests.sim.service_groups.store import GroupStore
 from tests.sim.service_groups.stored import APPLICATION, GROUP
@@ -82,12 +82,12 @@ class Web:
     async def record(self, name: str, credential: Credential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
         """Records offsets of nobody."""
         access = await self._access(name, credential)
-        return await self.core.in_thread(lambda: self.offsets.record(access, GROUP, changes))
+        return await self.offsets.record(access, GROUP, changes)
 
     async def forget(self, name: str, credential: Credential) -> Any:  # noqa: ANN401
         """Forgets offsets."""
         access = await self._access(name, credential)
-        return await self.core.in_thread(lambda: self.offsets.forget(access, GROUP))
+        return await self.offsets.forget(access, GROUP)
 
     async def _access(self, name: str, credential: Credential) -> QueueAccess:
         def check(queue: Queue) -> None:
@@ -96,7 +96,7 @@ class Web:
                 raise NotAllowed(name)
 
         store = self.store.store
-        queue = await self.core.in_thread(lambda: find_queue(store, APPLICATION, name))
+        queue = await find_queue(store, APPLICATION, name)
         check(queue)
         return QueueAccess(self.core, store, queue, check)
 

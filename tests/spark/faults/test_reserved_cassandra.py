@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 import pytest
 
 from queuey import ids
 from queuey.spark.sink.exactly_once import Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.ledger_entry import decode
-from queuey.storage import Store
+from queuey.storage import bridge
 from tests.spark.attempts import Killed, Mortal, Reader, Texts
 from tests.spark.kept import Kept
 
@@ -24,7 +23,7 @@ TEXTS = [f"m{number}" for number in range(300)]
 def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> WriteCounts:
     """One attempt of a task of one chunk."""
     queue = kept.queue(name, partitions=2)
-    store = kept.store if mortal is None else cast("Store", mortal)
+    store = kept.store if mortal is None else mortal.store
     return Reserver(TargetQueue(store, queue), name, lead=lead).write(0, Texts.chunk(*TEXTS))
 
 
@@ -35,11 +34,11 @@ def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:
         attempt(kept, name, Mortal(kept.store, at, when), lead)
     queue = kept.queue(name, partitions=2)
     reader = Reader(kept.store, queue)
-    if late and (raw := kept.store.entry(name, 0)) is not None:
+    if late and (raw := bridge.run(kept.store.ledger.entry(name, 0))) is not None:
         kept.settle(queue, (decode(raw).end, ids.LOW_MIN))
         reader.read()
     counts = attempt(kept, name, None, lead)
-    entry = decode(kept.store.entry(name, 0) or b"")
+    entry = decode(bridge.run(kept.store.ledger.entry(name, 0)) or b"")
     kept.settle(queue, (entry.end, ids.LOW_MIN))
     reader.read()
     found = sorted(str(message.body) for message in kept.all(queue))

@@ -16,6 +16,7 @@ import pytest
 
 from queuey import ids
 from queuey.messages import NewMessage, Queue, Slice
+from queuey.storage import bridge
 from tests.spark.faults.drivers import await_or_end, driver
 from tests.spark.kept import Kept
 from tests.spark.mortal import COMMITTING, IN_TASKS
@@ -52,7 +53,7 @@ class Follower:
 
     def _run(self) -> None:
         while not self._ended.wait(0.2):
-            self._kept.store.append(self._other, [NewMessage("tick", 1, 60)])
+            bridge.run(self._kept.store.messages.append(self._other, [NewMessage("tick", 1, 60)]))
             self.read()
 
     def read(self) -> None:
@@ -60,7 +61,11 @@ class Follower:
         for partition in self._cursors:
             more = True
             while more:
-                [page] = self._kept.store.read(self._queue, [Slice(partition, self._cursors[partition], limit=1000)])
+                [page] = bridge.run(
+                    self._kept.store.messages.read(
+                        self._queue, [Slice(partition, self._cursors[partition], limit=1000)]
+                    )
+                )
                 self.seen.update(str(message.body) for message in page.messages)
                 assert page.next is not None
                 self._cursors[partition], more = page.next, page.more
@@ -88,9 +93,9 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
             assert (place / "checkpoint" / "commits" / str(batch)).exists() == (point == COMMITTED)
         with driver("sending", place, NOWHERE, "0", options=options, seconds=PATIENCE) as process:
             assert process.wait(PATIENCE) == 0, (place / "log").read_text()[-3000:]
-        newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
+        newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
         until = time.monotonic() + float(lead) + PATIENCE
-        while kept.store.horizon(queue) <= max(newest)[0]:
+        while bridge.run(kept.store.bulk.horizon(queue)) <= max(newest)[0]:
             assert time.monotonic() < until
             time.sleep(0.05)
     follower.read()

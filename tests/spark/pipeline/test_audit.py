@@ -24,6 +24,7 @@ from queuey.pipeline.audit.audit_job import Account, Audit, Passed
 from queuey.pipeline.options import AuditOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 from tests.spark.pipeline.archive import archives
@@ -83,7 +84,7 @@ def test_all_is_well(spark: SparkSession, embedded: Kept, told: Told) -> None:
     queue = embedded.queue(partitions=2)
     messages = posted(embedded, queue, *(f"body {n}" for n in range(40)))
     told.of("orders", *messages)
-    embedded.store.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)])
+    bridge.run(embedded.store.offsets.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)]))
     offsets = {"h": {"orders": {2: messages[39].position}}}
     found = audited(spark, embedded, told, groups=("g",), offsets=offsets)
     assert found.sound
@@ -107,10 +108,14 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: T
     told.of("orders", put, outcome="unknown", put=True)
     hour = ids.seconds_to_ticks(ids.ticks_to_seconds(fine.ticks) - 3600)
     told.of("orders", Message(hour, 7, 1, 0, "x"), ttl=60)
-    [due] = embedded.store.append(queue, [NewMessage("w", 1, TTL, delay=500.0)])
+    [due] = bridge.run(embedded.store.messages.append(queue, [NewMessage("w", 1, TTL, delay=500.0)]))
     told.of("orders", Message(*due, 1, 0, "w"), delay=-500.0)
-    embedded.store.delete(queue, [(lost.partition, lost.position)])
-    embedded.store.put(queue, [(altered.partition, altered.position)], NewMessage("C", altered.partition, TTL))
+    bridge.run(embedded.store.messages.delete(queue, [(lost.partition, lost.position)]))
+    bridge.run(
+        embedded.store.messages.put(
+            queue, [(altered.partition, altered.position)], NewMessage("C", altered.partition, TTL)
+        )
+    )
     with told.path.open("a") as file:
         file.write('{"torn\n\n{"queue":"orders","sha256":"00","size":1,"at":1.0}\n')
         file.write(json.dumps({"queue": "orders", "app": "x", "partition": 1, "id": fine.id} | body(b"")) + "\n")
@@ -137,7 +142,9 @@ def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kep
     delayed = embedded.queue(read_delay=60)
     ago, expires = (ids.seconds_to_ticks(time.time() + seconds) for seconds in (-100, TTL))
     early, late = (Message(ago + number, 7, 1, expires, "x") for number in range(2))
-    embedded.store.load(delayed, [early, late])  # in the past: readers of this queue stay a minute behind
+    bridge.run(
+        embedded.store.bulk.load(delayed, [early, late])
+    )  # in the past: readers of this queue stay a minute behind
     told.of("orders", early, delay=30.0)
     told.of("orders", late, delay=90.0)
     assert [audited(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
@@ -155,7 +162,7 @@ def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, em
     told.of("first", *messages)
     told.of("gone", *messages[:1])
     second = embedded.queue("second")
-    embedded.store.load(second, messages[:2])
+    bridge.run(embedded.store.bulk.load(second, messages[:2]))
     found = audited(spark, embedded, told, names={"first": "second"}, samples=1)
     assert found.partitions == {
         "gone": {1: Account(accepted=1, missing=1)},
@@ -172,7 +179,9 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
     archive_job.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
     told.of("orders", *messages)
     told.of("orders", *posted(embedded, queue, "new"))
-    embedded.store.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
+    bridge.run(
+        embedded.store.messages.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
+    )
     where = {"archive": str(tmp_path / "archive")}
     both = audited(spark, embedded, told, **where)
     assert both.total == Account(accepted=60, present=60, archived=59)
@@ -191,7 +200,7 @@ def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept
     archived = datetime.fromtimestamp(ids.ticks_to_seconds(end), UTC).isoformat()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"archived": archived}))
     told.of("orders", *(one for one in embedded.all(queue) if one.ticks < end), ttl=1700)
-    embedded.store.delete(queue, [(one.partition, one.position) for one in embedded.all(queue)])
+    bridge.run(embedded.store.messages.delete(queue, [(one.partition, one.position) for one in embedded.all(queue)]))
     where = {"archive": str(to), "margin": 0.0}
     assert audited(spark, embedded, told, **where).sound
     shutil.rmtree(min((to / "messages").glob("run=*/queue=orders/bucket=*"), key=lambda place: place.name))

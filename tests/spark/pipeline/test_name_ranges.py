@@ -10,6 +10,7 @@ from queuey.errors import QueueNotFound
 from queuey.pipeline import name_ranges
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 
@@ -26,8 +27,8 @@ def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
 def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set[str], size: int) -> None:
     """Ranges hold every queue once, in order, also those that are made after the ranges were cut."""
     store = embedded.store
-    for queue in store.list_queues(APP):
-        store.delete_queue(queue)
+    for queue in bridge.run(store.catalogue.list_queues(APP)):
+        bridge.run(store.catalogue.delete_queue(queue))
     for name in names:
         embedded.queue(name)
     parts = name_ranges.name_ranges_of(embedded.named, None, size, page=3)

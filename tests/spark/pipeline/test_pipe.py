@@ -22,6 +22,7 @@ from queuey.pipeline import pipe as job
 from queuey.pipeline.options import Pipe
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Subscribe
+from queuey.storage import bridge
 from queuey.web import make_app
 from tests.backends import APP
 from tests.in_process import InProcess
@@ -64,7 +65,7 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
     pipe = plan(embedded, tmp_path, create=True, group="copying")
     done = job.run(spark, pipe, quiet, Event())
     assert (done.messages, done.batches, done.rows) == (40, 1, 40)
-    copies = embedded.store.queue(queue.application, "copies", fresh=True)
+    copies = bridge.run(embedded.store.catalogue.queue(queue.application, "copies", fresh=True))
     assert copies.partitions == 2
 
     def told(messages: list[Message]) -> list[tuple[Any, ...]]:
@@ -82,9 +83,9 @@ def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tm
     (sql,) = re.findall(r'queuey pipeline pipe orders --sql "(.*)"', (ROOT / "docs" / "pipeline.md").read_text())
     queue = embedded.queue(partitions=2)
     embedded.queue("copies", partitions=2)
-    if APP not in embedded.store.applications():
-        embedded.store.create_application(APP)
-    embedded.store.add_key(APP, sha256(b"key").digest())
+    if APP not in bridge.run(embedded.store.applications.application_names()):
+        bridge.run(embedded.store.applications.create_application(APP))
+    bridge.run(embedded.store.applications.add_key(APP, sha256(b"key").digest()))
     transport = InProcess(make_app(embedded.store))
     with Client(f"http://127.0.0.1/v1/{APP}/", key="key", transport=transport) as client:
         client.send("orders", "text", partition=1)

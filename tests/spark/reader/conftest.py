@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, CassandraLocation, Clock, SqliteLocation, StoreLocation
 from tests.spark.reader.micro_batches import opened
 from tests.spark.reader.queues import Options
@@ -23,7 +23,7 @@ def clock() -> Clock:
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     """An embedded store on the clock, with one application; readers with :func:`options` use it, too."""
     store = SqliteLocation(tmp_path / "data").open(clock)
-    store.create_application(APP)
+    bridge.run(store.applications.create_application(APP))
     with opened({"data": str(tmp_path / "data"), "subscribe": "any"}, store):
         yield store
     store.close()

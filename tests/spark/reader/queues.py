@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from queuey.messages import NewMessage, Queue, QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.spark.reader.micro_batches import Row
 
@@ -16,16 +16,18 @@ Options = Callable[..., dict[str, str]]
 
 def create(store: Store, name: str = "a", *, partitions: int = 1, ttl: int | None = None) -> Queue:
     """Creates a queue."""
-    return store.create_queue(APP, name, QueueSpec(partitions=partitions, ttl=ttl))[0]
+    return bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(partitions=partitions, ttl=ttl)))[0]
 
 
 def send(
     store: Store, name: str, texts: Sequence[str], partition: int = 1, *, ttl: int = DAY, delay: float = 0
 ) -> None:
     """Sends messages, each with a time of its own."""
-    store.append(
-        store.queue(APP, name, fresh=True),
-        [NewMessage(text, partition, ttl, delay=delay) for text in texts],
+    bridge.run(
+        store.messages.append(
+            bridge.run(store.catalogue.queue(APP, name, fresh=True)),
+            [NewMessage(text, partition, ttl, delay=delay) for text in texts],
+        )
     )
 
 

@@ -12,7 +12,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import OffsetChange, Queue, QueueSpec, Slice
 from queuey.spark.errors import DataLoss
-from queuey.storage import Store
+from queuey.storage import Bulk, Store, bridge
 from tests.backends import Clock
 from tests.replacing import replace
 from tests.spark.reader.micro_batches import Query
@@ -41,7 +41,7 @@ def test_an_id_to_start_at_that_has_expired_is_an_error(store: Store, clock: Clo
     """Whoever names a message wants it, and what came after it."""
     queue = create(store, ttl=60)
     send(store, "a", ["1"], ttl=60)
-    [[first]] = store.scan(queue, Slice(1))
+    [[first]] = bridge.iterate(store.bulk.scan(queue, Slice(1)))
     clock.advance(61)
     send(store, "a", ["2"], ttl=60)
     starts = json.dumps({"a": {"1": first.id}})
@@ -74,7 +74,7 @@ def test_a_queue_that_is_deleted_is_an_error(store: Store, options: Options, cap
     send(store, "log-1", ["1"])
     send(store, "log-2", ["2"])
     assert values(query.batch()) == ["1", "2"]
-    store.delete_queue(queue)
+    bridge.run(store.catalogue.delete_queue(queue))
     with pytest.raises(DataLoss, match=r"'log-1'.*failOnDataLoss=false"):
         query.batch()
     query.start(options(subscribePattern="log-.", failOnDataLoss="false"))
@@ -97,7 +97,7 @@ def test_a_queue_deleted_between_plan_and_task(store: Store, options: Options, *
     send(store, "log-2", ["2"])
     query = Query(options(subscribePattern="log-.", failOnDataLoss=str(fail).lower()))
     assert query.begin()
-    store.delete_queue(queue)
+    bridge.run(store.catalogue.delete_queue(queue))
     if fail:
         with pytest.raises(DataLoss, match="'log-1' was purged or deleted"):
             query.run()
@@ -114,7 +114,7 @@ def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Options
     [task] = query.tasks()
     batches = query.reader.read(task)
     rows = next(batches).to_pylist()
-    store.update_queue(queue, QueueSpec(partitions=2))
+    bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=2)))
     rows += [row for batch in batches for row in batch.to_pylist()]
     assert values(rows) == numbered(30)
 
@@ -126,25 +126,29 @@ def test_progress_is_recorded_for_the_group(store: Store, options: Options) -> N
     query = Query(options(group="spark", maxOffsetsPerTrigger="4"))
     lags: list[int] = []
     while query.batch() is not None:
-        recorded = {offset.partition: offset.position for offset in store.offsets(queue, "spark")} if lags else {}
-        lags.append(store.lag(queue, [(1, recorded.get(1))])[0].count)
+        recorded = (
+            {offset.partition: offset.position for offset in bridge.run(store.offsets.group_offsets(queue, "spark"))}
+            if lags
+            else {}
+        )
+        lags.append(bridge.run(store.messages.lag(queue, [(1, recorded.get(1))]))[0].count)
     assert lags == [10, 6, 2]
-    [offset] = store.offsets(queue, "spark")
-    assert store.lag(queue, [(1, offset.position)])[0].count == 0
+    [offset] = bridge.run(store.offsets.group_offsets(queue, "spark"))
+    assert bridge.run(store.messages.lag(queue, [(1, offset.position)]))[0].count == 0
 
 
 def test_progress_never_goes_backwards(store: Store, options: Options) -> None:
     """A stream that starts over, and one that is behind another, leave what is recorded."""
     queue = create(store)
     send(store, "a", numbered(10))
-    last = next(store.scan(queue, Slice(1)))[-1].position
-    store.set_offsets(queue, "spark", [OffsetChange(1, last)])
+    last = next(bridge.iterate(store.bulk.scan(queue, Slice(1))))[-1].position
+    bridge.run(store.offsets.set_offsets(queue, "spark", [OffsetChange(1, last)]))
     Query(options(group="spark", maxOffsetsPerTrigger="2")).rest(ReadMaxRows(2))
-    assert store.offsets(queue, "spark")[0].position >= last
+    assert bridge.run(store.offsets.group_offsets(queue, "spark"))[0].position >= last
     behind = Query(options(group="spark", maxOffsetsPerTrigger="2"))
     for _ in range(3):
         behind.batch()
-        assert store.offsets(queue, "spark")[0].position >= last
+        assert bridge.run(store.offsets.group_offsets(queue, "spark"))[0].position >= last
 
 
 def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: Options) -> None:
@@ -153,7 +157,7 @@ def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: 
     query = Query(options())
     query.batch()
     send(store, "a", ["gone"])
-    store.purge_queue(queue)
+    bridge.run(store.catalogue.purge_queue(queue))
     send(store, "a", ["1"])
     assert values(query.rest()) == ["1"]
 
@@ -164,8 +168,12 @@ def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Option
     send(store, "a", ["1"])
     query = Query(options())
     assert query.begin()
-    horizon, looks = type(store).horizon, iter([100, 100, 0])
-    with replace(horizon, lambda self, queue: horizon(self, queue) - next(looks) * TICKS_PER_SECOND):
+    horizon, looks = type(store.bulk).horizon, iter([100, 100, 0])
+
+    async def behind(bulk: Bulk, queue: Queue) -> int:
+        return await horizon(bulk, queue) - next(looks) * TICKS_PER_SECOND
+
+    with replace(horizon, behind):
         assert values(query.run()) == ["1"]
     assert next(looks, None) is None
 
@@ -176,12 +184,12 @@ def test_a_short_outage_does_not_end_a_stream(store: Store, options: Options) ->
     send(store, "a", ["1"])
     query = Query(options())
     query.reader.initialOffset()
-    extent, outages = type(store).extent, iter([True, True, False])
+    extent, outages = type(store.bulk).extent, iter([True, True, False])
 
-    def failing(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
+    async def failing(bulk: Bulk, queue: Queue, part: Slice) -> tuple[int, Position]:
         if next(outages):
             raise StoreUnavailable("away for a moment")
-        return extent(store, queue, part)
+        return await extent(bulk, queue, part)
 
     with replace(extent, failing):
         assert values(query.batch()) == ["1"]

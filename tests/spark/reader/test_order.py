@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.spark.source import stream_offsets
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT, CassandraLocation, Clock, SqliteLocation, StoreLocation
 from tests.spark.reader.micro_batches import Query, Row, opened
 from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
@@ -27,8 +27,8 @@ def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> No
     """Writers in several stores, some of them with delays, and a stream beside them: every message once, in order."""
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(contextlib.closing(location.open())) for _ in range(3)]
-        stores[0].create_application(APP)
-        queue = stores[0].create_queue(APP, "a", QueueSpec(partitions=2, consistency=PROMPT))[0]
+        bridge.run(stores[0].applications.create_application(APP))
+        queue = bridge.run(stores[0].catalogue.create_queue(APP, "a", QueueSpec(partitions=2, consistency=PROMPT)))[0]
         where = (
             {"store": location.url}
             if isinstance(location, CassandraLocation)
@@ -65,7 +65,9 @@ def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
     for turn in range(120):
         texts = [f"{number}-{turn}-{index}" for index in range(chance.randrange(1, 6))]
         delay = chance.choice([0, 0, 0.05, 0.3])
-        store.append(queue, [NewMessage(text, chance.randrange(1, 3), DAY, delay=delay) for text in texts])
+        bridge.run(
+            store.messages.append(queue, [NewMessage(text, chance.randrange(1, 3), DAY, delay=delay) for text in texts])
+        )
         sent += texts
     return sent
 
@@ -85,14 +87,14 @@ def test_a_delayed_message_comes_when_it_is_due(store: Store, clock: Clock, opti
 
 def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Options) -> None:
     """Batches end so far behind the clock as the queue says; what comes late within that is not missed."""
-    queue = store.create_queue(APP, "a", QueueSpec(read_delay=5.0))[0]
+    queue = bridge.run(store.catalogue.create_queue(APP, "a", QueueSpec(read_delay=5.0)))[0]
     query = Query(options())
     send(store, "a", ["1"])
     early = clock.ticks
     clock.advance(3)
     send(store, "a", ["3"])
     assert values(query.batch()) == []
-    store.load(queue, [Message(early + 10, LOW_MIN + 1, 1, early + DAY * TICKS_PER_SECOND, "2")])
+    bridge.run(store.bulk.load(queue, [Message(early + 10, LOW_MIN + 1, 1, early + DAY * TICKS_PER_SECOND, "2")]))
     clock.advance(3)
     assert values(query.batch()) == ["1", "2"]
     clock.advance(3)

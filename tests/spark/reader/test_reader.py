@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Queue, QueueSpec, Slice
 from queuey.spark.errors import DataLoss
-from queuey.storage import Store
+from queuey.storage import Bulk, Store, bridge
 from tests.backends import Clock
 from tests.replacing import replace
 from tests.spark.reader.micro_batches import ALL, Query
@@ -62,7 +62,7 @@ def test_a_start_can_be_an_id(store: Store, options: Options) -> None:
     queue = create(store, partitions=4)
     for number in (1, 2, 3, 4):
         send(store, "a", [f"{number}-1", f"{number}-2", f"{number}-3"], number)
-    second = next(store.scan(queue, Slice(1)))[1].id
+    second = next(bridge.iterate(store.bulk.scan(queue, Slice(1))))[1].id
     starts = json.dumps({"a": {"1": second, "2": "earliest", "3": -1, "4": -2}})
     query = Query(options(startingOffsets=starts))
     rows = query.rest()
@@ -105,7 +105,7 @@ def test_assigned_partitions_are_all_that_is_read(store: Store, options: Options
     queue = create(store, partitions=3)
     query = Query(options(assign='{"a":[1,3]}'))
     query.batch()
-    store.update_queue(queue, QueueSpec(partitions=4))
+    bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=4)))
     for number in (1, 2, 3, 4):
         send(store, "a", [str(number)], number)
     assert values(query.rest()) == ["1", "3"]
@@ -116,7 +116,7 @@ def test_new_partitions_appear(store: Store, options: Options) -> None:
     queue = create(store)
     query = Query(options(startingOffsets="latest"))
     assert values(query.batch()) == []
-    store.update_queue(queue, QueueSpec(partitions=3))
+    bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
     send(store, "a", ["new"], 3)
     send(store, "a", ["old"], 1)
     assert sorted(values(query.rest())) == ["new", "old"]
@@ -150,7 +150,7 @@ def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(store: Store, opt
     assert len(tasks) >= 7
     rows = query.run()
     send(store, "log-1", ["late"])
-    store.update_queue(queue, QueueSpec(partitions=3))
+    bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
     send(store, "log-1", ["late"], 3)
     create(store, "log-2")
     send(store, "log-2", ["late"])
@@ -203,7 +203,7 @@ def test_available_now_ends_where_it_began(store: Store, options: Options) -> No
     assert len(query.batch() or []) == 10
     send(store, "log-1", ["late"])
     send(store, "log-1", ["late"], 2)
-    store.update_queue(queue, QueueSpec(partitions=3))
+    bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
     send(store, "log-1", ["late"], 3)
     create(store, "log-2")
     send(store, "log-2", ["late"])
@@ -265,11 +265,11 @@ def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options:
     send(store, "a", ["1"], 3)
     assert values(query.batch()) == ["1"]
     looks: list[Slice] = []
-    extent = type(store).extent
+    extent = type(store.bulk).extent
 
-    def counted(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
+    async def counted(bulk: Bulk, queue: Queue, part: Slice) -> tuple[int, Position]:
         looks.append(part)
-        return extent(store, queue, part)
+        return await extent(bulk, queue, part)
 
     with replace(extent, counted):
         assert [query.batch() for _ in range(9)] == [None] * 9

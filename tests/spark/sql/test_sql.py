@@ -16,6 +16,7 @@ from queuey.messages import Message
 from queuey.spark import failures
 from queuey.spark.progress import ProgressMetrics
 from queuey.spark.sink import write_reports
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 
@@ -47,8 +48,8 @@ def create(spark: SparkSession, kept: Kept, what: str, **options: str) -> None:
 
 def written(kept: Kept, name: str = "copies") -> list[str]:
     """The texts in a queue as soon as they can be read."""
-    queue = kept.store.queue(APP, name, fresh=True)
-    newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
+    queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
+    newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
     kept.settle(queue, max(newest, default=None))
     return sorted(str(one.body) for one in kept.all(queue))
 

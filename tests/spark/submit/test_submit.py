@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from queuey.spark.sink import write_reports
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.servers import keyspaces
 from tests.spark import clusters
@@ -118,7 +119,7 @@ def cluster(contract_keyspace: str, home: Path, tmp_path_factory: pytest.TempPat
     environ = clusters.environment(directory, PYSPARK_PYTHON="./environment/bin/python")
     environ.pop("PYTHONPATH", None)
     with contextlib.closing(opened(options)) as store, clusters.standalone(directory, environ, workers=2) as master:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         kept = Kept(store, options)
         kept.queue("copies", partitions=2)
         sent = sorted(one.id for one in kept.fill(kept.queue("orders", partitions=2), COUNT))

@@ -23,7 +23,7 @@ from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, chunks, layout_
 from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP, Clock, SqliteLocation
 
 _HEADER = types.StructType(
@@ -117,8 +117,8 @@ class WriteSetup:
     def __init__(self, path: Path) -> None:
         self.clock = Clock(TICKS)
         self.store: Store = SqliteLocation(path).open(self.clock)
-        self.store.create_application(APP)
-        self.queue, _ = self.store.create_queue(APP, "q", QueueSpec(partitions=4))
+        bridge.run(self.store.applications.create_application(APP))
+        self.queue, _ = bridge.run(self.store.catalogue.create_queue(APP, "q", QueueSpec(partitions=4)))
 
     def write(
         self,
@@ -144,7 +144,7 @@ class WriteSetup:
         self.clock.advance(40.0)
         queue = queue or self.queue
         slices = [Slice(partition, limit=100_000, max_bytes=1 << 30) for partition in range(1, queue.partitions + 1)]
-        return [message for page in self.store.read(queue, slices) for message in page.messages]
+        return [message for page in bridge.run(self.store.messages.read(queue, slices)) for message in page.messages]
 
 
 _ARROW = {
@@ -183,8 +183,8 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
         (b"\xff", 4, 20, "bytes", None, None),
     ]
     assert setup.write(schema, rows) == WriteCounts(rows=4, written=4)
-    setup.store.read(setup.queue, [Slice(1)])
-    places = setup.store.fetch(setup.queue, _places(setup))
+    bridge.run(setup.store.messages.read(setup.queue, [Slice(1)]))
+    places = bridge.run(setup.store.messages.fetch(setup.queue, _places(setup)))
     found = [(one.partition, one.body, one.meta or Meta(), one.expires - one.ticks) for one in places]
     assert [(partition, body, meta, span // ids.TICKS_PER_SECOND) for partition, body, meta, span in found] == [
         (1, b"plain", Meta(), 5000),
@@ -196,7 +196,7 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
 
 def _places(setup: WriteSetup) -> list[tuple[int, ids.Position]]:
     """Where the messages are, delayed ones included."""
-    infos = setup.store.inspect(setup.queue)[1]
+    infos = bridge.run(setup.store.messages.inspect(setup.queue))[1]
     return [(info.partition, info.newest) for info in infos if info.newest is not None]
 
 
@@ -254,11 +254,11 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
     """Otherwise a retry would write rows a second time, to another partition."""
     rows = [(str(number), f"k{number}") for number in range(50)]
     assert setup.write("value string, key string", rows).written == 50
-    setup.queue = setup.store.update_queue(setup.queue, QueueSpec(partitions=9))
+    setup.queue = bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(partitions=9)))
     assert setup.write("value string, key string", rows[::-1]).skipped == 50
     # As if nothing had been noted of the rows: only where they go is known.
     work = TaskIdentity.of("run", APP, "y").own(f"{setup.queue.uid:x}/partitions")
-    setup.store.enter(work, 0, b"0 4", expected=None)
+    bridge.run(setup.store.ledger.enter(work, 0, b"0 4", expected=None))
     setup.write("value string, key string", rows, name="y")
     assert {one.partition for one in setup.all()} <= {1, 2, 3, 4}
 
@@ -324,7 +324,7 @@ def test_deep_json_is_refused() -> None:
 
 def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
     """Rows of one task may go to many queues; if one of them does not exist nothing of the chunk is written."""
-    other, _ = setup.store.create_queue(APP, "other", QueueSpec())
+    other, _ = bridge.run(setup.store.catalogue.create_queue(APP, "other", QueueSpec()))
     schema = "value string, queue string"
     rows = [("a", "other"), ("b", "q"), ("c", "other"), ("d", "q")]
     assert setup.write(schema, rows, queue=None) == WriteCounts(rows=4, written=4)
@@ -340,7 +340,7 @@ def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
 
 def test_the_option_goes_before_the_column(setup: WriteSetup) -> None:
     """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
-    other, _ = setup.store.create_queue(APP, "other", QueueSpec())
+    other, _ = bridge.run(setup.store.catalogue.create_queue(APP, "other", QueueSpec()))
     assert setup.write("value string, queue string", [("a", "q"), ("b", None)], queue="other").written == 2
     assert [str(one.body) for one in setup.all(other)] == ["a", "b"]
     assert setup.all() == []
@@ -360,10 +360,10 @@ def test_a_run_is_one_queues(setup: WriteSetup) -> None:
     """The same name used for another queue, or for one made again under the old name, writes there from the start."""
     rows = [("a",), ("b",)]
     assert setup.write("value string", rows).written == 2
-    setup.store.create_queue(APP, "other", QueueSpec())
+    bridge.run(setup.store.catalogue.create_queue(APP, "other", QueueSpec()))
     assert setup.write("value string", rows, queue="other").written == 2
-    setup.store.delete_queue(setup.store.queue(APP, "q", fresh=True))
-    setup.queue, _ = setup.store.create_queue(APP, "q", QueueSpec())
+    bridge.run(setup.store.catalogue.delete_queue(bridge.run(setup.store.catalogue.queue(APP, "q", fresh=True))))
+    setup.queue, _ = bridge.run(setup.store.catalogue.create_queue(APP, "q", QueueSpec()))
     assert setup.write("value string", rows).written == 2
     assert len(setup.all()) == 2
 
@@ -372,7 +372,7 @@ def test_each_micro_batch_divides_rows_anew(setup: WriteSetup) -> None:
     """A queue that got more partitions is used as a whole by the next micro-batch; an older one is refused."""
     rows = [(str(number),) for number in range(40)]
     for batch, partitions in enumerate((4, 9)):
-        setup.queue = setup.store.update_queue(setup.queue, QueueSpec(partitions=partitions))
+        setup.queue = bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(partitions=partitions)))
         assert setup.write("value string", rows, batch=batch).written == 40
     assert max(one.partition for one in setup.all()) > 4
     with pytest.raises(NotRepeatable, match="micro-batch 1 has begun"):
@@ -395,7 +395,7 @@ def test_a_rate_is_kept_over_all_tasks(setup: WriteSetup) -> None:
 
 def test_two_tasks_never_get_the_same_turn(setup: WriteSetup) -> None:
     """A turn that another task has taken meanwhile is not taken again."""
-    one, other = (RateLimit(setup.store, "pace", 1.0, sleep=setup.clock.advance) for _ in range(2))
+    one, other = (RateLimit(setup.store.ledger, "pace", 1.0, sleep=setup.clock.advance) for _ in range(2))
     start = setup.clock.ticks
     for _ in range(3):
         one.wait(1)

@@ -21,6 +21,7 @@ from queuey.spark.slices import QueueSlice, shared_out
 from queuey.spark.source import columns
 from queuey.spark.source.batch_reader import planned, weight
 from queuey.spark.source.read_task import scanned
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -84,7 +85,7 @@ def test_a_narrow_range_costs_what_it_holds(embedded: Kept) -> None:
     wanted = stored[10:20]
     places = zip(("startingOffsets", "endingOffsets"), (stored[10].id, stored[20].id), strict=True)
     read = asked(embedded, **{name: json.dumps({"orders": {"1-2": place}}) for name, place in places})
-    with replace(type(embedded.store).inspect, refuse):
+    with replace(type(embedded.store.messages).inspect, refuse):
         parts = planned(read)
         assert planned(asked(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
     assert sum(part.weight for part in parts) == len(wanted)
@@ -170,8 +171,10 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
 
     def changed(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
         queues = listed(*asked)
-        embedded.store.update_queue(queues[0], QueueSpec(ttl=77))
-        embedded.store.delete_queue(embedded.store.queue(APP, "b", fresh=True))
+        bridge.run(embedded.store.catalogue.update_queue(queues[0], QueueSpec(ttl=77)))
+        bridge.run(
+            embedded.store.catalogue.delete_queue(bridge.run(embedded.store.catalogue.queue(APP, "b", fresh=True)))
+        )
         return queues
 
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
@@ -188,7 +191,7 @@ def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
 
     def gone(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
         queues = listed(*asked)
-        embedded.store.delete_queue(queues[0])
+        bridge.run(embedded.store.catalogue.delete_queue(queues[0]))
         return queues
 
     with (

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import numpy as np
@@ -21,9 +20,10 @@ from queuey.errors import QueueChanged, StoreUnavailable, TooLate
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, index_set, members, numbers_in, union
-from queuey.storage import Store
+from queuey.storage import Bulk, bridge
 from queuey.storage.columns import MessageColumns, columns_of
 from tests.backends import APP, Clock, SqliteLocation
+from tests.interposed_store import InterposedStore
 from tests.spark.attempts import Killed, Mortal, Reader, Texts
 
 LEAD = 10.0
@@ -35,7 +35,7 @@ class TaskSetup:
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
         self.store = SqliteLocation(path).open(self.clock)
-        self.store.create_application(APP)
+        bridge.run(self.store.applications.create_application(APP))
         self.work = "work"
         self._numbers = itertools.count()
         self.fresh()
@@ -43,28 +43,30 @@ class TaskSetup:
     def fresh(self) -> None:
         """Takes another queue, another work and another reader."""
         number = next(self._numbers)
-        self.queue, _ = self.store.create_queue(APP, f"q{number}", QueueSpec(partitions=2))
+        self.queue, _ = bridge.run(self.store.catalogue.create_queue(APP, f"q{number}", QueueSpec(partitions=2)))
         self.work = f"work-{number}"
         self.reader = Reader(self.store, self.queue)
 
-    def attempt(self, mortal: Mortal | None = None, *, batch: int = 0, numbered: bool = False) -> Reserver:
+    def attempt(self, mortal: InterposedStore | None = None, *, batch: int = 0, numbered: bool = False) -> Reserver:
         """One attempt of the task; waiting moves the clock."""
-        store = self.store if mortal is None else cast("Store", mortal)
+        store = self.store if mortal is None else mortal.store
         target = TargetQueue(store, self.queue, sleep=self.clock.advance)
         return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
 
     def later(self, seconds: float) -> None:
         """Lets time pass; somebody else writes and the reader reads."""
         self.clock.advance(seconds)
-        other, _ = self.store.create_queue(APP, "other", QueueSpec())
-        self.store.append(other, [NewMessage("tick", 1, 60)])
+        other, _ = bridge.run(self.store.catalogue.create_queue(APP, "other", QueueSpec()))
+        bridge.run(self.store.messages.append(other, [NewMessage("tick", 1, 60)]))
         self.reader.read()
 
     def stored(self) -> list[str]:
         """All that the queue holds, at whatever ids."""
         slices = [Slice(partition, limit=10_000) for partition in (1, 2)]
         self.later(3600.0)
-        return [str(one.body) for page in self.store.read(self.queue, slices) for one in page.messages]
+        return [
+            str(one.body) for page in bridge.run(self.store.messages.read(self.queue, slices)) for one in page.messages
+        ]
 
 
 @pytest.fixture
@@ -73,6 +75,13 @@ def setup(tmp_path: Path) -> Iterator[TaskSetup]:
     made = TaskSetup(tmp_path / "data")
     yield made
     made.store.close()
+
+
+def loading(setup: TaskSetup, load: Callable[..., object]) -> InterposedStore:
+    """A store that loads messages so."""
+    between = InterposedStore(setup.store)
+    between.instead(Bulk.load_unread, load)
+    return between
 
 
 CHUNKS = [Texts.chunk("a", "b", "c"), Texts.chunk("d", "e", "f", "g"), Texts.chunk("h")]
@@ -227,18 +236,17 @@ def test_rows_in_another_order_are_refused_unless_all_are_done(setup: TaskSetup)
 
 def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> None:
     """Nobody knows who has passed the ids by then: their rows are taken away there and written at later ids."""
-    real = setup.store.load_unread
+    real = setup.store.bulk.load_unread
     calls: list[int] = []
 
-    class Late(Mortal):
-        def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-            written = real(queue, messages)
-            calls.append(written)
-            if len(calls) == 1:
-                raise TooLate(written=True)
-            return written
+    async def late(queue: Queue, messages: Sequence[Message]) -> int:
+        written = await real(queue, messages)
+        calls.append(written)
+        if len(calls) == 1:
+            raise TooLate(written=True)
+        return written
 
-    assert setup.attempt(Late(setup.store, None)).write(0, Texts.chunk("a", "b", "c")) == WriteCounts(3, 3, moved=3)
+    assert setup.attempt(loading(setup, late)).write(0, Texts.chunk("a", "b", "c")) == WriteCounts(3, 3, moved=3)
     exact(setup, "abc")
 
 
@@ -279,7 +287,7 @@ def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(setup: TaskSetup) ->
     """The chunk before is found in the ledger, so the order holds over tasks that follow each other."""
     setup.attempt().write(0, Texts(["a"], [9_999], 10_000))
     setup.attempt().write(1, Texts(["b"], [0], 10_000))
-    entries = [decode(setup.store.entry(setup.work, piece) or b"") for piece in (0, 1)]
+    entries = [decode(bridge.run(setup.store.ledger.entry(setup.work, piece)) or b"") for piece in (0, 1)]
     assert entries[1].generations[0].base >= entries[0].end
 
 
@@ -320,20 +328,18 @@ def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
     """A store that does not serve for a moment costs time, not the task; one that stays away ends it."""
     failures = iter([True, True, False] * 3)
 
-    class Shaky(Mortal):
-        def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-            if next(failures):
-                raise StoreUnavailable("not now")
-            return setup.store.load_unread(queue, messages)
-
-    run(setup.attempt(Shaky(setup.store, None)))
-
-    class Gone(Mortal):
-        def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+    async def shaky(queue: Queue, messages: Sequence[Message]) -> int:
+        if next(failures):
             raise StoreUnavailable("not now")
+        return await setup.store.bulk.load_unread(queue, messages)
+
+    run(setup.attempt(loading(setup, shaky)))
+
+    async def gone(*_: object) -> int:
+        raise StoreUnavailable("not now")
 
     with pytest.raises(StoreUnavailable, match="not now"):
-        setup.attempt(Gone(setup.store, None)).write(3, Texts.chunk("x"))
+        setup.attempt(loading(setup, gone)).write(3, Texts.chunk("x"))
     setup.attempt().write(3, Texts.chunk("x"))
     exact(setup, [*EVERYTHING, "x"])
 
@@ -342,11 +348,11 @@ def test_a_queue_that_changes_is_written_on_and_another_one_is_not(setup: TaskSe
     """An update of the queue is no obstacle; a queue that took the name of one that was deleted is another one."""
     attempt = setup.attempt()
     attempt.write(0, CHUNKS[0])
-    setup.store.update_queue(setup.queue, QueueSpec(ttl=100))
+    bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(ttl=100)))
     attempt.write(1, CHUNKS[1])
-    changed = setup.store.queue(APP, setup.queue.name, fresh=True)
-    setup.store.delete_queue(changed)
-    setup.store.create_queue(APP, changed.name, QueueSpec(partitions=2))
+    changed = bridge.run(setup.store.catalogue.queue(APP, setup.queue.name, fresh=True))
+    bridge.run(setup.store.catalogue.delete_queue(changed))
+    bridge.run(setup.store.catalogue.create_queue(APP, changed.name, QueueSpec(partitions=2)))
     with pytest.raises(QueueChanged, match="made again"):
         attempt.write(2, CHUNKS[2])
 
@@ -354,13 +360,12 @@ def test_a_queue_that_changes_is_written_on_and_another_one_is_not(setup: TaskSe
 def test_a_store_that_is_always_too_slow_is_given_up_loudly(setup: TaskSetup) -> None:
     """Ids that are passed at every try, each twice as far ahead, are no loop without end."""
 
-    class Slow(Mortal):
-        def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-            setup.clock.advance(3600.0)
-            raise TooLate(written=False)
+    async def slow(*_: object) -> int:
+        setup.clock.advance(3600.0)
+        raise TooLate(written=False)
 
     with pytest.raises(StoreUnavailable, match="however far ahead"):
-        setup.attempt(Slow(setup.store, None)).write(0, CHUNKS[0])
+        setup.attempt(loading(setup, slow)).write(0, CHUNKS[0])
 
 
 def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:

@@ -13,7 +13,7 @@ import pytest
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.pipeline.archive.lease import LEASE_TIMEOUT, ArchiveBusy, ArchiveLease
-from queuey.storage import Ledger
+from queuey.storage import Ledger, bridge
 from tests.spark.kept import Kept
 
 ARCHIVE = "file:/srv/archive"
@@ -27,21 +27,21 @@ class Later(Ledger):
         self.ahead = 0.0
         self.losing = False
 
-    def now(self) -> int:
+    async def now(self) -> int:
         """Gives the clock."""
-        return self._inner.now() + round(self.ahead * ids.TICKS_PER_SECOND)
+        return await self._inner.now() + round(self.ahead * ids.TICKS_PER_SECOND)
 
     def seconds(self) -> float:
         """Gives the clock in seconds."""
-        return ids.ticks_to_seconds(self.now())
+        return ids.ticks_to_seconds(bridge.run(self.now()))
 
-    def entry(self, work: str, piece: int) -> bytes | None:
+    async def entry(self, work: str, piece: int) -> bytes | None:
         """Passes on."""
-        return self._inner.entry(work, piece)
+        return await self._inner.entry(work, piece)
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
+    async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
         """Passes on, and may lose the answer."""
-        found = self._inner.enter(work, piece, value, expected=expected, **named)
+        found = await self._inner.enter(work, piece, value, expected=expected, **named)
         if self.losing:
             raise StoreUnavailable("away", outcome="unknown")
         return found
@@ -50,7 +50,7 @@ class Later(Ledger):
 @pytest.fixture
 def ledger(embedded: Kept) -> Later:
     """The store's ledger."""
-    return Later(embedded.store)
+    return Later(embedded.store.ledger)
 
 
 def lease(ledger: Later, archive: str = ARCHIVE) -> ArchiveLease:
@@ -98,7 +98,7 @@ def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
     """The lease of a process that is gone is free at once where that can be seen."""
     program = (
         "import os, sys; from queuey.storage import sqlite; from queuey.pipeline.archive.lease import ArchiveLease\n"
-        "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])), sys.argv[2]).take()\n"
+        "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])).ledger, sys.argv[2]).take()\n"
         "os._exit(0)"
     )
     assert (
@@ -123,13 +123,13 @@ def test_renewed_beside_the_run(embedded: Kept) -> None:
     renewed = Event()
 
     class Heard(Later):
-        def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
-            found = super().enter(work, piece, value, expected=expected, **named)
+        async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
+            found = await super().enter(work, piece, value, expected=expected, **named)
             if expected is not None:
                 renewed.set()
             return found
 
-    with ArchiveLease(Heard(embedded.store), ARCHIVE, seconds=3.0):
+    with ArchiveLease(Heard(embedded.store.ledger), ARCHIVE, seconds=3.0):
         assert renewed.wait(100)
 
 

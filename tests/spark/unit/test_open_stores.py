@@ -13,6 +13,7 @@ from queuey.errors import QueueNotFound, SettingsError
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, StoreOptions, Subscribe
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 
@@ -41,7 +42,7 @@ def test_a_closed_store_is_opened_again(embedded: Kept) -> None:
     store = open_stores.opened(embedded.named)
     open_stores.close_all()
     assert open_stores.opened(embedded.named) is not store
-    assert open_stores.opened(embedded.named).applications() == [APP]
+    assert bridge.run(open_stores.opened(embedded.named).applications.application_names()) == [APP]
 
 
 def test_no_store_is_made(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("QUEUEY_SYNC", "normal")
     found = open_stores.settings_of(StoreOptions(config=str(file)))
     assert (str(found.data), found.readers, found.sync) == (embedded.options["data"], 3, "normal")
-    assert open_stores.opened(StoreOptions(config=str(file))).applications() == [APP]
+    assert bridge.run(open_stores.opened(StoreOptions(config=str(file))).applications.application_names()) == [APP]
 
 
 def test_the_only_application(embedded: Kept) -> None:
@@ -78,7 +79,7 @@ def test_the_only_application(embedded: Kept) -> None:
     anyone = msgspec.structs.replace(embedded.named, application=None)
     store = open_stores.opened(anyone)
     assert open_stores.application(store, anyone) == APP
-    embedded.store.create_application("other")
+    bridge.run(embedded.store.applications.create_application("other"))
     with pytest.raises(OptionError, match=f"is needed.*It has 2: {APP}, other"):
         open_stores.application(store, anyone)
     assert open_stores.application(store, embedded.named) == APP
@@ -108,7 +109,7 @@ def test_queues_are_fresh(embedded: Kept) -> None:
     queue = embedded.queue()
     store = open_stores.opened(embedded.named)
     assert open_stores.queue(store, embedded.named, "orders") == queue
-    purged = embedded.store.purge_queue(queue)
+    purged = bridge.run(embedded.store.catalogue.purge_queue(queue))
     assert open_stores.queue(store, embedded.named, "orders").qid == purged.qid
 
 

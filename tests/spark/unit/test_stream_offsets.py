@@ -28,7 +28,7 @@ from queuey.spark.source.stream_offsets import (
     plan,
     share,
 )
-from queuey.storage import Store, sqlite
+from queuey.storage import Offsets, bridge, sqlite
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 
@@ -253,19 +253,19 @@ def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
 def test_a_queue_that_has_too_many_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where the progress of a stream cannot be recorded it is logged, and that of its other queues is recorded."""
     with contextlib.closing(sqlite.open_store(tmp_path)) as store:
-        store.create_application("acme")
-        full, other = (store.create_queue("acme", name, QueueSpec())[0] for name in ("a", "b"))
+        bridge.run(store.applications.create_application("acme"))
+        full, other = (bridge.run(store.catalogue.create_queue("acme", name, QueueSpec()))[0] for name in ("a", "b"))
         passing = InterposedStore(store)
 
         def refuse(queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
             if queue.name == "a":
                 raise Conflict("Queue 'a' has 1000 consumer groups.")
-            return store.set_offsets(queue, group, changes)
+            return bridge.run(store.offsets.set_offsets(queue, group, changes))
 
-        passing.instead(Store.set_offsets, refuse)
+        passing.instead(Offsets.set_offsets, refuse)
         with replace(open_stores.opened, lambda _options: passing.store):
             GroupOffsets(StoreOptions(), "stream").record(StreamOffset({("a", 1): at(9), ("b", 1): at(9)}))
         assert "progress of group stream could not be recorded: Queue 'a' has 1000" in caplog.text
-        assert [offset.partition for offset in store.offsets(other, "stream")] == [1]
+        assert [offset.partition for offset in bridge.run(store.offsets.group_offsets(other, "stream"))] == [1]
         with pytest.raises(GroupNotFound):
-            store.offsets(full, "stream")
+            bridge.run(store.offsets.group_offsets(full, "stream"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 from queuey.errors import Conflict
 from queuey.ids import TICKS_PER_SECOND
 from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.rate_limit import RateLimit
-from queuey.storage import Ledger
+from queuey.storage import Ledger, Store
 
 ONE, TWO = WriteCounts(written=1), WriteCounts(written=2)
 
@@ -19,16 +22,16 @@ class Forgetful(Ledger):
         self.kept: dict[str, bytes] = {}
         self.forgets = False
 
-    def now(self) -> int:
+    async def now(self) -> int:
         """Gives a clock that stands still."""
         return TICKS_PER_SECOND
 
-    def entry(self, work: str, piece: int) -> bytes | None:
+    async def entry(self, work: str, piece: int) -> bytes | None:
         """Gives an entry, for the last time if it is to be forgotten."""
         assert piece == 0
         return self.kept.pop(work, None) if self.forgets else self.kept.get(work)
 
-    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
+    async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
         """Sets an entry as the contract says."""
         assert piece == 0
         present = self.kept.get(work)
@@ -48,7 +51,8 @@ def test_an_entry_that_expires_meanwhile() -> None:
         write_reports.note_batch(ledger, "acme", "query", 1 + forgets, ONE)
         RateLimit(ledger, "turns", 10, sleep=lambda _: None).wait(1)
     ledger.forgets = False
-    assert write_reports.report(ledger, "acme", "run") == TWO
-    counts = write_reports.stream_report(ledger, "acme", "query")
+    store = cast("Store", SimpleNamespace(ledger=ledger))
+    assert write_reports.report(store, "acme", "run") == TWO
+    counts = write_reports.stream_report(store, "acme", "query")
     assert counts is not None
     assert (counts.batch, counts.last, counts.total) == (2, ONE, ONE)

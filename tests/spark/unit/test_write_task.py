@@ -20,6 +20,7 @@ from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
 from queuey.spark.sink.spark_writer import QueueyWriter, TaskCommit
 from queuey.spark.sink.write_task import TaskIdentity
+from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP
 from tests.spark.kept import Kept
@@ -33,7 +34,11 @@ NUMBERED = [(str(number), number) for number in range(8)]
 
 def finish(setup: WriteSetup, name: str) -> None:
     """Notes that a run is finished, as its commit does."""
-    setup.store.enter(TaskIdentity.of("run", APP, name).finished(setup.queue.uid), 0, b"finished", expected=None)
+    bridge.run(
+        setup.store.ledger.enter(
+            TaskIdentity.of("run", APP, name).finished(setup.queue.uid), 0, b"finished", expected=None
+        )
+    )
 
 
 def texts(setup: WriteSetup) -> list[str]:
@@ -75,12 +80,14 @@ def test_names_of_runs_may_have_slashes(setup: WriteSetup) -> None:
 def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
     """More rows are refused, in tasks that are new too, and what the run did can be read."""
     task = TaskIdentity.of("run", APP, "june")
-    setup.store.enter(task.finished(setup.queue.uid), 0, b"finished", expected=None)
+    bridge.run(setup.store.ledger.enter(task.finished(setup.queue.uid), 0, b"finished", expected=None))
     with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
         setup.write("value string", ROWS, name="june", run="june", task=3)
-    setup.store.enter(task.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+    bridge.run(
+        setup.store.ledger.enter(task.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+    )
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
-    write_reports.note(setup.store, APP, "june", WriteCounts(rows=8, skipped=8))
+    write_reports.note(setup.store.ledger, APP, "june", WriteCounts(rows=8, skipped=8))
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8, skipped=8)
 
 
@@ -88,7 +95,7 @@ def test_a_task_makes_the_queue_that_is_to_be_created(setup: WriteSetup) -> None
     """A stream is never planned where a queue could be made, so its tasks make it, with its partitions, once."""
     for task in range(2):
         setup.write("value string", ROWS, task=task, queue="new", create=True, partitions=3)
-    made, created = setup.store.create_queue(APP, "new", QueueSpec())
+    made, created = bridge.run(setup.store.catalogue.create_queue(APP, "new", QueueSpec()))
     assert (made.partitions, created) == (3, False)
     assert len(setup.all(made)) == 16
 
@@ -181,4 +188,4 @@ def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
         )
     assert "2 rows for queue orders were left out" in caplog.text
     names = [TaskIdentity.of("run", APP, "june").finished(one.uid) for one in (queue, other)]
-    assert [embedded.store.entry(name, 0) is not None for name in names] == [True, False]
+    assert [bridge.run(embedded.store.ledger.entry(name, 0)) is not None for name in names] == [True, False]

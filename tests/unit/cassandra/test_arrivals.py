@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
@@ -23,12 +24,10 @@ from queuey.storage.cassandra.waiting.arrivals import (
     SELDOM,
     SOME,
     STEPS,
-    Done,
     PolledArrivals,
     next_to_look_for,
 )
 from queuey.storage.cassandra.waiting.recent_writes import GONE, PREPARED, RecentWrites, Recorded, keys_of
-from queuey.storage.deadlines import Deadline
 from queuey.storage.watching import EVERY, Watch
 from tests.unit.cassandra.simulated import CalmDriver
 from tests.waiting import PATIENCE_SECONDS, until, until_async
@@ -63,11 +62,11 @@ class Polled:
         """Somewhere."""
         return 0
 
-    def begin_look(self, queue: Queue, slices: Sequence[Slice], done: Done) -> None:
+    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Polls."""
         self.polled.append(queue.qid)
         self.work += STEPS // POLLS
-        done([Page([], 0, None, more=False) for _ in slices], None)
+        return [Page([], 0, None, more=False) for _ in slices]
 
 
 class Process:

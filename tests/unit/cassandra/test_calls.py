@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver.store_loop import Calls, Done, StoreLoop, called, side_by_side
+from queuey.storage import bridge
+from queuey.storage.calls import Call, Deadline, Done
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, called, side_by_side
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.simulated import CalmDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
 
@@ -118,11 +119,23 @@ def ignored(done: Done) -> None:
 @pytest.mark.parametrize(("late", "text"), [("late", "late"), (None, "longer than 0.05 s")])
 def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str) -> None:
     """A caller that blocks gets the result, or an error when its time is over."""
-    assert calls.run(asked(partial(elsewhere, 7)), late) == 7
+    assert bridge.run(calls.awaited(asked(partial(elsewhere, 7)), late)) == 7
     calls.deadline = Deadline(0.05)
     with calls.deadline.running(), pytest.raises(StoreUnavailable, match=text) as caught:
-        calls.run(asked(ignored), late)
+        bridge.run(calls.awaited(asked(ignored), late))
     assert caught.value.outcome == "none"
+
+
+def test_what_a_call_runs_is_a_part_of_it(calls: Calls) -> None:
+    """Also in a thread that waits: so the driver knows the call that verifies the schema."""
+    verifying, found = Call(), list[Call]()
+
+    async def asks() -> None:
+        found.append(calls.deadline.call)
+
+    with calls.deadline.running(verifying):
+        calls.run(asks())
+    assert found == [verifying]
 
 
 @pytest.mark.parametrize("notices", [True, False])

@@ -18,11 +18,11 @@ from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreUnavailable
+from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Deadline
 from tests.waiting import until_async
 
 STATEMENT = Statement("UPDATE queues SET options = ? WHERE application = 'a' AND name = 'q'")

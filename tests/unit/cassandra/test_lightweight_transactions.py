@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
+from queuey.storage.calls import Deadline, Done
 from queuey.storage.cassandra.driver import InDoubt, Request, Statement
-from queuey.storage.cassandra.driver.store_loop import Done, StoreLoop, called
+from queuey.storage.cassandra.driver.store_loop import StoreLoop, called
 from queuey.storage.cassandra.lightweight_transactions import (
     FIRST_MAX_PAUSE,
     MAX_PAUSE,
@@ -23,7 +24,6 @@ from queuey.storage.cassandra.lightweight_transactions import (
     LightweightTransactions,
 )
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.deadlines import Deadline
 from tests.unit.cassandra.simulated import CalmDriver
 
 CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False)
@@ -80,7 +80,7 @@ class Changing:
 
     def run(self, *change: Any, read_back: Request | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
         """Makes a change."""
-        return self.driver.calls.run(self.cas.run(*change, read_back=read_back))
+        return self.driver.ended(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
         """Makes it, and returns the error with which it ends."""

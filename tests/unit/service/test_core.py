@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core, Done, GivenUp, LoopCalls
+from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core
+from queuey.storage.calls import Deadline, Done, GivenUp, LoopCalls, ended
 from tests.waiting import until_async
 
 AT_THE_END = """
@@ -29,8 +30,8 @@ atexit.register(lambda: core.tell(print))
 
 
 def test_calls_of_threads_and_their_errors() -> None:
-    """What is started calls back from any thread, at once or later, or fails; what was not begun a thread does."""
-    core = Core()
+    """What is started calls back from any thread, at once or later, or fails; what blocks a thread does."""
+    core, deadline = Core(), Deadline(60)
 
     def elsewhere(done: Done) -> None:
         threading.Thread(target=done, args=("later", None)).start()
@@ -39,11 +40,11 @@ def test_calls_of_threads_and_their_errors() -> None:
         raise StoreClosed("closed")
 
     async def all_of_them() -> list[object]:
-        found = [await core.ended(lambda done: done("now", None)), await core.ended(elsewhere)]
-        found.append(await core.ended(lambda _done: False, otherwise=threading.get_ident))
+        found = [await ended(lambda done: done("now", None), deadline), await ended(elsewhere, deadline)]
+        found.append(await core.in_thread(threading.get_ident))
         for start in (failing, lambda done: done(None, StoreClosed("ended"))):
             with pytest.raises(StoreClosed):
-                await core.ended(start)
+                await ended(start, deadline)
         return [*found, threading.get_ident()]
 
     now, later, other, own = core.run(all_of_them())
@@ -58,7 +59,7 @@ def test_what_ends_twice_has_its_first_end() -> None:
         done("there", None)
         raise StoreClosed("closed")
 
-    assert Core().run(Core().ended(both)) == "there"
+    assert Core().run(ended(both, Deadline(60))) == "there"
 
 
 def test_one_wake_up_serves_a_burst() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -16,9 +16,10 @@ from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed, St
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.metrics import Metrics
 from queuey.service import Draft, Limits
-from queuey.service.core import Core, Done, GivenUp
+from queuey.service.core import Core
 from queuey.service.messages import AnyDraft, MessageUseCases, Placed, PlainDraft, RepeatBudget
 from queuey.storage import Store
+from queuey.storage.calls import GivenUp
 from tests.replacing import replace
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1, partitions=4, ttl=60)
@@ -51,6 +52,7 @@ class ScriptedStore:
     claim_time = staticmethod(ids.now_ticks)
 
     def __init__(self, core: FakeCore, *script: Exception | None) -> None:
+        self.messages = self.keyed_posts = self.claim_logs = self
         self.posts: list[Post] = []
         self.took = WITHIN
         self.given_up: Outcome = "unknown"
@@ -62,39 +64,34 @@ class ScriptedStore:
         """See the contract."""
         return WITHIN
 
-    def begin_append(
-        self, queue: Queue, items: Sequence[NewMessage], done: Done, *, after: ids.Position | None = None
-    ) -> Callable[[], Outcome]:
+    async def append(
+        self, queue: Queue, items: Sequence[NewMessage], *, after: ids.Position | None = None
+    ) -> list[ids.Position]:
         """See the contract."""
-        return self._begin(items, None, after, lambda: done(self._ids(items), None), done)
+        return await self._post(items, None, after)
 
-    def begin_append_once(
-        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, done: Done, *, after: ids.Position | None = None
-    ) -> Callable[[], Outcome]:
+    async def append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: ids.Position | None = None
+    ) -> PostResult:
         """See the contract."""
-        places = [(item.partition, position) for item, position in zip(items, self._ids(items), strict=True)]
-        return self._begin(items, key, after, lambda: done(PostResult(places, replayed=False), None), done)
+        positions = await self._post(items, key, after)
+        places = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+        return PostResult(places, replayed=False)
 
-    def _ids(self, items: Sequence[NewMessage]) -> list[ids.Position]:
-        return [(len(self.posts), number) for number, _ in enumerate(items)]
-
-    def _begin(
-        self,
-        items: Sequence[NewMessage],
-        key: PostKey | None,
-        after: ids.Position | None,
-        succeed: Callable[[], None],
-        done: Done,
-    ) -> Callable[[], Outcome]:
+    async def _post(
+        self, items: Sequence[NewMessage], key: PostKey | None, after: ids.Position | None
+    ) -> list[ids.Position]:
         self.posts.append((list(items), key, after))
-        if not self._script:
-            succeed()
-        elif (error := self._script.pop(0)) is not None:
-            self._core.now += self.took
-            done(None, error)
-        else:
+        if self._script:
+            if (error := self._script.pop(0)) is not None:
+                self._core.now += self.took
+                raise error
             self.begun.set()
-        return lambda: self.given_up
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise GivenUp(self.given_up) from None
+        return [(len(self.posts), number) for number, _ in enumerate(items)]
 
 
 def undone() -> WriteUndone:
@@ -239,7 +236,8 @@ def test_kept_messages() -> None:
 def test_order_is_settled_by_the_clock_of_ids() -> None:
     """It waits until the clock of ids is past, wherever the machine's stands."""
     now = ids.now_ticks() + 100 * ids.TICKS_PER_SECOND
-    store = SimpleNamespace(ids_follow_clocks=True, clock_difference=0.05, claim_time=lambda: now)
+    claim_logs = SimpleNamespace(claim_time=lambda: now)
+    store = SimpleNamespace(ids_follow_clocks=True, clock_difference=0.05, claim_logs=claim_logs)
     core = FakeCore()
     use_cases = MessageUseCases(cast("Store", store), Limits(), Metrics(), core)
     ordered = msgspec.structs.replace(QUEUE, kind="ordered")

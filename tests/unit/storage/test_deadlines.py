@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.storage import Store
-from queuey.storage.deadlines import Deadline
+from queuey.storage.calls import Deadline
 from tests.waiting import call_until
 
 
@@ -114,11 +112,3 @@ def test_waiting_ends_with_the_call() -> None:
     with deadline.running(), pytest.raises(StoreUnavailable):
         deadline.wait(lock.acquire)
     Deadline(math.inf).wait(threading.Semaphore(1).acquire)
-
-
-@pytest.mark.parametrize("name", sorted(Store.__abstractmethods__))
-def test_calls_that_answer_by_a_callback_say_that_they_never_wait(name: str) -> None:
-    """The contract itself marks each call that needs no deadline; one with a callback cannot be forgotten."""
-    call = getattr(Store, name)
-    answers = {"done", "wake"} & inspect.signature(call).parameters.keys()
-    assert hasattr(call, "never_waits") or not answers

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -142,7 +142,7 @@ def test_a_new_key_works_at_once(store: Store, app: App) -> None:
     """A refusal is not remembered: a key added later works at the next request."""
     caller = Caller(app, "Application new")
     assert caller.get().status == 401
-    store.add_key("queuey", digest_of("new"))
+    bridge.run(store.applications.add_key("queuey", digest_of("new")))
     assert caller.get().status == 200
 
 
@@ -154,11 +154,11 @@ def test_revocation_and_expiry_hold_after_the_cache(
     clock, began = {"now": 0.0}, time.time()
     timed = make_app(store, clock=lambda: clock["now"])
     timed.authenticate._wall = lambda: began + clock["now"]
-    key = store.add_key("queuey", digest_of("short"))
-    store.add_key("queuey", digest_of("soon"), expires=began + 2)
+    key = bridge.run(store.applications.add_key("queuey", digest_of("short")))
+    bridge.run(store.applications.add_key("queuey", digest_of("soon"), expires=began + 2))
     caller, ending = Caller(timed, "Application short"), Caller(timed, "Application soon")
     assert (caller.get().status, ending.get().status) == (200, 200)
-    store.revoke_key("queuey", key.id)
+    bridge.run(store.applications.revoke_key("queuey", key.id))
     clock["now"] = 2.1
     assert (caller.get().status, ending.get().status) == (200, 401)
     clock["now"] = 5.1
@@ -170,8 +170,8 @@ def test_permission_is_decided_on_the_row_that_is_used(owner: Caller, guest: Cal
     owner.create("q", principles="app:guest")
     owner.post("q", "secret")
     assert guest.get("q").bodies == ["secret"]
-    queue = other.queue("queuey", "q", fresh=True)
-    other.delete_queue(queue)
-    other.create_queue("queuey", "q", QueueSpec())
+    queue = bridge.run(other.catalogue.queue("queuey", "q", fresh=True))
+    bridge.run(other.catalogue.delete_queue(queue))
+    bridge.run(other.catalogue.create_queue("queuey", "q", QueueSpec()))
     assert guest.get("q").status == 403
     assert owner.get("q").messages == []

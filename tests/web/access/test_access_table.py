@@ -18,7 +18,7 @@ from queuey.access import VERBS, Grant, matches, parse_principals
 from queuey.api.queues import Verb
 from queuey.errors import NotAuthenticated, QueueNotFound
 from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.parts import App
@@ -139,11 +139,11 @@ class Scene:
         self._type, shared = KINDS[kind]
         other = self.names.other
         for name in (self.names.owner, *(other + suffix for suffix in ("", ".p", ".r", ".d"))):
-            store.create_application(name)
+            bridge.run(store.applications.create_application(name))
         self._mail = f"user{number}@example.org"
         listed = f"app:{other}.p,app:{other}.r=read,app:{other}.d=delete,bid:{self._mail}" if shared else ""
         self._principals = parse_principals(listed.split(","))
-        store.create_queue(self.names.owner, drawn.elsewhere, QueueSpec())
+        bridge.run(store.catalogue.create_queue(self.names.owner, drawn.elsewhere, QueueSpec()))
         self._group = ""
         self.callers = dict(zip(COLUMNS, map(self._caller, COLUMNS), strict=True))
 
@@ -174,7 +174,7 @@ class Scene:
 
     def _key(self, application: str, *, expires: float | None = None, scope: Scope | None = None) -> str:
         secret = f"key{next(NUMBERS)}"
-        self._store.add_key(application, digest_of(secret), expires=expires, scope=scope)
+        bridge.run(self._store.applications.add_key(application, digest_of(secret), expires=expires, scope=scope))
         return f"Application {secret}"
 
     def _token(self, name: str, queue: str | None = None) -> str:
@@ -187,11 +187,11 @@ class Scene:
     def made_ready(self) -> Queue:
         """Returns the queue, made anew if a request has deleted it, with a message and a group."""
         with suppress(QueueNotFound):
-            return self._store.queue(self.names.owner, self.names.queue, fresh=True)
+            return bridge.run(self._store.catalogue.queue(self.names.owner, self.names.queue, fresh=True))
         spec = QueueSpec(type=self._type, principals=self._principals)
-        queue, _ = self._store.create_queue(self.names.owner, self.names.queue, spec)
-        position = self._store.append(queue, [NewMessage(SECRET, 1, 3600)])[0]
-        self._store.set_offsets(queue, "g", [OffsetChange(1, position)])
+        queue, _ = bridge.run(self._store.catalogue.create_queue(self.names.owner, self.names.queue, spec))
+        position = bridge.run(self._store.messages.append(queue, [NewMessage(SECRET, 1, 3600)]))[0]
+        bridge.run(self._store.offsets.set_offsets(queue, "g", [OffsetChange(1, position)]))
         self._consume(queue.name)
         return queue
 
@@ -292,7 +292,7 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
     """Whoever makes a request is let in exactly where the page says so, whatever the names are."""
     scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
     for column in COLUMNS:
-        store.delete_queue(scene.made_ready())
+        bridge.run(store.catalogue.delete_queue(scene.made_ready()))
         for row in rows_played(kind, drawn):
             check(scene, row, column, kind)
 

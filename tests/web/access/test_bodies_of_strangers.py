@@ -11,7 +11,7 @@ import pytest
 from queuey.console.resources import console
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
@@ -47,8 +47,8 @@ def _path(pattern: str) -> str:
 @pytest.mark.parametrize("credential", [None, "Application wrong", "Nothing known", SIGNATURE])
 def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
     """Who has no valid credential is refused before its body is read, by every route but those for public queues."""
-    store.create_application("a")
-    store.create_queue("a", "q", QueueSpec(partitions=1))
+    bridge.run(store.applications.create_application("a"))
+    bridge.run(store.catalogue.create_queue("a", "q", QueueSpec(partitions=1)))
     mq, rqms, sqs = MqFacade(prefix="/mq"), RqmsFacade(prefix="/rqms"), SqsFacade(prefix="/sqs")
     served = Facades(app="a", emodb=EmodbFacade(beside=True), mq=mq, rqms=rqms, sqs=sqs)
     app = facade_app(store, served, secret=b"x" * 32, includes=[console(list)])

@@ -15,7 +15,7 @@ from queuey.messages import QueueSpec, Scope
 from queuey.service import Limits
 from queuey.service.core import Core
 from queuey.service.queues import Queues
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.web.caller import Caller
@@ -27,7 +27,7 @@ NUMBERS = itertools.count()
 def limited(app: App, store: Store, *patterns: str) -> Caller:
     """A caller whose key may measure the queues that match."""
     secret = f"limited{next(NUMBERS)}"
-    store.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns))
+    bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns)))
     return Caller(app, f"Application {secret}")
 
 
@@ -35,7 +35,7 @@ def limited(app: App, store: Store, *patterns: str) -> Caller:
 def many(app: App, store: Store) -> App:
     """The application, with queues of many similar names."""
     for name in NAMES:
-        store.create_queue("queuey", name, QueueSpec())
+        bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
     return app
 
 
@@ -63,7 +63,7 @@ def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], s
 def test_a_list_looks_at_so_many_queues(store: Store, app: App) -> None:
     """Where too many queues do not match, the list is refused; a pattern that begins with text leads straight there."""
     for name in (*(f"a{number:04}" for number in range(2100)), "b-z"):
-        store.create_queue("queuey", name, QueueSpec())
+        bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
     queues = Queues(store, Limits(), Core(), max_filtered=1500)
     with pytest.raises(InvalidRequest, match="patterns begin with text"):
         queues.list("queuey", start="", limit=1, patterns=["*-z"])
@@ -76,8 +76,8 @@ def test_a_list_looks_at_so_many_queues(store: Store, app: App) -> None:
 
 def test_created_within_the_patterns(app: App, store: Store) -> None:
     """A limited key creates what its patterns match, by name; only one for all queues has names made up."""
-    store.add_key("queuey", digest_of("some"), scope=Scope(("admin",), ("a*",)))
-    store.add_key("queuey", digest_of("all"), scope=Scope(("admin",), ("a*", "*")))
+    bridge.run(store.applications.add_key("queuey", digest_of("some"), scope=Scope(("admin",), ("a*",))))
+    bridge.run(store.applications.add_key("queuey", digest_of("all"), scope=Scope(("admin",), ("a*", "*"))))
     some, everything = (Caller(app, f"Application {key}") for key in ("some", "all"))
     assert some.send_form("POST", queue_name="ab").status == 201
     for fields in ({"queue_name": "b"}, {}, {"queue_name": ""}):

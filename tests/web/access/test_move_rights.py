@@ -11,7 +11,7 @@ from queuey.access import VERBS
 from queuey.api.queues import Verb
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.messages import Scope
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
@@ -32,7 +32,7 @@ class Move(NamedTuple):
 
     def caller(self, verbs: tuple[Verb, ...], queue: str) -> Caller:
         """A caller with a key of these verbs for a queue."""
-        self.store.add_key("queuey", digest_of("limited"), scope=Scope(verbs, (queue,)))
+        bridge.run(self.store.applications.add_key("queuey", digest_of("limited"), scope=Scope(verbs, (queue,))))
         return Caller(self.app, "Application limited")
 
     def sqs(self, verbs: tuple[Verb, ...], queue: str) -> Sqs:
@@ -43,8 +43,8 @@ class Move(NamedTuple):
 @pytest.fixture
 def move(store: Store) -> Move:
     """A move of no message from ``source`` to ``target``."""
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     app = facade_app(store, Facades(sqs=SqsFacade(prefix="/sqs")), secret=DEPLOYMENT)
     owner, sqs = Caller(app, f"Application {KEY}"), Sqs(app, new_key(store, "queuey"), "/sqs")
     for name in ("source", "target"):

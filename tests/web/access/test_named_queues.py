@@ -13,7 +13,7 @@ import qdo.cli
 import queuey.cli
 from queuey.access import VERBS, Grant, parse_scope
 from queuey.api.queues import Verb
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import Identity, digest_of
 from queuey.web.v1.spec import OPERATIONS, document
@@ -29,7 +29,7 @@ def limited(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
     """A caller with a limited key of the application, as ``queuey app key-add`` makes it."""
     secret = f"limited{next(NUMBERS)}"
     scope = parse_scope(allow.split(","), queues.split(","))
-    store.add_key("queuey", digest_of(secret), scope=scope)
+    bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=scope))
     return Caller(owner.app, f"Application {secret}")
 
 

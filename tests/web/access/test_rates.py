@@ -12,7 +12,7 @@ from queuey.access import Caller, Grant
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.settings.definitions import OwnRates
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
 from queuey.web.admission.rates import RateLimits
@@ -81,8 +81,8 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
     issuer = Issuer()
     with serving(issuer.published()) as keys:
         own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url, queues={"inbox-{user}": ("read",)})
-        store.create_application("queuey")
-        store.add_key("queuey", digest_of(KEY))
+        bridge.run(store.applications.create_application("queuey"))
+        bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
         app = make_app(store, readers=patient_readers({"queuey": (own,)}))
         inboxes = {user: queue_name("inbox-{user}", user_name(issuer.name, user)) for user in ("ann", "bob")}
         for name in inboxes.values():
@@ -174,8 +174,8 @@ def test_a_refused_request_needs_no_thread(app: App, owner: Client) -> None:
 )
 def test_facades(store: Store, path: str, first: int, retry_after: str) -> None:
     """The callers of a facade use up the requests of its application, and are refused in the facade's own words."""
-    store.create_application("shop")
-    store.add_key("shop", digest_of("key"))
+    bridge.run(store.applications.create_application("shop"))
+    bridge.run(store.applications.add_key("shop", digest_of("key")))
     served = Facades(
         app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"), emodb=EmodbFacade(beside=True)
     )

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 
 from queuey.access import parse_scope
 from queuey.messages import QueueSpec
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -69,7 +69,7 @@ def test_it_reveals_no_queue(store: Store, tokens: Tokens, *, private: bool) -> 
     app = make_app(store, readers=[tokens], private=Everything() if private else ())
     scene = Scene(app, store, tokens, ALIKE, "n")
     scene.made_ready()
-    hidden = store.create_queue(scene.names.owner, "hidden", QueueSpec())[0]
+    hidden = bridge.run(store.catalogue.create_queue(scene.names.owner, "hidden", QueueSpec()))[0]
     for column in COLUMNS:
         if column != "expired":
             there, absent = rights(scene.callers[column], scene.names.owner, hidden.name, "absent")
@@ -92,7 +92,7 @@ def test_bad_questions(owner: Caller, queues: object) -> None:
 def test_strangers(app: App, store: Store) -> None:
     """An unknown application is 404, a bad key 401; several credentials add up."""
     for secret, verbs in (("one", ("send",)), ("two", ("measure",))):
-        store.add_key("queuey", digest_of(secret), scope=parse_scope(verbs, ("orders-*",)))
+        bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(verbs, ("orders-*",))))
     both = Caller(app, "Application one; Application two")
     assert rights(both, "queuey", "orders-1", "mails") == [{"send", "measure"}, set()]
     assert both.send_json("POST", "/v1/nothing/_rights", {"queues": []}).status == 404

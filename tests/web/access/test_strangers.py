@@ -16,7 +16,7 @@ from botocore.credentials import Credentials
 from queuey.console.resources import console
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import Turn, stranger
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
@@ -53,8 +53,8 @@ class Scene:
     """An application with an owner's key, an access key and a user, each of which has been let in."""
 
     def __init__(self, store: Store, issuer: Issuer, keys: str) -> None:
-        store.create_application("queuey")
-        store.add_key("queuey", digest_of(KEY))
+        bridge.run(store.applications.create_application("queuey"))
+        bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
         self.store, self.issuer, self.later = store, issuer, 0.0
         own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys, queues={"inbox-{user}": ("read",)})
         served = Facades(sqs=SqsFacade(prefix="/sqs"))
@@ -87,8 +87,8 @@ class Scene:
 
     def revoke(self) -> From:
         """A request with a key that was let in, and then revoked; nothing but its path is read any more."""
-        if (key := self.store.find_key(digest_of("lost"))) is not None:
-            self.store.revoke_key("queuey", key.id)
+        if (key := bridge.run(self.store.applications.find_key(digest_of("lost")))) is not None:
+            bridge.run(self.store.applications.revoke_key("queuey", key.id))
             self.later += 60.0
         return self.lost()
 
@@ -151,7 +151,7 @@ def _altered(request: From) -> From:
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
     """However often somebody claims to be a caller, its rates, memory, places and turns are as they were."""
-    scene.store.add_key("queuey", digest_of("lost"))
+    bridge.run(scene.store.applications.add_key("queuey", digest_of("lost")))
     limits = RateLimits(Rates(application=100, application_burst=100, user=100, user_burst=100), clock=lambda: 1000.0)
 
     async def work(gateway: Gateway) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
-from queuey.service.core import LoopCalls
+from queuey.storage.calls import LoopCalls
 from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until_async

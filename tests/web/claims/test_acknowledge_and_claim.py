@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from queuey.errors import QueueChanged, StoreUnavailable
+from queuey.messages import Page, Queue, Slice
 from queuey.service import Limits, PiggybackedAck
 from queuey.service.claims.requests import SettleRequest
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Messages, Store
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -144,16 +145,13 @@ def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: s
 # Failures
 
 
-def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., bool]:
-    """Returns what stands for a call of the store that reports an error to its last argument."""
+def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., Awaitable[None]]:
+    """Returns what stands for a call of the store that fails."""
     left = [times]
 
-    def call(_queue: object, *given: Any, **_: object) -> bool:  # noqa: ANN401 - as the store has it
+    async def call(*_: object, **_options: object) -> None:
         left[0] -= 1
-        if left[0] < 0:
-            raise AssertionError("not expected")
-        given[-1](None, error())
-        return True
+        raise error() if left[0] >= 0 else AssertionError("not expected")
 
     return call
 
@@ -161,11 +159,11 @@ def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., 
 def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
     """If nothing could be written, nothing was done, and the error says so."""
     body = written([receipt(owner)])
-    between.instead(Store.begin_append_entry, failing(lambda: StoreUnavailable("away")))
+    between.instead(ClaimLogs.append_entry, failing(lambda: StoreUnavailable("away")))
     for partition in (1, 2):
         reply = ask(body, partition)
         assert (reply.status, reply.json["outcome"]) == (503, "none")
-    between.passing(Store.begin_append_entry)
+    between.passing(ClaimLogs.append_entry)
     assert claimed(owner) == 1
     assert bodies(ask(body).messages) == ["b"]
 
@@ -173,11 +171,11 @@ def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: s
 def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
     """What was acknowledged stays so, and the error leaves that open; the same request again finds it done."""
     body = written([receipt(owner)])
-    between.instead(Store.begin_read, failing(lambda: StoreUnavailable("away")))
+    between.instead(Messages.read, failing(lambda: StoreUnavailable("away")))
     reply = ask(body, partition=2)
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
     assert claimed(owner) == 0
-    between.passing(Store.begin_read)
+    between.passing(Messages.read)
     reply = ask(body, partition=2)
     assert (bodies(reply.messages), reply.json["acknowledged"][0]["status"]) == (["d"], "ok")
 
@@ -187,16 +185,14 @@ def test_the_row_changes(
 ) -> None:
     """A claim that is made again with a fresh row does not acknowledge again."""
     body = written([receipt(owner)])
-    real = store.begin_read
     changes = [QueueChanged("another row")]
 
-    def read(queue: Any, part: Any, done: Any) -> bool:  # noqa: ANN401 - as the store has it
+    async def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         if changes:
-            done(None, changes.pop())
-            return True
-        return real(queue, part, done)
+            raise changes.pop()
+        return await store.messages.read(queue, slices)
 
-    between.instead(Store.begin_read, read)
+    between.instead(Messages.read, read)
     reply = ask(body, partition=2)
     assert (bodies(reply.messages), settling, changes) == (["d"], [1], [])
     assert reply.json["acknowledged"][0]["status"] == "ok"

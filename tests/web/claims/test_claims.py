@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuey.service import Service
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking
 from tests.web.caller import Caller, Reply
@@ -117,7 +117,9 @@ def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
     settle(owner, "ack", first[0], second[0])
     settle(owner, "release", first[1])
     elsewhere = Service(other)
-    blocking(elsewhere.claims).claim(elsewhere.enter(other.queue("queuey", q), lambda _queue: None), limit=1, ttl=30)
+    blocking(elsewhere.claims).claim(
+        elsewhere.enter(bridge.run(other.catalogue.queue("queuey", q)), lambda _queue: None), limit=1, ttl=30
+    )
     owner.claim(limit=1, ttl=30)
     pattern = re.compile(r"^queuey_claims_(\w+) ([0-9.e+]+)$", re.MULTILINE)
     found = {name: float(value) for name, value in pattern.findall(owner.get("/metrics").text)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey.claims.state import MOST_OUTSTANDING
 from queuey.service import ClaimDelivery, Service
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.parts import App
 from tests.blocking import blocking
 from tests.contract.samples import new
@@ -17,11 +17,11 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Calle
     """20,000 messages can be claimed. Then a claim is told so, and does not wait, until one is acknowledged."""
     owner.create("q", partitions=2)
     service: Service = app.service
-    queue = store.queue("queuey", "q")
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
     access = service.enter(queue, lambda _queue: None)
     claimed: list[ClaimDelivery] = []
     for _ in range(MOST_OUTSTANDING // ROUND):
-        store.append(queue, [new("x") for _ in range(ROUND)])
+        bridge.run(store.messages.append(queue, [new("x") for _ in range(ROUND)]))
         claimed += blocking(service.claims).claim(access, limit=ROUND, ttl=43_200, partitions=[1])
     assert len(claimed) == MOST_OUTSTANDING
     owner.post("q", "one more", X_Partition="1")

@@ -6,7 +6,7 @@ from typing import Any
 
 from queuey.messages import Record
 from queuey.service.moves.records import KIND
-from queuey.storage import Store
+from queuey.storage import Records, Store, bridge
 from tests.contract.samples import eventually
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
@@ -30,19 +30,20 @@ def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: Inte
         owner.create(name)
     move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
     ended(owner, move)
-    assert eventually(lambda: not store.records(KIND, "queuey"), 60)
-    read = between.store.records
+    assert eventually(lambda: not bridge.run(store.records.records(KIND, "queuey")), 60)
     for path in (f"_moves/{move}", "_moves"):
         early: list[list[Record]] = [[]]
 
         def not_begun(kind: str, application: str, *, limit: int, early: list[list[Record]] = early) -> list[Record]:
-            return early.pop() if kind == KIND and early else read(kind, application, limit=limit)
+            if kind == KIND and early:
+                return early.pop()
+            return bridge.run(store.records.records(kind, application, limit=limit))
 
-        between.instead(Store.records, not_begun)
+        between.instead(Records.records, not_begun)
         reply = owner("GET", path)
         assert (reply.status, early) == (200, [])
         assert [one["state"] for one in reply.json.get("moves", [reply.json])] == ["done"]
-        between.passing(Store.records)
+        between.passing(Records.records)
 
 
 def test_what_is_refused(owner: Caller) -> None:

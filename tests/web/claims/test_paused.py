@@ -13,7 +13,7 @@ from queuey.errors import QueueChanged
 from queuey.messages import Queue, QueueSpec
 from queuey.service import Limits
 from queuey.service.claims.claiming import ClaimDelivery
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller, Reply
@@ -99,8 +99,8 @@ def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, 
 def test_a_resumed_queue_is_open_in_every_process(owner: Caller, other: Store, first: dict[str, Any]) -> None:
     """A process that answers short polls alone notices what another one has changed."""
     assert owner.claim() == []
-    row = other.queue("queuey", "q")
-    assert other.update_queue(row, QueueSpec(claims="open")).claims == "open"
+    row = bridge.run(other.catalogue.queue("queuey", "q"))
+    assert bridge.run(other.catalogue.update_queue(row, QueueSpec(claims="open"))).claims == "open"
     assert bodies(owner.claim()) == ["b"]
 
 
@@ -108,7 +108,7 @@ def test_a_claim_by_the_row_of_before_gets_nothing(
     app: App, owner: Caller, store: Store, first: dict[str, Any]
 ) -> None:
     """Alone it is told to read the row again; beside others it is decided by theirs."""
-    claims, paused = app.service.claims, store.queue("queuey", "q")
+    claims, paused = app.service.claims, bridge.run(store.catalogue.queue("queuey", "q"))
     before = msgspec.structs.replace(paused, claims="open", version=paused.version - 1)
     receipts = [parse_receipt(first["receipt"].rpartition("-")[0])]
 

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.service.core import Core
-from queuey.storage import Store
+from queuey.storage import Ledger
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
@@ -89,7 +89,7 @@ def test_a_state_that_cannot_be_read_fails_no_claim(
     def fail(*_: object) -> None:
         raise StoreUnavailable("away")
 
-    between.instead(Store.entry, fail)
+    between.instead(Ledger.entry, fail)
     claim = again(owner, claim, states="true")
     assert (claim["deliveries"], "state" in claim) == (2, False)
 
@@ -101,11 +101,11 @@ def test_a_claim_that_is_late_with_its_states_is_given_back(
     put(owner, {claim["receipt"]: 3})
     owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
     late: list[float] = []
-    between.before(Store.entry, lambda: late.append(30))
+    between.before(Ledger.entry, lambda: late.append(30))
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + sum(late)):
         reply = owner("POST", "q/claims", b"", headers=None, ttl=30, states="true")
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
-    between.passing(Store.entry)
+    between.passing(Ledger.entry)
     [claim] = owner.claim(ttl=30, states="true")
     assert (claim["deliveries"], claim["state"]) == (3, 3)
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
@@ -57,8 +58,8 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
     store = open_store(tmp_path_factory.mktemp("examples"))
     for name, key in (("queuey", KEY), ("@all", KEY[::-1])):
         if name != "@all":
-            store.create_application(name)
-        store.add_key(name, digest_of(key))
+            bridge.run(store.applications.create_application(name))
+        bridge.run(store.applications.add_key(name, digest_of(key)))
     player = Player(make_app(store))
     yield list(map(player.play, EXAMPLES))
     stop_all()

@@ -16,6 +16,7 @@ import pytest
 
 from deploy.npm import NAME, pack
 from queuey.client import Client
+from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.api_page import ADDRESS, FIRST, START
@@ -133,8 +134,8 @@ class Recording(InProcess):
 def test_python(tmp_path: Path) -> None:
     """Each program calls the operation that it stands at, and uses what the programs before it have made."""
     store = open_store(tmp_path)
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     transport = Recording(make_app(store))
     names: dict[str, Any] = {"client": Client(ADDRESS, key=KEY, transport=transport)}
     known, missing = Known(), set()

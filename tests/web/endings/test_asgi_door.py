@@ -11,7 +11,7 @@ import pytest
 
 from queuey.access import USERS_OF, Grant
 from queuey.service import Limits
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.asgi import answer
 from queuey.web.credentials import Identity, digest_of
@@ -120,8 +120,8 @@ def limits() -> Limits:
 @pytest.fixture
 def app(store: Store, limits: Limits) -> App:
     """An application, its queues, and one of its users."""
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     app = make_app(store, limits=limits, readers=[OneUser()], clock=lambda: 0.0)
     owner = Caller(app, f"Application {KEY}")
     for queue in ("long", "empty", "posted"):

@@ -13,7 +13,7 @@ import pytest
 from queuey.service import Service
 from queuey.service import moves as module
 from queuey.service.moves.records import KIND, decode
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.asgi import Application
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -41,8 +41,8 @@ def test_a_move_is_handed_back(app: App, owner: Caller, store: Store) -> None:
 
     with replace_in(module, module.REST, ALWAYS), replace_in(module, module.LONGEST_REST, ALWAYS):
         running(app)(work)
-    [record] = store.records(KIND, "queuey")
-    assert store.due_records(KIND, store.claim_time())
+    [record] = bridge.run(store.records.records(KIND, "queuey"))
+    assert bridge.run(store.records.due_records(KIND, store.claim_logs.claim_time()))
     progress = decode(record.value).progress
     assert (progress.state, progress.runner) == ("running", 0)
     assert 0 < progress.moved < MESSAGES

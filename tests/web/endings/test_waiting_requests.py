@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from queuey.service.core import Call, Done
-from queuey.storage import Store
+from queuey.service.core import Call
+from queuey.storage import Store, bridge
+from queuey.storage.calls import Deadline, Done, ended
 from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import TICK, Gateway
@@ -78,12 +79,12 @@ def test_an_idle_stream_makes_no_crowd(owner: Caller, run: Run) -> None:
 def test_a_stream_holds_no_page_while_its_client_takes_an_event(owner: Caller, run: Run, store: Store) -> None:
     """Memory for a page is reserved to read it; a short event then is what is left of it."""
     owner.create("q", partitions=2)
-    queue = store.queue("queuey", "q")
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader()) as reader:
             reader.takes.clear()
-            store.append(queue, [new("a")])
+            await store.messages.append(queue, [new("a")])
             await until(lambda: bool(gateway._contention._requests))
             await until(lambda: not gateway._polls.trying.held(TENANT) and not gateway._threads._hand.held(TENANT))
             assert gateway._memory.free == gateway._memory.total
@@ -163,7 +164,7 @@ def test_the_end_of_one_request_answers_no_other() -> None:
                     self.ends[0]("first", None)
                     done("second", None)
 
-            return text_response(await self.core.ended(begin))
+            return text_response(await ended(begin, Deadline(ALWAYS)))
 
     async def work(gateway: Gateway) -> list[bytes]:
         first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
-from queuey.service.core import Core
-from queuey.storage import Store
+from queuey.storage import Applications, Catalogue, Messages, Store, bridge
+from queuey.storage.calls import Deadline, Done, blocks, ended
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
@@ -29,19 +29,20 @@ from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import ALWAYS, MOST, Request, Run, Stub, running, until
 
-Done = Callable[[Any, Exception | None], None]
-
 
 class Held:
-    """Stands for ``Messages.begin_append``: begins and does not end."""
+    """Writes that begin and do not end."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self.done: list[Done] = []
         self.begun = asyncio.Event()
 
-    def __call__(self, _queue: object, _items: object, done: Done, **_: object) -> Callable[[], Outcome]:
-        """Begins."""
+    async def append(self, *_: object, **_options: object) -> None:
+        """Stands for ``Messages.append``."""
+        await ended(self._begin, Deadline(ALWAYS), tells=True)
+
+    def _begin(self, done: Done) -> Callable[[], Outcome]:
         self.done.append(done)
         self.begun.set()
         return lambda: self.outcome
@@ -207,17 +208,17 @@ def test_posts_hold_no_thread_for_their_commit(
     for name in ("new", "changed"):
         owner.create(name)
     owner.post("changed", "known")
-    other.purge_queue(other.queue("queuey", "changed"))
-    store.queue("queuey", "changed", fresh=True)
+    bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue("queuey", "changed"))))
+    bridge.run(store.catalogue.queue("queuey", "changed", fresh=True))
 
-    def blocked(*_: object, **__: object) -> None:
-        raise AssertionError("a thread waits for a commit")
+    def check() -> None:
+        assert not blocks(), "a thread waits for a commit"
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request(path=f"/v1/queuey/{name}", body=b"x").to(gateway) for name in ("new", "changed", "new")]
 
-    with replace(Core.run, blocked):
-        assert [reply.status for reply in run(work)] == [201, 201, 201]
+    between.before(Messages.append, check)
+    assert [reply.status for reply in run(work)] == [201, 201, 201]
 
 
 @pytest.mark.parametrize(
@@ -274,14 +275,13 @@ def test_errors_of_a_write_begun_at_once(
     owner.create("q")
     owner.post("q", "known")
 
-    def begin(_queue: object, _items: object, done: Done, **_: object) -> Callable[[], Outcome]:
-        between.passing(Store.begin_append)
-        if not late:
-            raise error
-        threading.Thread(target=done, args=(None, error)).start()
-        return lambda: "unknown"
+    async def append(*_: object, **_options: object) -> None:
+        between.passing(Messages.append)
+        if late:
+            await asyncio.to_thread(int)
+        raise error
 
-    between.instead(Store.begin_append, begin)
+    between.instead(Messages.append, append)
     assert run(Request(body=b"x").to).status == status
     assert owner.get("q").bodies == (["known", "x"] if status == 201 else ["known"])
 
@@ -297,7 +297,7 @@ def test_writes_that_do_not_end_are_given_up(
     owner.create("q")
     owner.post("q", "known")
     held = Held(outcome)
-    between.instead(Store.begin_append, held)
+    between.instead(Messages.append, held.append)
     kind = [("content-type", "application/json")]
 
     async def work(gateway: Gateway) -> tuple[Reply, Reply]:
@@ -394,7 +394,7 @@ def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:
         assert not ahead.done()
         return [other.status, (await ahead).status]
 
-    with replace(ids.now_ticks, lambda: now), replace(Core.run, lambda *_: None):
+    with replace(ids.now_ticks, lambda: now), replace(bridge.run, lambda *_: None):
         assert run(work) == [201, 201]
     assert owner.get("q").bodies == ["known", "other", "ahead"]
 
@@ -404,7 +404,7 @@ def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, betwe
     owner.create("q")
     owner.post("q", "known")
     threads: set[str] = set()
-    for method in (Store.find_key, Store.queue, Store.has_application):
+    for method in (Applications.find_key, Catalogue.queue, Applications.has_application):
         between.before(method, lambda: threads.add(threading.current_thread().name))
 
     def request(credential: str) -> Request:

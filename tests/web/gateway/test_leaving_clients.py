@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
 from queuey.service import Limits
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Store
 from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import Gateway
 from tests.interposed_store import InterposedStore
@@ -60,25 +58,26 @@ async def deliveries(gateway: Gateway) -> int:
 
 
 class HeldAppends:
-    """Appends to logs that are begun when they are let go."""
+    """Appends to logs that go on when they are let."""
 
     def __init__(self, store: Store, between: InterposedStore) -> None:
         self._store, self._between = store, between
-        self._held: list[Callable[[], object]] = []
-        between.instead(Store.begin_append_entry, self._hold)
+        self._begun, self._go_on = asyncio.Event(), asyncio.Event()
+        between.instead(ClaimLogs.append_entry, self._hold)
 
-    def _hold(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - as it is called
-        self._held.append(partial(self._store.begin_append_entry, *args, **named))
+    async def _hold(self, *args: Any, **named: Any) -> bool:  # noqa: ANN401 - as it is called
+        self._begun.set()
+        await self._go_on.wait()
+        return await self._store.claim_logs.append_entry(*args, **named)
 
     async def begun(self) -> None:
         """Returns when there is one."""
-        await until(lambda: bool(self._held))
+        await asyncio.wait_for(self._begun.wait(), ALWAYS)
 
     def go_on(self) -> None:
-        """Begins all, and holds no more."""
-        self._between.passing(Store.begin_append_entry)
-        for begin in self._held:
-            begin()
+        """Lets all go on, and holds no more."""
+        self._between.passing(ClaimLogs.append_entry)
+        self._go_on.set()
 
 
 def test_before_its_first_turn(run: Run, owner: Caller) -> None:

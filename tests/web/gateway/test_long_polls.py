@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from queuey.service import Limits, Service
-from queuey.storage import Store
+from queuey.service.reading import Reader
+from queuey.storage import Messages, Store, bridge
 from queuey.web import make_app
 from queuey.web.admission.long_polls import MAX_TRIES
 from queuey.web.credentials import digest_of
@@ -18,9 +19,10 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import ALWAYS, Request, Run, running, until
+from tests.web.gateway_calls import ALWAYS, Request, Run, not_short, running, until
 
 
 @pytest.fixture
@@ -81,8 +83,7 @@ def test_thousands_wait_without_threads(app: App, run: Run, owner: Caller, betwe
         assert len(service.reader.watchers._shared) == 1
         assert threading.active_count() <= threads + 1
         assert gateway._memory.free == gateway._memory.total
-        for method in (Store.read, Store.begin_read):
-            between.before(method, lambda: calls.append("read"))
+        between.before(Messages.read, lambda: calls.append("read"))
         await asyncio.sleep(0.5)
         assert not calls
         await Request(body=b"news").to(gateway)
@@ -207,7 +208,7 @@ def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
     async def work(gateway: Gateway) -> tuple[Reply, Reply]:
         first = begin(gateway, poll())
         await waiting(gateway, 1)
-        await asyncio.to_thread(lambda: other.purge_queue(other.queue("queuey", "q", fresh=True)))
+        await other.catalogue.purge_queue(await other.catalogue.queue("queuey", "q", fresh=True))
         await Request(body=b"new").to(gateway)
         found = await first
         second = begin(gateway, poll(query=f"wait={ALWAYS}&after=" + found.messages[0]["message_id"]))
@@ -226,7 +227,7 @@ def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) ->
     now = [0.0]
     app = make_app(store, limits=Limits(max_wait=ALWAYS), clock=lambda: now[0])
     owner.create("q")
-    key = store.add_key("queuey", digest_of("ending"))
+    key = bridge.run(store.applications.add_key("queuey", digest_of("ending")))
 
     async def work(gateway: Gateway) -> Reply:
         request = poll(key="ending")
@@ -236,7 +237,7 @@ def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) ->
             request.headers[0] = ("authorization", "Application ending")
         task = begin(gateway, request)
         await waiting(gateway, 1)
-        store.revoke_key("queuey", key.id)
+        await store.applications.revoke_key("queuey", key.id)
         now[0] = 5.1
         return await task
 
@@ -263,13 +264,13 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
     """In a storm of posts here and elsewhere, readers that go from cursor to cursor by long polls see every message."""
     rng = random.Random(seed)
     owner.create("q")
-    queue = other.queue("queuey", "q")
+    queue = bridge.run(other.catalogue.queue("queuey", "q"))
     total = 60
 
     async def post(gateway: Gateway) -> None:
         for number in range(total):
             if rng.random() < 0.3:
-                await asyncio.to_thread(other.append, queue, [new(str(number))])
+                await other.messages.append(queue, [new(str(number))])
             else:
                 assert (await Request(body=str(number).encode()).to(gateway)).status == 201
             await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
@@ -295,8 +296,7 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
 def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, between: InterposedStore) -> None:
     """Where reads need threads, polls wait for their turn and not for a thread, which they would be refused for."""
     owner.create("q")
-    between.instead(Store.begin_read, lambda *_: False)
-    between.before(Store.read, lambda: threading.Event().wait(0.002))
+    between.before(Messages.read, lambda: threading.Event().wait(0.002))
     under_way, most = 0, 0
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -320,7 +320,8 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, b
         await Request(body=b"news").to(gateway)
         return await asyncio.gather(*tasks)
 
-    replies = running(app, waiters=5000)(work)
+    with replace(Reader.read_short, not_short):
+        replies = running(app, waiters=5000)(work)
     assert [reply.bodies for reply in replies] == [["news"]] * 200
     assert most <= MAX_TRIES + 1  # and the post
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from queue import SimpleQueue
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from queuey.errors import Outcome
+from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
-from queuey.service.core import Done
-from queuey.storage import Store
+from queuey.storage import Messages, Store
 from queuey.web.admission.scheduling import Contention
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -60,17 +57,19 @@ class HeldPosts:
     def __init__(self, store: Store, between: InterposedStore) -> None:
         self.begun = 0
         self._store = store
-        self._ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        between.instead(Store.begin_append, self._begin)
+        self._let = asyncio.Semaphore(0)
+        between.instead(Messages.append, self._append)
 
-    def _begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, **options: Any) -> Callable[[], Outcome]:  # noqa: ANN401
+    async def _append(self, queue: Queue, items: Sequence[NewMessage], **options: Any) -> list[Position]:  # noqa: ANN401
         self.begun += 1
-        return self._store.begin_append(queue, items, lambda *end: self._ended.put(partial(done, *end)), **options)
+        positions = await self._store.messages.append(queue, items, **options)
+        await asyncio.wait_for(self._let.acquire(), ALWAYS)
+        return positions
 
     def let(self, count: int) -> None:
         """Lets that many ends be told."""
         for _ in range(count):
-            self._ended.get(timeout=ALWAYS)()
+            self._let.release()
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +95,7 @@ async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
 @pytest.mark.usefixtures("queue")
 def test_a_reading_connection_is_left_for_the_next_tenant(app: App, store: Store, between: InterposedStore) -> None:
     """One tenant alone, however many long reads it begins, leaves a connection of the store for another one's read."""
-    held = Held(between, Store.inspect)
+    held = Held(between, Messages.inspect)
 
     async def work(gateway: Gateway) -> None:
         greedy = [asyncio.create_task(asked(KEY).to(gateway)) for _ in range(20)]
@@ -118,8 +117,8 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
     key: str | None,
 ) -> None:
     """While a single request of another tenant is not answered yet, however long it takes, one long read begins."""
-    held = Held(between, Store.inspect)
-    slow = Held(between, Store.fetch)
+    held = Held(between, Messages.inspect)
+    slow = Held(between, Messages.fetch)
 
     async def work(gateway: Gateway) -> None:
         greedy = [asyncio.create_task(asked(key).to(gateway)) for _ in range(20)]
@@ -147,7 +146,7 @@ def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
     between: InterposedStore,
 ) -> None:
     """While another tenant has a request under way, one long body of a tenant is on its way into the store."""
-    slow = Held(between, Store.fetch)
+    slow = Held(between, Messages.fetch)
     held = HeldPosts(store, between)
 
     async def work(gateway: Gateway) -> None:
@@ -174,7 +173,7 @@ def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
 @pytest.mark.parametrize("waits", ["for messages", "for its body"])
 def test_requests_that_use_nothing_do_not_count(app: App, between: InterposedStore, waits: str) -> None:
     """Beside a long poll that sleeps, or a body that is on its way, another tenant has all that one alone has."""
-    held = Held(between, Store.inspect)
+    held = Held(between, Messages.inspect)
 
     async def work(gateway: Gateway) -> None:
         if waits == "for messages":

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queuey.errors import InvalidToken
-from queuey.storage import Store
+from queuey.storage import Ledger, Messages, Names, Store, bridge
+from queuey.storage.calls import in_thread
 from queuey.web import make_app
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authorization
@@ -287,10 +289,10 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
             raise InvalidToken("It is not valid.")
 
     application = make_app(store, readers=[Slow()])
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of(KEY))
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     Caller(application, f"Application {KEY}").create("q", type="public")
-    store.add_key("queuey", digest_of("new"))
+    bridge.run(store.applications.add_key("queuey", digest_of("new")))
 
     async def work(gateway: Gateway) -> list[int]:
         gateway._contention.several = True
@@ -307,11 +309,16 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
     assert reading == ["x"]
 
 
+async def note_thread(threads: list[str]) -> None:
+    """Notes the name of a thread in which a call of the store may wait."""
+    await in_thread(lambda: threads.append(threading.current_thread().name))
+
+
 def test_names_are_changed_in_threads_that_are_shared_out(owner: Caller, between: InterposedStore) -> None:
     """However many names one application changes, it has its share of the threads: they are those of requests."""
-    threads: set[str] = set()
-    for method in (Store.find_named, Store.write_named, Store.fetch, Store.delete, Store.settle_named):
-        between.before(method, lambda: threads.add(threading.current_thread().name))
+    threads: list[str] = []
+    for method in (Names.find_named, Names.write_named, Messages.fetch, Messages.delete, Names.settle_named):
+        between.before(method, partial(note_thread, threads))
     owner.create("q")
     for body in "ab":
         assert owner("PUT", "q/named/n", body).status == 200
@@ -327,7 +334,7 @@ def test_reasons_are_written_in_threads_that_are_shared_out(owner: Caller, betwe
     owner.post("q", "a")
     [claim] = owner.send_json("POST", "q/claims", {"ttl": 60}).messages
     threads: list[str] = []
-    between.before(Store.enter, lambda: threads.append(threading.current_thread().name))
+    between.before(Ledger.enter, partial(note_thread, threads))
     given = {"receipts": [claim["receipt"]], "reason": {"error": "ValueError"}}
     assert owner.send_json("POST", "q/claims/release", given).status == 200
     assert [name.startswith("queuey-request") for name in threads] == [True]

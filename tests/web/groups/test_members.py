@@ -16,7 +16,7 @@ import pytest
 from queuey.access import Caller as Known
 from queuey.access import Grant, parse_scope
 from queuey.service.groups import GroupUseCases
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.credentials.members import PresentRights, credential_of
@@ -61,7 +61,9 @@ class Member:
 def limited(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
     """A caller with another key of the application."""
     secret = f"key{next(NUMBERS)}"
-    store.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))
+    bridge.run(
+        store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))
+    )
     return Caller(owner.app, f"Application {secret}")
 
 
@@ -126,13 +128,17 @@ def test_a_user_stays_a_member_with_another_token(store: Store, owner: Caller) -
 
 def test_rights_as_they_are_now(store: Store) -> None:
     """A key has those of its row, none when it is revoked or over; beside it a user has those of the token."""
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     grant = Grant("queuey", frozenset({"read", "claim"}), ("q",))
     now = [1000.0]
-    rights = PresentRights(ApplicationKeys(store), lambda: now[0])
+    rights = PresentRights(ApplicationKeys(store.applications), lambda: now[0])
     keys = [
-        store.add_key("queuey", digest_of("plain")),
-        store.add_key("queuey", digest_of("narrow"), scope=parse_scope(["read", "claim"], ["q"]), expires=1001.0),
+        bridge.run(store.applications.add_key("queuey", digest_of("plain"))),
+        bridge.run(
+            store.applications.add_key(
+                "queuey", digest_of("narrow"), scope=parse_scope(["read", "claim"], ["q"]), expires=1001.0
+            )
+        ),
     ]
     plain = credential_of([digest_of("plain")], Known(frozenset({"app:queuey"}), (), "app:queuey"))
     narrow = credential_of([digest_of("narrow")], Known(frozenset(), (grant,), "x", 1001.0))
@@ -142,7 +148,7 @@ def test_rights_as_they_are_now(store: Store) -> None:
     wider = msgspec.structs.replace(narrow, caller=plain.caller)
     assert rights(wider) == narrow
     now[0] = 1001.0
-    store.revoke_key("queuey", keys[0].id)
+    bridge.run(store.applications.revoke_key("queuey", keys[0].id))
     assert [rights(each) for each in (plain, narrow, both, user)] == [None, None, None, user]
 
 
@@ -298,8 +304,8 @@ def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
 
 def test_a_revoked_key_loses_its_partitions(store: Store) -> None:
     """A heartbeat that waits is refused, and its partition is free at once, long before the session is over."""
-    store.create_application("queuey")
-    keys = [store.add_key("queuey", digest_of(name)) for name in ("first", "second")]
+    bridge.run(store.applications.create_application("queuey"))
+    keys = [bridge.run(store.applications.add_key("queuey", digest_of(name))) for name in ("first", "second")]
     now = 0.0
     app = make_app(store, clock=lambda: now)
     Caller(app, "Application second").create("q")
@@ -309,7 +315,7 @@ def test_a_revoked_key_loses_its_partitions(store: Store) -> None:
     ended: list[Reply] = []
     waiting = threading.Thread(target=lambda: ended.append(first.beat(wait=20)))
     waiting.start()
-    store.revoke_key("queuey", keys[0].id)
+    bridge.run(store.applications.revoke_key("queuey", keys[0].id))
     now = 6.0
     waiting.join(30)
     assert [each.status for each in ended] == [401]

@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from queuey.errors import KeyInUse, QueueChanged
-from queuey.service.core import Core
-from queuey.storage import Store
+from queuey.storage import KeyedPosts, bridge
 from queuey.web.parts import App
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore
@@ -140,7 +139,7 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise KeyInUse("a", 3)
 
-    between.instead(Store.begin_append_once, refuse)
+    between.instead(KeyedPosts.append_once, refuse)
     for accept in ("application/json", "application/problem+json"):
         refused = keyed(owner, "q", Accept=accept)
         assert (refused.status, refused.headers["Retry-After"]) == (409, "3")
@@ -159,7 +158,7 @@ def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) ->
         async def work(gateway: Any) -> list[Reply]:  # noqa: ANN401
             return [await request.to(gateway) for request in requests]
 
-        with replace(Core.run, blocked):
+        with replace(bridge.run, blocked):
             found: list[Reply] = running(app)(work)
         return found
 
@@ -174,11 +173,11 @@ def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) ->
     assert [MARK.lower() in found for found in names] == [False, True]
     assert first.body == again.body
 
-    def change(*_: object, **__: object) -> NoReturn:
-        between.passing(Store.begin_append_once)
+    async def change(*_: object, **__: object) -> NoReturn:
+        between.passing(KeyedPosts.append_once)
         raise QueueChanged("q")
 
-    between.instead(Store.begin_append_once, change)
+    between.instead(KeyedPosts.append_once, change)
     [repeated] = answers(Request(body=b"x", headers=key))
     assert repeated.body == first.body
     assert [message["body"] for message in json.loads(owner.get("q").body)["messages"]] == ["x"]

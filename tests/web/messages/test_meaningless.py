@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuey.storage import Store
+from queuey.storage import Catalogue
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
@@ -114,7 +114,7 @@ def test_a_malformed_body_costs_no_read_of_its_queue(owner: Caller, between: Int
     owner.create("q")
     owner.post("q", "x")
     reads: list[str] = []
-    between.before(Store.queue, lambda: reads.append("q"))
+    between.before(Catalogue.queue, lambda: reads.append("q"))
     assert owner.send_json("POST", "q", {"messages": [{"body": 5, "ttl": "never"}]}).status == 400
     assert not reads
 
@@ -124,7 +124,7 @@ def test_a_partition_that_a_row_may_lack_is_looked_up_afresh(owner: Caller, betw
     owner.create("q")
     owner.post("q", "x")
     reads: list[str] = []
-    between.before(Store.queue, lambda: reads.append("q"))
+    between.before(Catalogue.queue, lambda: reads.append("q"))
     batch = {"messages": [{"body": "a", "partition": 9}, {"body": "b", "ttl": "never"}]}
     assert owner.send_json("POST", "q", batch).status == 400
     assert reads

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.storage import Store
+from queuey.storage import ClaimLogs, Messages, Names
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 from tests.web.gateway_calls import threads_for
@@ -81,15 +82,15 @@ def test_replaced_while_it_is_read(owner: Caller, between: InterposedStore, q: s
     assert owner("PUT", at, b"first").status == 200
     replaced: list[str] = []
 
-    def replace() -> None:
+    async def replace() -> None:
         for value in values:
-            between.passing(Store.fetch)
-            assert owner("PUT", at, b"%d" % value).status == 200
-            between.before(Store.fetch, replace)
+            between.passing(Messages.fetch)
+            assert (await asyncio.to_thread(owner, "PUT", at, b"%d" % value)).status == 200
+            between.before(Messages.fetch, replace)
             replaced.append(str(value))
             break
 
-    between.before(Store.fetch, replace)
+    between.before(Messages.fetch, replace)
     found = owner("GET", at, b"")
     assert found.status == status
     assert replaced
@@ -106,11 +107,12 @@ def test_freed_while_it_is_read(owner: Caller, between: InterposedStore, q: str)
         assert owner("PUT", at, b"a").status == 200
         [held] = owner.claim()
 
-        def free(path: str = path, how: str = how, held: dict[str, Any] = held) -> None:
-            between.passing(Store.fetch)
-            assert owner.send_json(how, path, {"receipts": [held["receipt"]]}).status == 200
+        async def free(path: str = path, how: str = how, held: dict[str, Any] = held) -> None:
+            between.passing(Messages.fetch)
+            reply = await asyncio.to_thread(owner.send_json, how, path, {"receipts": [held["receipt"]]})
+            assert reply.status == 200
 
-        between.before(Store.fetch, free)
+        between.before(Messages.fetch, free)
         assert owner("GET", at, b"").status == 404
 
 
@@ -121,18 +123,15 @@ def test_what_becomes_of_it(owner: Caller, between: InterposedStore, q: str) -> 
     def fail(*_args: object, **_named: object) -> None:
         raise StoreUnavailable("no log")
 
-    def refuse(_queue: object, _partition: object, _entry: object, done: Any, **_named: object) -> None:  # noqa: ANN401
-        done(None, StoreUnavailable("no log"))
-
-    between.instead(Store.begin_append_entry, refuse)
+    between.instead(ClaimLogs.append_entry, fail)
     failed = owner("PUT", f"{q}/named/n", b"b")
     assert (failed.status, failed.json["outcome"]) == (503, "unknown")
-    between.passing(Store.begin_append_entry)
+    between.passing(ClaimLogs.append_entry)
     assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
-    between.instead(Store.write_named, fail)
+    between.instead(Names.write_named, fail)
     failed = owner("PUT", f"{q}/named/n", b"c")
     assert (failed.status, failed.json["outcome"]) == (503, "none")
-    between.passing(Store.write_named)
+    between.passing(Names.write_named)
     assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
 
 
@@ -152,7 +151,7 @@ def test_a_name_is_read_however_many_threads_are_left(owner: Caller, q: str, bet
     """What a process that stopped has left behind is removed by the way: a read does not fail by it."""
     at = f"{q}/named/n"
     assert owner("PUT", at, b"old").status == 200
-    between.before(Store.settle_named, _fail)
+    between.before(Names.settle_named, _fail)
     assert owner("PUT", at, b"new").status == 200
     statuses = []
     for most in range(5):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queuey.errors import WriteUndone
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade
-from queuey.storage import Store
+from queuey.storage import KeyedPosts, Messages, Names, Store, bridge
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-
-APPENDS = (Store.begin_append, Store.begin_append_once)
 
 
 @pytest.fixture
@@ -24,16 +23,14 @@ def undoing(store: Store, between: InterposedStore) -> Callable[[int], list[str]
     calls: list[str] = []
 
     def undo(times: int) -> list[str]:
-        def begin(method: Callable[..., Any], *args: Any, **how: Any) -> Any:  # noqa: ANN401 - those of the method
+        async def append(method: Callable[..., Any], *args: Any, **how: Any) -> Any:  # noqa: ANN401 - of the method
             calls.append(method.__name__)
             if len(calls) > times:
-                return getattr(store, method.__name__)(*args, **how)
-            done = args[2] if method is Store.begin_append else args[3]
-            done(None, WriteUndone("Cassandra took too long; the message is taken back"))
-            return lambda: "none"
+                return await method(*args, **how)
+            raise WriteUndone("Cassandra took too long; the message is taken back")
 
-        for each in APPENDS:
-            between.instead(each, lambda *args, method=each, **how: begin(method, *args, **how))
+        between.instead(Messages.append, partial(append, store.messages.append))
+        between.instead(KeyedPosts.append_once, partial(append, store.keyed_posts.append_once))
         return calls
 
     return undo
@@ -78,7 +75,7 @@ def test_by_its_id_and_by_its_name(owner: Caller, store: Store, between: Interpo
         calls.append(1)
         raise WriteUndone("taken back")
 
-    for method in (Store.put, Store.write_named):
+    for method in (Messages.put, Names.write_named):
         between.instead(method, fail)
     replies = [owner("PUT", "q/" + "0" * 12 + "10008" + "0" * 15, "x"), owner("PUT", "q/named/n", "x")]
     assert [reply.status for reply in replies] == [503, 503]
@@ -95,7 +92,7 @@ def test_delayed(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
 
 def test_facades(store: Store, between: InterposedStore, undoing: Callable[[int], list[str]]) -> None:
     """MQ and EmoDB repeat as well."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), emodb=EmodbFacade(beside=True))
     caller = Caller(facade_app(between.store, served))
     assert caller.send("GET", "/mq/q/messages").status == 204
@@ -109,7 +106,7 @@ def test_facades(store: Store, between: InterposedStore, undoing: Callable[[int]
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "FIFO"])
 def test_sqs(store: Store, between: InterposedStore, undoing: Callable[[int], list[str]], *, fifo: bool) -> None:
     """SQS repeats as well, also the first message of a group in a batch of a FIFO queue."""
-    store.create_application("shop")
+    bridge.run(store.applications.create_application("shop"))
     sqs = Sqs(facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT), new_key(store, "shop"))
     url = sqs.create("q.fifo", FifoQueue="true", ContentBasedDeduplication="true") if fifo else sqs.create("q")
     calls = undoing(1)

@@ -8,7 +8,7 @@ import pytest
 
 from queuey.ids import parse_position
 from queuey.service.streams import Cursor
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new
@@ -70,12 +70,12 @@ def test_what_cannot_be_early(owner: Caller, queue: str, how: dict[str, str]) ->
 def test_a_long_poll(owner: Caller, queue: str, run: Run, store: Store) -> None:
     """It is answered by what is stored, not by what it was given before."""
     first = owner.post(queue, "a", X_Partition="1")["key"]
-    row = store.queue("queuey", queue)
+    row = bridge.run(store.catalogue.queue("queuey", queue))
 
     async def work(gateway: Gateway) -> bytes:
         task = begin(gateway, poll(query=f"wait=20&early=1:{first}"))
         await waiting(gateway, 1)
-        store.append(row, [new("b")])
+        await store.messages.append(row, [new("b")])
         return (await task).body
 
     assert b'"body":"b","early":true' in run(work)
@@ -86,13 +86,13 @@ def test_a_long_poll(owner: Caller, queue: str, run: Run, store: Store) -> None:
 @pytest.mark.parametrize("path", ["q", "_stream"])
 def test_a_stream(owner: Caller, queue: str, run: Run, store: Store, path: str) -> None:
     """What is stored comes at once, marked; its event does not move the place where a reader goes on."""
-    row = store.queue("queuey", queue)
+    row = bridge.run(store.catalogue.queue("queuey", queue))
     owner.post(queue, "a", X_Partition="1")
 
     async def work(gateway: Gateway) -> list[Event]:
         async with reading(gateway, Reader(path, "early=1")) as reader:
             await until(lambda: len(reader.bodies) == 1)
-            store.append(row, [new("b", partition=2)])
+            await store.messages.append(row, [new("b", partition=2)])
             await until(lambda: len(reader.bodies) == 2)
         events = [event for event in reader.events if event.data]
         async with reading(gateway, Reader(path, "early=1", last=events[-1].id)) as again:

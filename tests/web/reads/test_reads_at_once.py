@@ -1,65 +1,67 @@
-"""Short reads, which the gateway begins at once. A store may end one before it returns, or later from a thread."""
+"""Short reads, which are awaited in the loop's thread. A store may end one at once, or later from a thread."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queuey.errors import QueueChanged, StoreUnavailable
 from queuey.messages import Page, Queue, Slice
-from queuey.storage import Store
+from queuey.service.reading import Reader
+from queuey.storage import Messages, Store, bridge
+from queuey.storage.calls import blocks, in_thread
+from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, Run, running
-
-Told = Callable[[Page | None, Exception | None], None]
+from tests.web.gateway_calls import Request, Run, not_short, running
 
 
-class Begins:
-    """Stands for ``Messages.begin_read``.
+class Reads:
+    """Stands for ``Messages.read``; each read ends in another thread.
 
     Attributes:
-        willing: Whether it begins anything.
         error: What the next one ends with.
-        asked: How often it was asked.
+        at_once: How many were awaited in the loop's thread.
+        in_threads: How many were run in another one.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.willing = True
         self.error: Exception | None = None
-        self.asked = 0
+        self.at_once = 0
+        self.in_threads = 0
 
-    def __call__(self, queue: Queue, part: Slice, done: Told) -> bool:
-        """Begins a read."""
-        self.asked += 1
-        if self.willing:
-            threading.Thread(target=self._read, args=(queue, part, done)).start()
-        return self.willing
+    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """Reads."""
+        if blocks():
+            self.in_threads += 1
+        else:
+            self.at_once += 1
+        return await in_thread(partial(self._read, queue, slices))
 
-    def _read(self, queue: Queue, part: Slice, done: Told) -> None:
+    def _read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         error, self.error = self.error, None
         if error is not None:
-            done(None, error)
-        else:
-            done(self._store.read(queue, [part])[0], None)
+            raise error
+        return bridge.run(self._store.messages.read(queue, slices))
 
 
 @pytest.fixture
-def begins(store: Store, between: InterposedStore) -> Begins:
-    """Has the store begin reads."""
-    begins = Begins(store)
-    between.instead(Store.begin_read, begins)
-    return begins
+def reads(store: Store, between: InterposedStore) -> Reads:
+    """Has the store end reads in threads."""
+    reads = Reads(store)
+    between.instead(Messages.read, reads.read)
+    return reads
 
 
 @pytest.fixture
-def run(begins: Begins, app: App) -> Run:
-    """Runs something with a gateway before an application whose store begins reads."""
+def run(reads: Reads, app: App) -> Run:
+    """Runs something with a gateway before an application whose store ends reads in threads."""
     return running(app)
 
 
@@ -91,34 +93,34 @@ def got(run: Run, query: str = "", **request: Any) -> Reply:  # noqa: ANN401 - a
         "partitions=9",
     ],
 )
-def test_a_read_at_once_answers_as_any_other(run: Run, begins: Begins, q: str, query: str) -> None:
+def test_a_read_at_once_answers_as_any_other(run: Run, reads: Reads, q: str, query: str) -> None:
     """Whatever is asked of one partition, the answer is the one that a thread gives; only the horizon moves on."""
     at_once = got(run, query)
-    assert begins.asked == 1
-    begins.willing = False
-    in_a_thread = got(run, query)
-    assert begins.asked == 2
+    assert (reads.at_once, reads.in_threads) == (1, 0)
+    with replace(Reader.read_short, not_short):
+        in_a_thread = got(run, query)
+    assert (reads.at_once, reads.in_threads) == (1, 1)
     for name in ("status", "messages", "more"):
         assert at_once.json[name] == in_a_thread.json[name]
     assert at_once.json.keys() == in_a_thread.json.keys()
     assert at_once.status == in_a_thread.status == 200
 
 
-def test_a_row_that_changed_is_read_again(run: Run, begins: Begins, q: str) -> None:
+def test_a_row_that_changed_is_read_again(run: Run, reads: Reads, q: str) -> None:
     """If the row turns out to be out of date, it is read by a fresh one."""
-    begins.error = QueueChanged("q")
+    reads.error = QueueChanged("q")
     assert [one["body"] for one in got(run).json["messages"]] == list("01234")
-    assert begins.asked == 2
+    assert (reads.at_once, reads.in_threads) == (2, 0)
 
 
-def test_a_failure_is_an_answer(run: Run, begins: Begins, q: str) -> None:
+def test_a_failure_is_an_answer(run: Run, reads: Reads, q: str) -> None:
     """What goes wrong later is answered like what goes wrong in a thread."""
-    begins.error = StoreUnavailable("no node is there")
+    reads.error = StoreUnavailable("no node is there")
     assert got(run).status == 503
 
 
 @pytest.mark.parametrize(("size", "count"), [(100_000, 4), (10, 300)])
-def test_what_is_not_short_is_read_in_a_thread(run: Run, begins: Begins, owner: Caller, size: int, count: int) -> None:
+def test_what_is_not_short_is_read_in_a_thread(run: Run, reads: Reads, owner: Caller, size: int, count: int) -> None:
     """A read that has more messages or bytes than a short one answers in full all the same."""
     owner.create("q")
     for _ in range(0, count, 50):
@@ -126,19 +128,18 @@ def test_what_is_not_short_is_read_in_a_thread(run: Run, begins: Begins, owner: 
         assert owner.send_json("POST", "q", {"messages": batch}).status == 201
     reply = got(run, f"limit={count}")
     assert (len(reply.json["messages"]), reply.json["more"]) == (count, True)
-    assert begins.asked == (size > 10)
+    assert (reads.at_once, reads.in_threads) == (size > 10, 1)
 
 
 def test_the_embedded_store_reads_in_the_loops_thread(
     prompt: None,
     app: App,
     owner: Caller,
-    between: InterposedStore,
 ) -> None:
     """A short read takes no thread, once a connection is open."""
     owner.create("q")
     owner.post("q", "hello")
     assert owner.get("q").bodies == ["hello"]
-    between.instead(Store.read, lambda *_: pytest.fail("read in a thread"))
-    for _ in range(10):
-        assert [one["body"] for one in got(running(app)).json["messages"]] == ["hello"]
+    with replace(SqliteMessages._read, lambda *_: pytest.fail("read in a thread")):
+        for _ in range(10):
+            assert [one["body"] for one in got(running(app)).json["messages"]] == ["hello"]

@@ -20,7 +20,7 @@ from queuey.access import Grant
 from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
 from queuey.web.asgi import answer
@@ -133,12 +133,12 @@ def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store)
     """First what there is, then what comes, each with the place behind it; from there another stream goes on."""
     owner.create("q")
     owner.batch("q", {"body": "a"}, {"body": {"b": [1]}}, {"body": "ü\n\r\n!"})
-    queue = store.queue("queuey", "q")
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader()) as reader:
             await until(lambda: len(reader.bodies) == 3)
-            store.append(queue, [new("d"), new("e")])
+            await store.messages.append(queue, [new("d"), new("e")])
             await until(lambda: len(reader.bodies) == 5)
         assert reader.bodies == ["a", {"b": [1]}, "ü\n\r\n!", "d", "e"]
         assert dict(reader.answer_headers)["content-type"] == "text/event-stream; charset=utf-8"
@@ -181,12 +181,12 @@ def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Stor
     """Before the first message it says where it is, so a reader that comes again misses nothing in between."""
     owner.create("q")
     owner.post("q", "before")
-    queue = store.queue("queuey", "q")
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader(query="since=now")) as reader:
             await until(lambda: len(reader.events) == 1)
-        store.append(queue, [new("between")])
+        await store.messages.append(queue, [new("between")])
         async with reading(gateway, Reader(query="since=now", last=reader.events[0].id)) as again:
             await until(lambda: again.bodies == ["between"])
 
@@ -201,19 +201,19 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader("_stream", "queues=a,b")) as reader:
             for name in "abc":
-                store.append(store.queue("queuey", name), [new(name)])
+                await store.messages.append(await store.catalogue.queue("queuey", name), [new(name)])
             await until(lambda: sorted(reader.bodies) == ["a", "b"])
             assert {event.data["queue_name"] for event in reader.events if event.data} == {"a", "b"}
-            store.delete_queue(store.queue("queuey", "a"))
+            await store.catalogue.delete_queue(await store.catalogue.queue("queuey", "a"))
             await until(lambda: reader.kinds() == ["gone"])
             gone = reader.events[-1]
             assert gone.data["queue_name"] == "a"
-            store.append(store.queue("queuey", "b"), [new("more", partition=2)])
+            await store.messages.append(await store.catalogue.queue("queuey", "b"), [new("more", partition=2)])
             await until(lambda: reader.bodies[-1] == "more")
             [same] = gateway._polls._waiting.values()
             for poll in same.polls:
                 poll.wake()  # The rights of the reader may have changed.
-            store.append(store.queue("queuey", "b"), [new("last", partition=2)])
+            await store.messages.append(await store.catalogue.queue("queuey", "b"), [new("last", partition=2)])
             await until(lambda: reader.bodies[-1] == "last")
             assert reader.kinds() == ["gone"]
         async with reading(gateway, Reader("_stream", "queues=b", last=gone.id)) as again:
@@ -262,13 +262,13 @@ def test_the_end_of_a_stream(
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader(key=GUEST_KEY)) as reader:
             await until(lambda: len(service.reader.watchers) == 1)
-            queue = store.queue("queuey", "q")
+            queue = await store.catalogue.queue("queuey", "q")
             if what == "stops":
                 stopping.set()
             elif what == "rights":
-                store.update_queue(queue, QueueSpec(type="user"))
+                await store.catalogue.update_queue(queue, QueueSpec(type="user"))
             else:
-                store.delete_queue(queue)
+                await store.catalogue.delete_queue(queue)
             await until(lambda: reader.answered)
         assert reader.kinds() == ["bye"]
         expected = {"stops": "The service ends", "rights": "403", "deleted": "404"}[what]
@@ -290,7 +290,7 @@ def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Cal
         async with reading(gateway, Reader("_stream")) as reader:
 
             async def send(name: str) -> None:
-                await asyncio.to_thread(store.append, store.queue("queuey", name), [new(name)])
+                await store.messages.append(await store.catalogue.queue("queuey", name), [new(name)])
 
             async def keep_busy() -> None:
                 while True:  # bounded: the test cancels it
@@ -333,14 +333,14 @@ def test_silence_is_broken(owner: Caller, app: App, path: str) -> None:
 def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, store: Store) -> None:
     """It is given up, and can go on from the last that it has got; nothing is read for it meanwhile."""
     owner.create("q")
-    queue = store.queue("queuey", "q")
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader()) as slow, reading(gateway, Reader()) as other:
             await until(lambda: len(slow.events) == 1)
             slow.takes.clear()
             for number in range(20):
-                store.append(queue, [new(str(number))])
+                await store.messages.append(queue, [new(str(number))])
                 await until(lambda count=number + 1: len(other.bodies) == count)  # type: ignore[misc]
             await until(lambda: gateway._polls.places.total - gateway._polls.places.free == 1)
             assert not slow.answered
@@ -393,7 +393,7 @@ def tokens() -> Tokens:
 @pytest.fixture
 def with_users(store: Store, tokens: Tokens) -> App:
     """An application with users."""
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     return make_app(store, readers=[tokens])
 
 
@@ -414,7 +414,7 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
     """Those of one do not hinder another. Queues that are not there yet are read once they are."""
     ann, bob = user(tokens, "ann", "inbox-ann", "later"), user(tokens, "bob", "inbox-bob")
     for name in ("inbox-ann", "inbox-bob"):
-        store.create_queue("queuey", name, QueueSpec())
+        bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
 
     async def work(gateway: Gateway) -> None:
         async with (
@@ -425,10 +425,10 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
         ):
             await until(lambda: three.answered)
             assert b"This user has 2 streams" in three.response
-            store.append(store.queue("queuey", "inbox-ann"), [new("for Ann")])
+            await store.messages.append(await store.catalogue.queue("queuey", "inbox-ann"), [new("for Ann")])
             await until(lambda: one.bodies == two.bodies == ["for Ann"])
-            queue, _ = store.create_queue("queuey", "later", QueueSpec())
-            store.append(queue, [new("later")])
+            queue, _ = await store.catalogue.create_queue("queuey", "later", QueueSpec())
+            await store.messages.append(queue, [new("later")])
             await until(lambda: one.bodies == ["for Ann", "later"])
             assert other.bodies == []
         async with reading(gateway, ann("_stream")) as again:
@@ -442,7 +442,7 @@ def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Stor
     """Shortly before, so that a reader can come again with a new one; at its end the stream ends."""
     ends = time.time() + NOTICE_INTERVAL + 0.5
     ann = user(tokens, "ann", "inbox-ann", ends=ends)
-    store.create_queue("queuey", "inbox-ann", QueueSpec())
+    bridge.run(store.catalogue.create_queue("queuey", "inbox-ann", QueueSpec()))
     authenticate: Authenticator = with_users.authenticate
 
     async def work(gateway: Gateway) -> None:
@@ -469,7 +469,7 @@ def test_who_am_i(with_users: Any, tokens: Tokens, store: Store) -> None:  # noq
         "users of queuey",
         123.5,
     )
-    store.create_application("other")
+    bridge.run(store.applications.create_application("other"))
     with pytest.raises(AssertionError):  # its token has ended
         assert Caller(with_users, "Token ann").get("_me").status == 200
     tokens.known["ann"] = Identity(tokens.known["ann"].names, tokens.known["ann"].grants, "users of queuey", 9e9)

@@ -12,7 +12,7 @@ from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
 from queuey.service.ranges import OTHERS
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
@@ -136,8 +136,8 @@ def test_a_thousand_queues(owner: Caller, store: Store) -> None:
     """They are counted in one call; one more is refused, and so is what is no list of names."""
     names = [f"q{number}" for number in range(1000)]
     for name in names:
-        queue, _ = store.create_queue("queuey", name, QueueSpec())
-    store.append(queue, [new("last")])
+        queue, _ = bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
+    bridge.run(store.messages.append(queue, [new("last")]))
     assert unread(owner, *names) == [(0, False)] * 999 + [(1, False)]
     reply = owner.send_json("POST", "_unread", {"queues": [*names, "q"], "limit": 1001})
     assert (reply.status, sorted(reply.errors)) == (400, ["limit", "queues"])
@@ -153,8 +153,8 @@ def reads(reader: Reader) -> list[Event]:
 @pytest.mark.parametrize("path", ["q", "_stream"])
 def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str) -> None:
     """First what is unread, then each mark that moves, in this process at once; only of who reads, and who asks."""
-    queue = store.queue("queuey", owner.create("q"))
-    places = store.append(queue, [new(text) for text in "abc"])
+    queue = bridge.run(store.catalogue.queue("queuey", owner.create("q")))
+    places = bridge.run(store.messages.append(queue, [new(text) for text in "abc"]))
     service: Service = app.service
     access = service.enter(queue, lambda _: None)
 

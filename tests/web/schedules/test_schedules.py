@@ -13,7 +13,7 @@ from queuey.api.queues import Verb
 from queuey.messages import Scope
 from queuey.service import schedules
 from queuey.service.schedules import states, timetables
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.replacing import replace_in
@@ -163,7 +163,7 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
 def limited(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
     """A caller with a limited key."""
     key = f"{'-'.join(allow)} {queues}"
-    store.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,)))
+    bridge.run(store.applications.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,))))
     return Caller(app, f"Application {key}")
 
 

@@ -19,7 +19,7 @@ from browserid.utils import bundle_certs_and_assertion
 
 from queuey.errors import SettingsError
 from queuey.settings import UserIssuer
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.credentials import users as makers
@@ -93,8 +93,8 @@ def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: 
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
-        store.create_application(name)
-        store.add_key(name, digest_of(key))
+        bridge.run(store.applications.create_application(name))
+        bridge.run(store.applications.add_key(name, digest_of(key)))
     return make_app(store, readers=readers_of(users), private=users.keys())
 
 

@@ -14,7 +14,7 @@ from queuey.api.queues import Action
 from queuey.messages import QueueSpec
 from queuey.settings import UserIssuer
 from queuey.settings.users import RoleVerb
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
 from queuey.web.authorization import Authorization
@@ -65,8 +65,8 @@ def users(trusted: UserIssuer) -> dict[str, tuple[UserIssuer, ...]]:
 def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> App:
     """The application, with two applications that have a key each, one of them with users."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
-        store.create_application(name)
-        store.add_key(name, digest_of(key))
+        bridge.run(store.applications.create_application(name))
+        bridge.run(store.applications.add_key(name, digest_of(key)))
     return make_app(store, readers=patient_readers(users), private=users.keys())
 
 
@@ -237,7 +237,7 @@ def staff(store: Store, trusted: UserIssuer, app: App) -> App:
 def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, held: list[str]) -> None:  # noqa: ANN401
     """A user with roles may do exactly what a key with their verbs may, and what every user may with the own queue."""
     verbs = {verb for role in held for verb in ROLES[role]}
-    store.add_key("queuey", digest_of("5" * 64), scope=parse_scope(verbs))
+    bridge.run(store.applications.add_key("queuey", digest_of("5" * 64), scope=parse_scope(verbs)))
     authorization: Authorization = staff.authorization
 
     def rights(credential: str) -> list[object]:
@@ -286,7 +286,7 @@ def test_a_wrong_token_lets_nobody_in(owner: Caller, issuer: Issuer, app: App) -
 def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a literal
     """Tokens signed with each usual algorithm are read."""
     issuer = Issuer(kind=kind)
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     with serving(issuer.published()) as keys:
         trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
         authorization: Authorization = make_app(store, readers=patient_readers({"queuey": (trusted,)})).authorization
@@ -414,7 +414,7 @@ def test_a_queue_can_name_a_user(owner: Caller, issuer: Issuer, app: App) -> Non
 def test_a_token_is_remembered_to_its_end(store: Store, trusted: UserIssuer, issuer: Issuer, keys: KeyServer) -> None:
     """A token is remembered, not as it is, and not beyond its end or for longer than its reader is believed."""
     clock = {"now": 0.0}
-    store.create_application("queuey")
+    bridge.run(store.applications.create_application("queuey"))
     app = make_app(store, readers=patient_readers({"queuey": (trusted,)}), clock=lambda: clock["now"])
     authenticate = app.authenticate
     for seconds, end in ((60, 60 + trusted.leeway), (6000, Bearer.believed)):

@@ -17,6 +17,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, TICKS_PER_SECOND, Position
+from queuey.storage.calls import Call
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
@@ -25,7 +26,6 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from uuid import UUID
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import EPOCH_TICKS
+from queuey.storage.calls import Call
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measured
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Host, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import called
-from queuey.storage.deadlines import Call
 
 log = logging.getLogger(__name__)
 

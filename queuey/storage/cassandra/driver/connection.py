@@ -28,6 +28,7 @@ from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.calls import Call, Deadline
 from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
@@ -44,7 +45,6 @@ from queuey.storage.cassandra.driver.topology import (
     new_cluster,
 )
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Call, Deadline
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ A call of a store is a coroutine (:class:`Calls`), but not a task. Whatever brin
 request, so it needs no turn of the loop of its own::
 
     calls.begin(page(driver), done)  # done(value, error) is called once, in the loop's thread
-    calls.run(page(driver))  # in another thread, which waits
+    await calls.awaited(page(driver))  # in any thread
 
     async def page(driver):
         rows = await called(partial(driver.send, request))
@@ -39,17 +39,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from queuey.errors import Outcome, StoreClosed
-from queuey.storage.deadlines import NO_CALL, Call, Deadline
+from queuey.storage import bridge
+from queuey.storage.calls import NO_CALL, Call, Deadline, Done, Start, blocks, ended
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
-Done = Callable[[Any, Any], object]
-"""Called once, with a result, or an error in its second place."""
-Start = Callable[[Done], object]
-"""Starts something, given what to call at its end; that may be before it returns, and in any thread."""
 
 HAND_OVER_TIMEOUT = 5.0
 """Max seconds that the thread of the next loop waits for that of the former one."""
@@ -326,27 +323,33 @@ class Calls:
                 raise
         return call.give_up
 
-    def run(self, work: Coroutine[Start, Any, T], late: str | None = None) -> T:
-        """Runs a coroutine for a caller that blocks, not in the loop's thread; returns its result.
+    async def ended(self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False) -> Any:  # noqa: ANN401 - as begun
+        """Starts something for a call, and awaits its result; see :func:`queuey.storage.calls.ended`."""
+        if blocks() and self.loop.is_here:
+            raise RuntimeError("the loop's thread would wait for itself")
+        return await ended(begin, self.deadline, late, long=long, tells=tells)
 
-        Raises:
-            StoreUnavailable: The call of this thread has no time left; ``late``: what its message says.
-        """
-        if self.loop.is_here:
-            work.close()
-        result: T = self.wait(partial(self.begin, work), late)
+    async def awaited(
+        self, work: Coroutine[Start, Any, T], late: str | None = None, *, long: bool = False, tells: bool = False
+    ) -> T:
+        """Begins a coroutine as a call, and awaits its result; see :meth:`ended`."""
+        call, has_begun = Call() if long and not blocks() else None, False
+
+        def begin(done: Done) -> Callable[[], Outcome]:
+            nonlocal has_begun
+            has_begun = True
+            return self.begin(work, done, call)
+
+        try:
+            result: T = await self.ended(begin, late, long=long, tells=tells)
+        finally:
+            if not has_begun:
+                work.close()
         return result
 
-    def wait(self, begin: Callable[[Any], Callable[[], Outcome]], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
-        """Starts something and waits for its result, not in the loop's thread; see :meth:`Deadline.result`."""
-        if self.loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
-        return self.deadline.result(begin, late)
-
-    def run_long(self, work: Coroutine[Start, Any, T]) -> T:
-        """Does as :meth:`run`, without a limit of time."""
-        with self.deadline.running(Call()):
-            return self.run(work)
+    def run(self, work: Coroutine[Start, Any, T], *, long: bool = False) -> T:
+        """Does as :meth:`awaited`, and waits in this thread, which is not that of the loop."""
+        return bridge.run(self.awaited(work, long=long))
 
     def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
         """Answers a call, unless that was done. In any thread."""
@@ -467,16 +470,20 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
     return [results[number] for number in range(len(results))]
 
 
-def blocking(
-    late: str | None = None,
-) -> Callable[[Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], T]]:
-    """Makes a call that blocks of a coroutine of a store; ``late``: see :meth:`Calls.run`."""
+def store_call(
+    late: str | None = None, *, tells: bool = False
+) -> Callable[
+    [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+]:
+    """Makes a call of a contract of a coroutine that runs in the loop's thread; see :meth:`Calls.awaited`."""
 
-    def made(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
-        def call(store: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
-            return store._driver.calls.run(method(store, *arguments, **named), late)  # noqa: SLF001 - of all stores
+    def made(
+        method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        def call(contract: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
+            return contract._driver.calls.awaited(method(contract, *arguments, **named), late, tells=tells)  # noqa: SLF001 - of all contracts
 
-        return cast("Callable[Concatenate[S, P], T]", wraps(method)(call))
+        return cast("Callable[Concatenate[S, P], Coroutine[Any, Any, T]]", wraps(method)(call))
 
     return made
 

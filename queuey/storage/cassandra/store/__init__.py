@@ -1,1 +1,1 @@
-"""The contracts of the store, each in a class on top of :class:`.connected.ConnectedStore`."""
+"""The contracts of the store, each an object that is made of some of the parts in :mod:`.connected`."""

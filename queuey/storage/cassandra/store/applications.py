@@ -17,9 +17,9 @@ from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyN
 from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, catalogue_rows
 from queuey.storage.cassandra.driver import Request, Statement
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
 
 _CREATE = Statement(
     "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
@@ -70,8 +70,17 @@ class _Found(NamedTuple):
     version: int
 
 
-class CassandraApplications(ConnectedStore, Applications):
-    @blocking()
+class CassandraApplications(Applications):
+    def __init__(self, parts: StoreParts) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._closing = parts.closing
+        self._transactions = parts.transactions
+        self._known: dict[str, float] = {}
+        """When it was last certain that an application exists (boot time). Names that do not exist are not here."""
+
+    @store_call()
     async def create_application(self, name: str) -> None:
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
@@ -79,27 +88,27 @@ class CassandraApplications(ConnectedStore, Applications):
         if not (await self._transactions.run(_CREATE, values, token, read_back=read_back)).is_done:
             raise ApplicationExists(name)
 
-    @blocking()
-    async def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+    @store_call()
+    async def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
         # Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes.
         return [name for (name,) in await self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
 
-    @blocking()
+    @store_call()
     async def has_application(self, name: str) -> bool:
-        return await self._has_application(name)
+        return await self.exists(name)
 
-    async def _has_application(self, name: str) -> bool:
+    async def exists(self, name: str) -> bool:
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         now = self._clock.boottime()
-        if now - self._known_applications.get(name, -_CACHED) < _CACHED:
+        if now - self._known.get(name, -_CACHED) < _CACHED:
             return True
         found = bool(await self._ask(_APPLICATION, name))
         if found:
-            self._known_applications[name] = now
+            self._known[name] = now
         return found
 
-    @blocking()
+    @store_call()
     async def add_key(
         self,
         application: str,
@@ -109,7 +118,7 @@ class CassandraApplications(ConnectedStore, Applications):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
-        if application != OPERATORS and not await self._has_application(application):
+        if application != OPERATORS and not await self.exists(application):
             raise ApplicationNotFound(application)
         async with self._transactions.turn(("key", digest)):
             present = await self._find_digest(digest)
@@ -150,7 +159,7 @@ class CassandraApplications(ConnectedStore, Applications):
         values = version, application, entry.id, entry.version
         return (await self._transactions.run(_RENEW_ENTRY, values, version)).is_done
 
-    @blocking()
+    @store_call()
     async def keys(self, application: str) -> list[Key]:
         entries = [_KeyEntry(*row) for row in await self._ask(_ENTRIES, application)]
         level = self._options.catalogue_read
@@ -160,7 +169,7 @@ class CassandraApplications(ConnectedStore, Applications):
         keys = {key.id: key for key in found if (key.application, key.id) in wanted}
         return sorted(keys.values(), key=lambda key: (key.created, key.id))
 
-    @blocking()
+    @store_call()
     async def revoke_key(self, application: str, key_id: str) -> None:
         while True:
             # The entry first: a caller that adds the key again after it was removed below gives the entry a new
@@ -172,7 +181,7 @@ class CassandraApplications(ConnectedStore, Applications):
                 await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 
-    @blocking()
+    @store_call()
     async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         while True:
             entry, found = await self._named_key(application, key_id)
@@ -181,7 +190,7 @@ class CassandraApplications(ConnectedStore, Applications):
             if (await self._transactions.run(_EXPIRE_KEY, values, token)).is_done:
                 return msgspec.structs.replace(found.key, expires=expires)
 
-    @blocking()
+    @store_call()
     async def find_key(self, digest: bytes) -> Key | None:
         found = await self._find_digest(digest)
         return None if found is None else found.key

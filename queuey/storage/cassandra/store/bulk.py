@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -11,18 +11,22 @@ import msgspec
 from queuey import ids
 from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, Queue, Slice
+from queuey.messages import Measure, Message, Queue, Slice
+from queuey.storage import Bulk, Messages, scanning
 from queuey.storage import items as items_of
+from queuey.storage.calls import in_steps, in_thread
+from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.store import names
-from queuey.storage.cassandra.store.counting import CassandraCounting
-from queuey.storage.cassandra.store.messages import RequestedSlice
+from queuey.storage.cassandra.store.connected import StoreParts
+from queuey.storage.cassandra.store.counting import Counting
+from queuey.storage.cassandra.store.messages import RequestedSlice, SliceReader
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -39,22 +43,55 @@ MOST_BYTES = 64 << 20
 """Max bytes of a page of a bucket, however short the rows before it were."""
 
 
-class CassandraBulk(CassandraCounting):
-    @blocking()
+class CassandraBulk(Bulk):
+    def __init__(self, parts: StoreParts, reader: SliceReader, counting: Counting, messages: Messages) -> None:
+        self._parts = parts
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._timing = parts.timing
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._bucket_index = parts.bucket_index
+        self._generator = parts.generator
+        self._stamps = parts.stamps
+        self._watch = parts.watch
+        self._reader = reader
+        self._counting = counting
+        self._messages = messages
+
+    def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
+        return scanning.scan(self._messages, queue, part)
+
+    def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
+        return in_steps(self._counting.measure(queues))
+
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
+        return in_steps(self._scan_arrow(queue, part, bodies=bodies))
+
+    async def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        return await in_thread(partial(self._extent, queue, part))
+
+    async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        return await in_thread(partial(self._load, queue, messages))
+
+    async def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        return await in_thread(partial(self._load_unread, queue, messages))
+
+    @store_call()
     async def horizon(self, queue: Queue) -> int:
         # Needs no request while the queue's row is recent enough to be used unread.
-        start = await self._started(queue, [Slice(1)])
+        start = await self._reader.started(queue, [Slice(1)])
         await self._rows.current(queue)
         return start.horizons[0]
 
-    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+    def _scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         # The horizon is that of the beginning.
         for columns, _ in self._columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
                 self._run(self._rows.current(queue))
                 yield columns.batch.slice(start, part.limit)
 
-    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+    def _extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         count, at = 0, part.lower
         for columns, end in self._columns(queue, part, bodies=False):
             lacking = part.limit - count
@@ -75,14 +112,14 @@ class CassandraBulk(CassandraCounting):
         """
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
-        start = self._run(self._started(queue, [part]))
+        start = self._run(self._reader.started(queue, [part]))
         row = self._run(self._rows.current(queue, since=start.since))
         upper = max(part.lower, min(part.upper, (start.horizons[0], LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             yield arrow_scan.NOTHING[bodies], upper
             return
         key = (row.queue.qid, part.partition)
-        note = partial(self._note_empty, queue, start.now)
+        note = partial(self._reader.note_empty, queue, start.now)
         level = self._levels.of(queue)
         most = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
         reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, most, part.max_bytes, note)
@@ -90,8 +127,8 @@ class CassandraBulk(CassandraCounting):
         at = part.lower
         while at < upper:
             left = msgspec.structs.replace(part, lower=at)
-            [known] = self._run(self._lookups(row, [RequestedSlice(0, left, upper)], start.since))
-            extent = self._extent(row, known, left, upper, self._clock.now())
+            [known] = self._run(self._reader.lookups(row, [RequestedSlice(0, left, upper)], start.since))
+            extent = self._reader.extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.current(queue))
                 yield self._values_shown(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
@@ -108,14 +145,14 @@ class CassandraBulk(CassandraCounting):
             NamedMessage(int(found.ticks[row]), int(found.low[row]), part.partition, 0, b"", None, name or "")
             for row, (name, _) in named.items()
         ]
-        find = names.find_values(self._parts, queue, names.marked_in(messages))
+        find = names.find_values(self._parts, queue, message_codec.marked_in(messages))
         values = self._run(find)
         left = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in left}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
         return arrow_scan.unnamed(found, named, rows)
 
-    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+    def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
         # They go to separate buckets, as messages that are put (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
@@ -127,7 +164,7 @@ class CassandraBulk(CassandraCounting):
             written += loader.write(some)
         return written
 
-    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+    def _load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         # When it is too late, and why, says :func:`window`. After any other error some of the messages may be written.
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise

@@ -7,15 +7,15 @@ doubt is sent again by the caller, until Cassandra says that it was applied or r
 
 from __future__ import annotations
 
-from queuey.errors import QueueyError, StoreUnavailable
+from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
-from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.driver.store_loop import store_call
+from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.store.covers import FORGET_ALL as FORGET_ALL_COVERS
-from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs, Read
+from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, ClaimLogs
 
 _WHERE = "WHERE qid = ? AND partition = ?"
 _ADVANCE = Statement(f"UPDATE claims SET last_number = ? {_WHERE} IF last_number = ?", idempotent=False)
@@ -42,27 +42,28 @@ _ATTEMPTS = 5
 """Max snapshots that were replaced between two steps of one read, after which it is given up."""
 
 
-class CassandraClaimLogs(ConnectedStore, ClaimLogs):
-    def begin_append_entry(
+class CassandraClaimLogs(ClaimLogs):
+    def __init__(self, parts: StoreParts) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._transactions = parts.transactions
+        self._watch = parts.watch
+
+    @store_call(_TIMEOUT_MESSAGE)
+    async def append_entry(
         self,
         queue: Queue,
         partition: int,
         entry: LogEntry,
-        done: Appended,
         *,
         snapshot: int | None = None,
         truncate_below: int | None = None,
-    ) -> None:
-        try:
-            items_of.check_partition(queue, partition)
-            items_of.check_length("entry", entry.body, LONGEST_ENTRY)
-            self._driver.calls.begin(self._append(queue, partition, entry, snapshot, truncate_below), done)
-        except QueueyError as error:
-            done(None, error)
-
-    async def _append(
-        self, queue: Queue, partition: int, entry: LogEntry, snapshot: int | None, truncate_below: int | None
     ) -> bool:
+        items_of.check_partition(queue, partition)
+        items_of.check_length("entry", entry.body, LONGEST_ENTRY)
         if not self._watch.sound() or self._rows.held(queue) is None:
             await self._watch.require()
             await self._rows.current(queue)
@@ -79,25 +80,14 @@ class CassandraClaimLogs(ConnectedStore, ClaimLogs):
             self._driver.send(forget, lambda *_: None)
         return applied
 
-    @blocking(_TIMEOUT_MESSAGE)
+    @store_call(_TIMEOUT_MESSAGE)
     async def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         items_of.check_partition(queue, partition)
         await self._rows.current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
         return await _read(self._driver, (queue.qid, partition), first, consistency)
 
-    def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:
-        # Begins it if the queue's row is in memory.
-        if not 0 < partition <= queue.partitions or self._rows.held(queue) is None:
-            return False
-        try:
-            consistency = self._levels.log_reads()
-        except StoreUnavailable:
-            return False
-        self._driver.calls.begin(_read(self._driver, (queue.qid, partition), first, consistency), done)
-        return True
-
-    @blocking()
+    @store_call()
     async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         items_of.check_partition(queue, partition)
         items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)

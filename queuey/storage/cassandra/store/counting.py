@@ -24,10 +24,11 @@ from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, TooManyDead
-from queuey.storage.cassandra.driver.store_loop import blocking, side_by_side
+from queuey.storage.cassandra.driver.store_loop import side_by_side
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Probe
-from queuey.storage.cassandra.store.messages import CassandraMessages
+from queuey.storage.cassandra.store.connected import StoreParts
+from queuey.storage.cassandra.store.messages import SliceReader
 
 LOOKS = 64
 """Max partitions of one queue whose buckets are looked up together to be measured."""
@@ -79,11 +80,20 @@ class Rest(NamedTuple):
         return cls(source.time_bucket, low, high) if low < high else None
 
 
-class CassandraCounting(CassandraMessages):
-    @blocking()
+class Counting:
+    def __init__(self, parts: StoreParts, reader: SliceReader) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._bucket_index = parts.bucket_index
+        self._watch = parts.watch
+        self._reader = reader
+
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         # Counts what is few and estimates what is many, by how dense both ends are.
-        start = await self._started(queue, [Slice(1)])
+        start = await self._reader.started(queue, [Slice(1)])
         row = await self._rows.current(queue, since=start.boot)
         numbers = range(1, row.queue.partitions + 1)
         found = await self._count(row, [(number, ids.FIRST, END) for number in numbers], start.now, rough=rough)
@@ -93,9 +103,8 @@ class CassandraCounting(CassandraMessages):
         ]
         return start.horizons[0], infos
 
-    @blocking()
     async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        start = await self._started(queue, [Slice(1)])
+        start = await self._reader.started(queue, [Slice(1)])
         now, horizon = start.now, start.horizons[0]
         row = await self._rows.current(queue, since=start.boot)
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
@@ -127,8 +136,8 @@ class CassandraCounting(CassandraMessages):
         [down] = await look([(*key, part.upper[0])], descending=True)
         downwards = msgspec.structs.replace(part, descending=True)
         extents = (
-            self._extent(row, up, part, part.upper, now),
-            self._extent(row, down, downwards, part.upper, now),
+            self._reader.extent(row, up, part, part.upper, now),
+            self._reader.extent(row, down, downwards, part.upper, now),
         )
         return await Estimate(self._driver, key, level.reads, now, self._ended_below(row, now)).count(
             *extents, rough=rough
@@ -139,7 +148,7 @@ class CassandraCounting(CassandraMessages):
         calls.run(self._watch.require())
         for first in range(0, len(queues), MEASURED_TOGETHER):
             works = map(self._measure, queues[first : first + MEASURED_TOGETHER])
-            yield from calls.run_long(side_by_side(calls, works, most=MEASURED_AT_ONCE))
+            yield from calls.run(side_by_side(calls, works, most=MEASURED_AT_ONCE), long=True)
 
     async def _measure(self, queue: Queue) -> list[Measure]:
         row = self._rows.held(queue)
@@ -166,7 +175,7 @@ class CassandraCounting(CassandraMessages):
 
     async def _measure_partition(self, row: Row, known: BucketLookup | None, number: int, now: int) -> Measure | None:
         if known is not None:
-            extent = self._extent(row, known, Slice(number, ids.FIRST, END), END, now)
+            extent = self._reader.extent(row, known, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
                 reads = self._levels.of(row.queue).reads
                 try:
@@ -198,7 +207,7 @@ class CassandraCounting(CassandraMessages):
             for descending in (False, True)
         ]
         try:
-            pages = await self._pages(row.queue, ends, await self._started(row.queue, ends))
+            pages = await self._reader.pages(row.queue, ends, await self._reader.started(row.queue, ends))
         except QueueChanged:
             return None
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]

@@ -15,8 +15,8 @@ from queuey.ids import EPOCH_TICKS
 from queuey.messages import MAX_TTL, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import blocking
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.driver.store_loop import store_call
+from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.contracts.covers import Covers
 
 SHARDS = 16
@@ -47,12 +47,15 @@ _number_at = struct.Struct(">q").unpack_from
 T = TypeVar("T")
 
 
-class CassandraCovers(ConnectedStore, Covers):
+class CassandraCovers(Covers):
     """The contract of covers on Cassandra. Levels at which claims are allowed read what was written."""
 
-    ids_follow_clocks = True
+    def __init__(self, parts: StoreParts) -> None:
+        self._driver = parts.driver
+        self._levels = parts.levels
+        self._rows = parts.rows
 
-    @blocking()
+    @store_call()
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)
         await self._rows.current(queue)
@@ -65,7 +68,7 @@ class CassandraCovers(ConnectedStore, Covers):
             writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes))
         await self._driver.ask_all(writes)
 
-    @blocking()
+    @store_call()
     async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
         await self._rows.current(queue)
@@ -76,7 +79,7 @@ class CassandraCovers(ConnectedStore, Covers):
             reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
         return {digest: until for rows in await self._driver.ask_all(reads) for digest, until in rows}
 
-    @blocking()
+    @store_call()
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         # Those of the last microsecond stay: others of it may be higher.
         items_of.check_partition(queue, partition)

@@ -15,9 +15,9 @@ from queuey.groups.ownership import ClockSample, GroupSessions
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
 from queuey.storage.cassandra.driver import Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import blocking, called
+from queuey.storage.cassandra.driver.store_loop import called, store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number, unclear
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 
@@ -45,8 +45,17 @@ _READS = 5
 """Max reads of a state that changes meanwhile."""
 
 
-class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
-    _centre = ""
+class CassandraGroups(ConsumerGroups):
+    def __init__(self, parts: StoreParts, claim_logs: ClaimLogs) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._levels = parts.levels
+        self._timing = parts.timing
+        self._transactions = parts.transactions
+        self._watch = parts.watch
+        self._claim_now = claim_logs.claim_now
+        self._centre = ""
 
     @property
     def centre(self) -> str:
@@ -57,12 +66,12 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
     def groups_refusal(self) -> str | None:
         return self._levels.groups_refusal()
 
-    @blocking()
+    @store_call()
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
         level = self._options.catalogue_serial if serial else self._levels.log_reads()
         return _head(await self._driver.ask(Request(_HEAD, (application, name), level)))
 
-    @blocking()
+    @store_call()
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
         reads = [Request(statement, (application, name), self._levels.log_reads()) for statement in (_HEAD, _ROWS)]
         for _ in range(_READS):
@@ -74,7 +83,7 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
                 return None if head is None else StoredGroup(head, tuple(stored))
         raise StoreBusy(f"group {name!r} changes faster than it can be read")
 
-    @blocking()
+    @store_call()
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
         group = application, name
         head = replace(change.head, version=new_number())
@@ -89,7 +98,7 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
             raise unclear(f"group {name!r}")
         return head if result.is_done else None
 
-    @blocking()
+    @store_call()
     async def remove_group(self, application: str, name: str, version: int) -> bool:
         group = application, name
         began = self._clock.now()
@@ -108,7 +117,7 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
             await self._driver.ask(Request(_FORGET_NAME, (until, *group), self._options.catalogue_write))
         return result.is_done
 
-    @blocking()
+    @store_call()
     async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
         existing: list[str] = []
         while len(existing) < limit:
@@ -124,33 +133,33 @@ class CassandraGroups(ConnectedStore, ConsumerGroups, ClaimLogs):
 
     def sample_clock(self) -> ClockSample:
         since_boot = self._clock.boottime()
-        return ClockSample(self.claim_now(), since_boot)
+        return ClockSample(self._claim_now(), since_boot)
 
-    @blocking()
+    @store_call()
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
         await self._watch.require()
-        seen = self.claim_now()
+        seen = self._claim_now()
         await self._write_session(application, name, member, 0, seen, session_ttl(session))
         return seen
 
-    @blocking()
+    @store_call()
     async def confirm_clock(self, sample: ClockSample) -> None:
         await called(lambda done: self._watch.confirm_soon(partial(done, None)))
         if not self._watch.timed_correctly_since(sample.since_boot):
             raise StoreUnavailable("the clock was wrong, and is right now: repeat this")
 
-    @blocking()
+    @store_call()
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
         await self._watch.require()
-        clock = self.claim_now()
+        clock = self._claim_now()
         rows = await self._driver.ask(Request(_SESSIONS, (application, name), self._options.catalogue_read))
         return sessions_of(clock, rows)
 
-    @blocking()
+    @store_call()
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        await self._write_session(application, name, member, uid, self.claim_now(), session)
+        await self._write_session(application, name, member, uid, self._claim_now(), session)
 
-    @blocking()
+    @store_call()
     async def note_search(self, application: str, name: str, when: int) -> None:
         await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
 

@@ -12,12 +12,13 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
+from queuey.ids import TICKS_PER_SECOND
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Request, Statement
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
 
 FOR_EVER = 0
 """Default TTL: none."""
@@ -39,20 +40,32 @@ class LedgerEntry(NamedTuple):
 NOTHING = LedgerEntry(None, None)
 
 
-class CassandraLedger(ConnectedStore, Ledger):
-    @blocking()
+class CassandraLedger(Ledger):
+    def __init__(self, parts: StoreParts) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._closing = parts.closing
+        self._generator = parts.generator
+        self._transactions = parts.transactions
+        self._watch = parts.watch
+
+    @store_call()
     async def now(self) -> int:
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         await self._watch.require()
         return self._clock.now()
 
-    @blocking()
+    async def ids_ahead(self) -> float:
+        return max(0, self._generator.next_time() - self._clock.now()) / TICKS_PER_SECOND
+
+    @store_call()
     async def entry(self, work: str, piece: int) -> bytes | None:
         _check(work, piece)
         return (await self._entry(work, piece)).value
 
-    @blocking()
+    @store_call()
     async def enter(
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
@@ -60,7 +73,7 @@ class CassandraLedger(ConnectedStore, Ledger):
         seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
         return await self._enter(work, piece, value, expected=expected, kept=seconds)
 
-    @blocking()
+    @store_call()
     async def identity(self) -> str:
         # A note of another kind, which is kept for ever.
         found = (await self._entry(IDENTITY, 0)).value

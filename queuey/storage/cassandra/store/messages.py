@@ -1,4 +1,9 @@
-"""Messages in Cassandra."""
+"""Messages in Cassandra.
+
+What every read does, in this order: the clock, from which its horizons follow; the queue's row; the lookups of recorded
+buckets. Neither row nor lookups may be older than what was acknowledged below the horizons. :mod:`..read.reading` then
+reads the buckets.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,15 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Message, NewMessage, Page, Queue, Slice, bytes_at_most, bytes_of
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_at_most, bytes_of
+from queuey.storage import Messages
 from queuey.storage import items as items_of
+from queuey.storage.calls import Done
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import MARGIN, BucketLookup
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
@@ -20,14 +27,13 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Encoded, InDoubt, Request
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import GIVEN_UP, BucketSource, Extent
 from queuey.storage.cassandra.store import names
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
-from queuey.storage.deadlines import Done
-from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
 """Max bytes of bodies that one ``put`` has on the way at a time, or one body."""
@@ -35,10 +41,10 @@ PUT_BYTES = 4 << 20
 DELETED_ROWS = 100
 """Max messages of one Cassandra partition that one request deletes."""
 
+_Locations = Sequence[tuple[int, Position]]
+
 LOOKED_AT = 64
 """Max narrow buckets that a page may lie in; one that is not full after them says that there is more."""
-
-_Locations = Sequence[tuple[int, Position]]
 
 
 class ReadStart(NamedTuple):
@@ -67,151 +73,25 @@ class RequestedSlice(NamedTuple):
     upper: Position
 
 
-class CassandraMessages(ConnectedStore, Scanning):
-    # Writing
+class SliceReader:
+    """Reads slices of partitions, below horizons and from all buckets that can hold a message."""
 
-    def begin_append(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, Exception | None], None],
-        *,
-        after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        def ended(positions: list[Position] | None, error: Exception | None) -> None:
-            if error is None:
-                self._arrivals.appended(queue, items)
-            done(positions, error)
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._timing = parts.timing
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._bucket_index = parts.bucket_index
+        self._empty_ranges = parts.empty_ranges
+        self._generator = parts.generator
+        self._watch = parts.watch
 
-        items_of.check_items(queue, items)
-        return self._writer.begin(queue, items, ended, after).withdraw
+    def read_delay(self, queue: Queue) -> float:
+        return self._levels.delay(queue)
 
-    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
-        return self._driver.calls.wait(begin, "Cassandra did not finish the write in time")
-
-    def write_within(self, queue: Queue) -> float:
-        level = self._levels.of(queue)
-        return max(level.deadline, level.undone_within)
-
-    @blocking()
-    async def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
-        # Each id is written alone: after an error of outcome ``unknown`` some may be written.
-        for partition, _ in locations:
-            items_of.check_partition(queue, partition)
-        items_of.check_text(item.body)
-        if not locations:
-            return
-        await self._watch.require()
-        body, meta = message_codec.encode(item.body, item.meta)
-        with self._driver.calls.deadline.preparing():
-            size = message_codec.size_of(body, meta)
-            row = await self._rows.cover(await self._rows.current(queue), {item.ttl}, size, given=True)
-        level = self._levels.of(row.queue)
-        now = self._clock.now()
-        targets = [
-            (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in locations
-        ]
-        by_partition: dict[int, list[Bucket]] = {}
-        for partition, _, time_bucket in targets:
-            if bucketing.is_recorded(time_bucket, row.home_class):
-                by_partition.setdefault(partition, []).append(time_bucket)
-        for partition, wanted in by_partition.items():
-            with self._driver.calls.deadline.preparing():
-                await self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
-        candidates = await self._candidates(row, locations, level, kept=_may_keep(row))
-        qid, longest = row.queue.qid, bucketing.longest_ttl(now)
-        inserts: list[Request] = []
-        deletes: list[Request] = []
-        for (partition, position, time_bucket), others in zip(targets, candidates, strict=True):
-            self._generator.avoid(position[1])
-            stamp = self._stamps.above(position[0])
-            lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
-            expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
-            key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
-            column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
-            values = (*key, body, expires, column, stamp, min(lives, longest))
-            inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
-            deletes += [
-                Request(
-                    message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.bucket, key[3]), level.writes
-                )
-                for other in others
-                if other != time_bucket
-            ]
-        await self._driver.ask_all(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
-        self._arrivals.rewritten(qid, {partition for partition, _ in locations})
-        try:
-            # Only now: there may be readers, and if the write fails, the old message must stay as it was.
-            await self._driver.ask_all(deletes)
-        except StoreUnavailable as error:
-            raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
-
-    @blocking()
-    async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        # Cassandra does not say what was there: returns the number of ids.
-        wanted = [location for location in locations if 0 < location[0] <= queue.partitions]
-        await self._watch.require()
-        row = await self._rows.current(queue)
-        if not wanted:
-            return 0
-        level = self._levels.of(row.queue)
-        rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        candidates = await self._candidates(row, wanted, level, kept=_may_keep(row))
-        for (partition, position), buckets in zip(wanted, candidates, strict=True):
-            stamp = self._stamps.above(position[0])
-            for time_bucket in buckets:
-                key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
-                deletes = rows.setdefault((partition, time_bucket), [])
-                deletes.append(message_codec.encoded_delete(key, position, stamp))
-        batches = [
-            Encoded(
-                message_codec.DELETE[time_bucket.ttl_class],
-                message_codec.DELETED,
-                found[at : at + DELETED_ROWS],
-                message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
-                level.writes,
-            )
-            for (partition, time_bucket), found in rows.items()
-            for at in range(0, len(found), DELETED_ROWS)
-        ]
-        await self._driver.ask_all(batches)
-        return len(wanted)
-
-    # Reading
-
-    @blocking()
-    async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
-        await self._watch.require()
-        row = await self._rows.current(queue)
-        wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
-        if not wanted:
-            return []
-        level = self._levels.of(row.queue)
-        candidates = await self._candidates(row, wanted, level, kept=kept)
-        now = self._clock.now()
-        fetches: list[Request] = []
-        owners: list[int] = []
-        for number, (partition, position) in enumerate(wanted):
-            for time_bucket in candidates[number]:
-                key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
-                fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
-                owners.append(number)
-        found: dict[int, Message] = {}
-        answers = await self._driver.ask_all(fetches)
-        for number, answer in zip(owners, answers, strict=True):
-            for one in answer:
-                message = message_codec.message(one, wanted[number][0])
-                if kept or message.expires > now:
-                    found.setdefault(number, message)
-        return [found[number] for number in sorted(found)]
-
-    @blocking("Cassandra did not answer the read in time")
-    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
-        # the slices' ``max_bytes`` (see :mod:`..read.reading`).
-        return await self._pages(queue, slices, await self._started(queue, slices))
-
-    async def _started(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
+    async def started(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
         """Starts a read, and makes sure of the clock for that."""
         start = self._start(queue, slices)
         if start is None:
@@ -243,10 +123,10 @@ class CassandraMessages(ConnectedStore, Scanning):
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         return ReadStart(now, boot, boot - age, horizons, uppers)
 
-    async def _pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
+    async def pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
         row = await self._rows.current(queue, since=start.since)
         requested = self._requested(row, slices, start)
-        return await self._read(row, slices, start, requested, await self._lookups(row, requested, start.since))
+        return await self._read(row, slices, start, requested, await self.lookups(row, requested, start.since))
 
     def _requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
         partitions = row.queue.partitions
@@ -280,7 +160,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         if len(slices) > 1 and slices[0].bodies:
             remaining = max_bytes
         extents = [
-            self._extent(row, known, one.part, one.upper, now) for one, known in zip(requested, lookups, strict=True)
+            self.extent(row, known, one.part, one.upper, now) for one, known in zip(requested, lookups, strict=True)
         ]
         readers = [
             self._reader(row, one.part, extent, now, room) for one, extent in zip(requested, extents, strict=True)
@@ -291,7 +171,7 @@ class CassandraMessages(ConnectedStore, Scanning):
             readers,
             keys,
             level.reads,
-            note=partial(self._note_empty, queue, now),
+            note=partial(self.note_empty, queue, now),
             room=room,
             enough=remaining,
         )
@@ -305,7 +185,7 @@ class CassandraMessages(ConnectedStore, Scanning):
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
         checked = [gathered.messages for gathered, one in zip(found, requested, strict=True) if not one.part.ahead]
-        if marked := names.marked_in(chain.from_iterable(checked)):
+        if marked := message_codec.marked_in(chain.from_iterable(checked)):
             values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
             for number, one in enumerate(requested):
                 if not one.part.ahead and found[number] is not GIVEN_UP:
@@ -321,30 +201,11 @@ class CassandraMessages(ConnectedStore, Scanning):
             for number, part in enumerate(slices)
         ]
 
-    waits_for_network = True
-
-    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        # Begins what :meth:`read` would do if row and buckets are in memory.
-        start = self._start(queue, [part])
-        row = None if start is None else self._rows.held(queue, since=start.since)
-        if start is None or row is None:
-            return False
-        requested = self._requested(row, [part], start)
-        lookups = [known for known in self._cached(row, requested, start.since) if known is not None]
-        if len(lookups) < len(requested):
-            return False
-        reads = self._read(row, [part], start, requested, lookups)
-        self._driver.calls.begin(reads, lambda pages, error: done(pages and pages[0], error))
-        return True
-
-    def begin_look(
-        self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
-    ) -> None:
+    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         start = self._start(queue, slices, polls=True)
         if start is None:
-            done(None, self._watch.refusal())
-        else:
-            self._driver.calls.begin(self._pages(queue, slices, start), done)
+            raise self._watch.refusal()
+        return await self.pages(queue, slices, start)
 
     def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
         """Returns the horizons of slices, given how far each stays behind the clock."""
@@ -368,7 +229,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
-    def _note_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
+    def note_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
         """Remembers that a probe has found nothing, where that is safe."""
         below = self._levels.empty_below(queue, now)
         if below is not None:
@@ -390,7 +251,7 @@ class CassandraMessages(ConnectedStore, Scanning):
             for _, part, upper in requested
         ]
 
-    async def _lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
+    async def lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
         """Returns the recorded buckets of slices, from memory if they are recent enough."""
         found = self._cached(row, requested, since)
         if None in found:
@@ -413,7 +274,7 @@ class CassandraMessages(ConnectedStore, Scanning):
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
         return reading.rounds(part, extent, 0 if part.kept else now, first=first, most=room)
 
-    def _extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
+    def extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         lower, bounded = part.lower, upper
         if part.descending:
             lower = max(lower, (known.low, LOW_MIN))
@@ -469,6 +330,190 @@ class CassandraMessages(ConnectedStore, Scanning):
             consistency=self._levels.of(row.queue).writes,
         )
 
+
+class Counts(Protocol):
+    """Counts messages; see :mod:`.counting`."""
+
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]: ...
+
+    async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]: ...
+
+
+class CassandraMessages(Messages):
+    def __init__(self, parts: StoreParts, reader: SliceReader, counts: Counts, arrivals: PolledArrivals) -> None:
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._bucket_index = parts.bucket_index
+        self._generator = parts.generator
+        self._stamps = parts.stamps
+        self._watch = parts.watch
+        self._writer = parts.writer
+        self._reader = reader
+        self._counts = counts
+        self._arrivals = arrivals
+
+    # Writing
+
+    async def append(
+        self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
+    ) -> list[Position]:
+        def begin(done: Done) -> Callable[[], Outcome]:
+            def stored(positions: list[Position] | None, error: Exception | None) -> None:
+                if error is None:
+                    self._arrivals.appended(queue, items)
+                done(positions, error)
+
+            return self._writer.begin(queue, items, stored, after).withdraw
+
+        items_of.check_items(queue, items)
+        positions: list[Position] = await self._driver.calls.ended(
+            begin, "Cassandra did not finish the write in time", tells=True
+        )
+        return positions
+
+    def write_within(self, queue: Queue) -> float:
+        level = self._levels.of(queue)
+        return max(level.deadline, level.undone_within)
+
+    @store_call()
+    async def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
+        # Each id is written alone: after an error of outcome ``unknown`` some may be written.
+        for partition, _ in locations:
+            items_of.check_partition(queue, partition)
+        items_of.check_text(item.body)
+        if not locations:
+            return
+        await self._watch.require()
+        body, meta = message_codec.encode(item.body, item.meta)
+        with self._driver.calls.deadline.preparing():
+            size = message_codec.size_of(body, meta)
+            row = await self._rows.cover(await self._rows.current(queue), {item.ttl}, size, given=True)
+        level = self._levels.of(row.queue)
+        now = self._clock.now()
+        targets = [
+            (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in locations
+        ]
+        by_partition: dict[int, list[Bucket]] = {}
+        for partition, _, time_bucket in targets:
+            if bucketing.is_recorded(time_bucket, row.home_class):
+                by_partition.setdefault(partition, []).append(time_bucket)
+        for partition, wanted in by_partition.items():
+            with self._driver.calls.deadline.preparing():
+                await self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
+        candidates = await self._candidates(row, locations, level, kept=_may_keep(row))
+        qid, longest = row.queue.qid, bucketing.longest_ttl(now)
+        inserts: list[Request] = []
+        deletes: list[Request] = []
+        for (partition, position, time_bucket), others in zip(targets, candidates, strict=True):
+            self._generator.avoid(position[1])
+            stamp = self._stamps.above(position[0])
+            lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
+            expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
+            key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
+            column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
+            values = (*key, body, expires, column, stamp, min(lives, longest))
+            inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
+            deletes += [
+                Request(
+                    message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.bucket, key[3]), level.writes
+                )
+                for other in others
+                if other != time_bucket
+            ]
+        await self._driver.ask_all(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
+        self._arrivals.rewritten(qid, {partition for partition, _ in locations})
+        try:
+            # Only now: there may be readers, and if the write fails, the old message must stay as it was.
+            await self._driver.ask_all(deletes)
+        except StoreUnavailable as error:
+            raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
+
+    @store_call()
+    async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+        # Cassandra does not say what was there: returns the number of ids.
+        wanted = [location for location in locations if 0 < location[0] <= queue.partitions]
+        await self._watch.require()
+        row = await self._rows.current(queue)
+        if not wanted:
+            return 0
+        level = self._levels.of(row.queue)
+        rows: dict[tuple[int, Bucket], list[bytes]] = {}
+        candidates = await self._candidates(row, wanted, level, kept=_may_keep(row))
+        for (partition, position), buckets in zip(wanted, candidates, strict=True):
+            stamp = self._stamps.above(position[0])
+            for time_bucket in buckets:
+                key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
+                deletes = rows.setdefault((partition, time_bucket), [])
+                deletes.append(message_codec.encoded_delete(key, position, stamp))
+        batches = [
+            Encoded(
+                message_codec.DELETE[time_bucket.ttl_class],
+                message_codec.DELETED,
+                found[at : at + DELETED_ROWS],
+                message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
+                level.writes,
+            )
+            for (partition, time_bucket), found in rows.items()
+            for at in range(0, len(found), DELETED_ROWS)
+        ]
+        await self._driver.ask_all(batches)
+        return len(wanted)
+
+    # Reading
+
+    @store_call()
+    async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
+        await self._watch.require()
+        row = await self._rows.current(queue)
+        wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
+        if not wanted:
+            return []
+        level = self._levels.of(row.queue)
+        candidates = await self._candidates(row, wanted, level, kept=kept)
+        now = self._clock.now()
+        fetches: list[Request] = []
+        owners: list[int] = []
+        for number, (partition, position) in enumerate(wanted):
+            for time_bucket in candidates[number]:
+                key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
+                fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
+                owners.append(number)
+        found: dict[int, Message] = {}
+        answers = await self._driver.ask_all(fetches)
+        for number, answer in zip(owners, answers, strict=True):
+            for one in answer:
+                message = message_codec.message(one, wanted[number][0])
+                if kept or message.expires > now:
+                    found.setdefault(number, message)
+        return [found[number] for number in sorted(found)]
+
+    @store_call("Cassandra did not answer the read in time")
+    async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
+        # the slices' ``max_bytes`` (see :mod:`..read.reading`).
+        return await self._reader.pages(queue, slices, await self._reader.started(queue, slices))
+
+    @store_call()
+    async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+        return await self._counts.inspect(queue, rough=rough)
+
+    @store_call()
+    async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        return await self._counts.lag(queue, offsets)
+
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
+    ) -> Callable[[], None]:
+        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
+
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        self._arrivals.share(stored, wanted)
+
+    def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
+        return self._arrivals.hear(moment, partitions)
+
     # By id
 
     async def _candidates(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[list[Bucket]]:
@@ -511,26 +556,6 @@ class CassandraMessages(ConnectedStore, Scanning):
             left = {partition: times for partition, times in left.items() if times}
         return [found[partition, position[0]] for partition, position in wanted]
 
-    def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
-    ) -> Callable[[], None]:
-        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
-
-    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        self._arrivals.share(stored, wanted)
-
-    def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        return self._arrivals.hear(moment, partitions)
-
-
-def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
-    return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
-
-
-def _waits(part: Slice) -> bool:
-    """Returns whether a page ends at what may become the value of its name yet, so that it is not missed."""
-    return not (part.descending or part.early)
-
 
 def _may_keep(row: Row) -> bool:
     return row.queue.on_expiry == "dead-letter"
@@ -545,6 +570,15 @@ def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
     at = position[0]
     kind = max(row.home_class, bucketing.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
     return bucketing.bucket_of(at, kind, bucketing.PUT)
+
+
+def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
+    return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
+
+
+def _waits(part: Slice) -> bool:
+    """Returns whether a page ends at what may become the value of its name yet, so that it is not missed."""
+    return not (part.descending or part.early)
 
 
 def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:

@@ -10,27 +10,27 @@ can always be: that lies D behind the clock, and D > W.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import KEPT_SECONDS, Location, Message, Named, NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.message_codec import NamedMessage
+from queuey.storage.cassandra.message_codec import Marked, NamedMessage
 from queuey.storage.cassandra.read.reading import Gathered
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
-from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable, StoreParts
-from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
+from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements, RowTable
+from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.names import Names
 
 _KEYS = RowStatements("idempotency_keys", "key")
@@ -45,8 +45,6 @@ AT_ONCE = 64
 
 _TIMEOUT_MESSAGE = "Cassandra did not change the name in time"
 
-Marked = dict[str, set[Location]]
-"""Messages that were written as values of names."""
 Verdicts = dict[str, Found]
 """States of names."""
 
@@ -55,22 +53,17 @@ _decode_ids = msgspec.msgpack.Decoder(PostedIds).decode
 _decode_values = msgspec.msgpack.Decoder(tuple[PostedIds, PostedIds, bytes, int]).decode
 
 
-class CassandraKeyedPosts(ConnectedStore, KeyedPosts):
-    def begin_append_once(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        key: PostKey,
-        done: Done,
-        *,
-        after: Position | None = None,
-    ) -> Callable[[], Outcome]:
-        items_of.check_items(queue, items)
-        return self._driver.calls.begin(self._append_once(queue, items, key, after), done)
+class CassandraKeyedPosts(KeyedPosts):
+    def __init__(self, parts: StoreParts, arrivals: PolledArrivals) -> None:
+        self._parts = parts
+        self._driver = parts.driver
+        self._arrivals = arrivals
 
-    async def _append_once(
-        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, after: Position | None
+    @store_call("Cassandra did not finish the write in time", tells=True)
+    async def append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
+        items_of.check_items(queue, items)
         table = RowTable(_KEYS, lambda row: _encode(row.ids), _key_row, lambda _row, _now: key.seconds)
         change = RowChange(self._parts, queue, (table, key.text), items=items, after=after)
         result = await change.run(lambda steps: carry_out(steps, key, new_number))
@@ -79,14 +72,21 @@ class CassandraKeyedPosts(ConnectedStore, KeyedPosts):
         return result
 
 
-class CassandraNames(ConnectedStore, Names):
-    @blocking(_TIMEOUT_MESSAGE)
+class CassandraNames(Names):
+    def __init__(self, parts: StoreParts, arrivals: PolledArrivals) -> None:
+        self._parts = parts
+        self._driver = parts.driver
+        self._clock = parts.clock
+        self._rows = parts.rows
+        self._arrivals = arrivals
+
+    @store_call(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
         await self._rows.current(queue)
         found = await self._change(queue, name).run(lambda steps: names.find(steps, name, new_number))
         return None if found.row is None else named_of(found)
 
-    @blocking(_TIMEOUT_MESSAGE)
+    @store_call(_TIMEOUT_MESSAGE)
     async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
@@ -106,7 +106,7 @@ class CassandraNames(ConnectedStore, Names):
         self._arrivals.appended(queue, items)
         return named_of(Found(done))
 
-    @blocking(_TIMEOUT_MESSAGE)
+    @store_call(_TIMEOUT_MESSAGE)
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         await self._rows.current(queue)
         await self._change(queue, name).run(lambda steps: names.settle(steps, row_of(seen), new_number))
@@ -167,14 +167,6 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
                 with parts.driver.calls.deadline.unnoticed():
                     verdict = await change.run(partial(names.find_shown, name=name, new_version=new_number))
             found[name] = verdict
-    return found
-
-
-def marked_in(messages: Iterable[Message]) -> Marked:
-    found: Marked = {}
-    for message in messages:
-        if type(message) is NamedMessage:  # Each message of each page pays for this: isinstance costs more.
-            found.setdefault(message.name, set()).add(_location(message))
     return found
 
 

@@ -18,14 +18,14 @@ from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import (
     ChangeResult,
     new_number,
     unclear,
 )
 from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, disowned, stored_position
 
 _ALL = Statement(
@@ -59,8 +59,18 @@ _READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND
 _MOST_NOTED = 100_000
 
 
-class CassandraOffsets(ConnectedStore, Offsets):
-    @blocking()
+class CassandraOffsets(Offsets):
+    def __init__(self, parts: StoreParts) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._levels = parts.levels
+        self._rows = parts.rows
+        self._transactions = parts.transactions
+        self._noted_groups: set[tuple[int, str]] = set()
+        """Groups of queues (uid) that are known to be listed."""
+
+    @store_call()
     async def set_offsets(
         self,
         queue: Queue,
@@ -93,37 +103,37 @@ class CassandraOffsets(ConnectedStore, Offsets):
                     raise unclear(f"group {group!r}")
                 self._check_patience(until)
 
-    @blocking()
-    async def offsets(self, queue: Queue, group: str) -> list[Offset]:
+    @store_call()
+    async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         await self._rows.current(queue)
         rows = (await self._recorded(queue.uid, group)).rows
         if not rows:
             raise GroupNotFound(group)
         return offset_changes.recorded_offsets(rows)
 
-    @blocking()
+    @store_call()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
         recorded = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
-    @blocking()
+    @store_call()
     async def groups(self, queue: Queue) -> list[str]:
         await self._rows.current(queue)
         return await self._groups_with_offsets(queue.uid)
 
-    @blocking()
+    @store_call()
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         await self._rows.current(queue)
         if not await self._forget_group(queue.uid, group, lambda recorded: disowned(recorded, disown)):
             raise GroupNotFound(group)
 
-    @blocking()
+    @store_call()
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         recorded = await self._recorded(queue.uid, group, self._levels.log_reads())
         return offset_changes.with_notes(recorded, notes)
 
-    @blocking()
+    @store_call()
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         await self._rows.current(queue)
         key = queue.uid, group

@@ -17,14 +17,16 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
-from queuey.storage import Applications, Catalogue, catalogue_rows
+from queuey.storage import Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry
 from queuey.storage.cassandra.driver import Request, Statement
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import ChangeResult, new_number
 from queuey.storage.cassandra.store.applications import CassandraApplications
+from queuey.storage.cassandra.store.connected import StoreParts
+from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 
 _INSERT = Statement(
     f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(COLUMNS.split(','))}) IF NOT EXISTS",
@@ -51,19 +53,33 @@ _AT_ONCE = 500
 """Max rows that a listing reads side by side."""
 
 
-class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
+class CassandraCatalogue(Catalogue):
     """The catalogue contract on Cassandra.
 
     Every change of a queue is one lightweight transaction on its row, and is answered when no process can be using
     the row of before (see :mod:`queuey.storage.cassandra.catalogue.queue_cache`).
     """
 
-    @blocking()
+    def __init__(self, parts: StoreParts, applications: CassandraApplications, arrivals: PolledArrivals) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._clock = parts.clock
+        self._closing = parts.closing
+        self._deadline = parts.deadline
+        self._timing = parts.timing
+        self._rows = parts.rows
+        self._index = parts.index
+        self._pending_deletes = parts.pending_deletes
+        self._transactions = parts.transactions
+        self._applications = applications
+        self._arrivals = arrivals
+
+    @store_call()
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         catalogue_rows.of_new(spec)
         row, created = await self._find_row(application, name), False
         if row is None:
-            if not await self._has_application(application):
+            if not await self._applications.exists(application):
                 raise ApplicationNotFound(application)
             async with self._transactions.turn(("queue", application, name)):
                 row, created = await self._create_row(application, name, spec)
@@ -124,7 +140,7 @@ class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
         except QueueNotFound:
             return None
 
-    @blocking()
+    @store_call()
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         row = None if fresh else self._rows.get(application, name)
         return (row or await self._rows.read(application, name)).queue
@@ -133,7 +149,7 @@ class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
         row = self._rows.get(application, name)
         return None if row is None else row.queue
 
-    @blocking()
+    @store_call()
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         fields = catalogue_rows.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
@@ -144,7 +160,7 @@ class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
         await self._wait_for_others()
         return updated
 
-    @blocking()
+    @store_call()
     async def purge_queue(self, queue: Queue) -> Queue:
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
@@ -156,7 +172,7 @@ class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         return purged
 
-    @blocking()
+    @store_call()
     async def delete_queue(self, queue: Queue) -> None:
         await self._dig(queue, deleted=True)
         changed = await self._change_row(queue, _DELETE)
@@ -202,7 +218,7 @@ class CassandraCatalogue(CassandraApplications, Catalogue, Applications):
         if problem is not None:
             raise StoreUnavailable(f"{problem}; the queue has changed", outcome="unknown")
 
-    @blocking()
+    @store_call()
     async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         # The order is that of UTF-8 bytes.
         found: list[Queue] = []

@@ -16,9 +16,9 @@ from queuey.errors import RecordChanged
 from queuey.messages import Record, RecordDue
 from queuey.storage import Records, items
 from queuey.storage.cassandra.driver import Request, Statement
-from queuey.storage.cassandra.driver.store_loop import blocking
+from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.store.connected import ConnectedStore
+from queuey.storage.cassandra.store.connected import StoreParts
 
 SHARDS = 4
 _ROWS_IN_A_TURN = 2_000
@@ -43,15 +43,20 @@ _DUE_OF = Statement(
 )
 
 
-class CassandraRecords(ConnectedStore, Records):
-    @blocking()
+class CassandraRecords(Records):
+    def __init__(self, parts: StoreParts) -> None:
+        self._driver = parts.driver
+        self._options = parts.options
+        self._transactions = parts.transactions
+
+    @store_call()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
         # Finishes or discards a change whose outcome is unknown, then reads.
         values = kind, _shard(application, name), application, name
         rows = await self._driver.ask(Request(_FIND, values, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None
 
-    @blocking()
+    @store_call()
     async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         level = self._options.catalogue_read
         some = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
@@ -59,7 +64,7 @@ class CassandraRecords(ConnectedStore, Records):
         # Cassandra orders names by their bytes, and so does the merge.
         return heapq.nsmallest(limit, found, key=lambda record: record.name.encode())
 
-    @blocking()
+    @store_call()
     async def set_record(self, record: Record) -> Record:
         items.check_record(record)
         new = replace(record, version=new_number())
@@ -77,7 +82,7 @@ class CassandraRecords(ConnectedStore, Records):
         result.require(RecordChanged(record.name), f"record {record.name!r}")
         return new
 
-    @blocking()
+    @store_call()
     async def remove_record(self, record: Record) -> None:
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         async with self._transactions.turn(("record", *row)):
@@ -86,7 +91,7 @@ class CassandraRecords(ConnectedStore, Records):
         # If it is there after a doubt, it may have been changed before, or removed by this call and made again.
         result.require(RecordChanged(record.name), f"record {record.name!r}")
 
-    @blocking()
+    @store_call()
     async def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:

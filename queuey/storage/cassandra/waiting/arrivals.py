@@ -62,26 +62,24 @@ SOME, SELDOM = 12, 5
 """Partitions that are polled, and in how many turns, while the record is read: 12 a second, of two to three queries, or
 half as many if somebody reads early."""
 
-Done = Callable[[list[Page] | None, Exception | None], None]
 
-
-class ReadableStore(Protocol):
-    """The part of the store that polls need."""
+class PolledReads(Protocol):
+    """The reads that polls need."""
 
     def read_delay(self, queue: Queue) -> float: ...
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
         """Returns the horizon (ticks) of a read that begins now. Never blocks."""
 
-    def begin_look(self, queue: Queue, slices: Sequence[Slice], done: Done) -> None:
-        """``read`` that does not block, and accepts cached rows as old as a delayed read would."""
+    async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """Reads slices; accepts cached rows as old as a delayed read would."""
 
 
 class PolledArrivals:
     """The watches of one store. Public methods may be called from any thread."""
 
-    def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites, calls: Calls) -> None:
-        self._store = store
+    def __init__(self, reads: PolledReads, clock: Clock, record: RecentWrites, calls: Calls) -> None:
+        self._reads = reads
         self._clock = clock
         self._record = record
         self._calls = calls
@@ -120,9 +118,9 @@ class PolledArrivals:
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
     ) -> Callable[[], None]:
         both = early or not delayed
-        promptly = [True] if not self._store.read_delay(queue) else [False, True] if both else [False]
+        promptly = [True] if not self._reads.read_delay(queue) else [False, True] if both else [False]
         found = [
-            Watch(queue, partition, wake, self._store.horizon_now(queue, delayed=not prompt), prompt=prompt)
+            Watch(queue, partition, wake, self._reads.horizon_now(queue, delayed=not prompt), prompt=prompt)
             for prompt in promptly
         ]
         # Before anything is awaited: a message that is stored from now on finds the watch.
@@ -273,7 +271,7 @@ class PolledArrivals:
         self._next_due = min(self._next_due, watch.due)
 
     def _delay_of(self, watch: Watch) -> float:
-        return 0.0 if watch.prompt else self._store.read_delay(watch.queue) + MARGIN
+        return 0.0 if watch.prompt else self._reads.read_delay(watch.queue) + MARGIN
 
     # Turns
 
@@ -354,7 +352,7 @@ class PolledArrivals:
                 watch.asking = True
                 if watch.due <= now:
                     watch.due = math.inf
-            self._store.begin_look(queue, [_part(watch) for watch in some], partial(_polled, some))
+            self._calls.begin(self._reads.poll(queue, [_part(watch) for watch in some]), partial(_polled, some))
 
 
 def next_to_look_for(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
@@ -90,7 +90,9 @@ class RowTable(NamedTuple):
         return self.decode(*found[0]) if found and found[0][-1] is not None else None
 
 
-class StoreParts(NamedTuple):
+class RowChangeParts(Protocol):
+    """The parts of a store that changes of rows use."""
+
     driver: Driver
     options: CassandraOptions
     clock: Clock
@@ -111,7 +113,7 @@ class RowChange:
 
     def __init__(
         self,
-        parts: StoreParts,
+        parts: RowChangeParts,
         queue: Queue,
         row: tuple[RowTable, str],
         *,

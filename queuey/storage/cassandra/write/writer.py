@@ -30,6 +30,7 @@ from typing import Any
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import KEPT_SECONDS, NewMessage, Queue
+from queuey.storage.calls import GIVEN_UP
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
@@ -53,7 +54,6 @@ from queuey.storage.cassandra.write.write_batches import (
     batches_of,
     slices_of,
 )
-from queuey.storage.deadlines import GIVEN_UP
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class MessageWriter:
     # In the caller's thread
 
     def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> AppendOperation:
-        """Starts an operation; see the storage contract's ``begin_append``. Never blocks."""
+        """Starts an operation; see :meth:`~queuey.storage.Messages.append`. Never blocks."""
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, done)
         parts = slices_of(operation, items)
         operation.left = len(parts)

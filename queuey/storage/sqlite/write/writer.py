@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.storage.deadlines import Deadline
+from queuey.storage.calls import Deadline, Done, blocks
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
 from queuey.storage.sqlite.write.transaction import Append, Clock, Transaction
@@ -52,7 +52,7 @@ class _Operation(msgspec.Struct):
     """
 
     work: Append | Callable[[Transaction], Any]
-    done: Callable[[Any, Exception | None], None]
+    done: Done
     weight: int
     claim: Any = msgspec.field(default_factory=threading.Lock)
     result: Any = None
@@ -113,16 +113,15 @@ class SqliteWriter:
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
-    def begin_append(
-        self, append: Append, weight: int, done: Callable[[Any, Exception | None], None]
-    ) -> Callable[[], Outcome]:
+    def begin_append(self, append: Append, weight: int, done: Done) -> Callable[[], Outcome]:
         """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error.
 
         ``weight`` is the bytes of their bodies.
         """
         operation = _Operation(append, done, weight)
         loop = self._loop
-        if loop is None or loop is not asyncio._get_running_loop():  # noqa: SLF001 - the quick form of get_running_loop
+        is_here = loop is not None and loop is asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
+        if loop is None or not is_here or blocks():  # Who blocks the loop waits for no turn of it.
             self._submit(operation)
         else:
             if self._closed:
@@ -132,15 +131,17 @@ class SqliteWriter:
             self._turn.append(operation)
         return operation.withdraw
 
-    def begin(
-        self, work: Callable[[Transaction], T], done: Callable[[T | None, Exception | None], None], *, weight: int
-    ) -> None:
+    def begin(self, work: Callable[[Transaction], T], done: Done, *, weight: int) -> Callable[[], Outcome]:
         """Starts :meth:`perform`; ``done`` is called once with the result, in the writer's thread.
+
+        Returns what gives it up.
 
         Raises:
             StoreClosed: The store is closed; ``done`` is not called.
         """
-        self._submit(_Operation(work, done, weight))
+        operation = _Operation(work, done, weight)
+        self._submit(operation)
+        return operation.withdraw
 
     def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
         """Runs ``work`` inside a transaction and returns its result once that is committed.
@@ -183,11 +184,6 @@ class SqliteWriter:
         """Hands over together, from now on, what is begun in one turn of this loop; called in its thread."""
         self._hand_over()
         self._loop = loop
-
-    def hand_over(self) -> None:
-        """Has what the loop has begun written now, as its own thread is about to wait for that within the turn."""
-        if self._loop is not None and self._loop is asyncio._get_running_loop():  # noqa: SLF001 - as above
-            self._hand_over()
 
     def _hand_over(self) -> None:
         """Gives the writer what has come in a turn, which wakes it once, and makes one group of it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from queuey import ids
@@ -126,8 +125,7 @@ class OffsetViews(Views):
         body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
         if "commits" not in body and "member" not in body:
             self.fields(api.NewOffsets).note_unknown(request, body)
-            record = partial(self._service.offsets.record, access, match["group"], _changes(body))
-            return json_response(await request.in_pool(record))
+            return json_response(await self._service.offsets.record(access, match["group"], _changes(body)))
         fields = self.fields(MemberCommits)
         fields.note_unknown(request, body)
         errors = Errors()
@@ -155,4 +153,4 @@ class OffsetViews(Views):
         return self._service.offsets.lag(access, cursors)
 
     def forget(self, access: QueueAccess, group: str) -> None:
-        self._service.offsets.forget(access, group)
+        self._service.core.run(self._service.offsets.forget(access, group))

@@ -11,14 +11,16 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from msgspec import structs
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.messages import Page, PartitionInfo, Queue, Slice
+from queuey.messages import Queue, Slice
+from queuey.storage.calls import Deadline
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.migrations import Running, migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
@@ -26,12 +28,12 @@ from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Deadline
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cluster import Cluster, Weather
 from tests.sim.world import Work, World
 
+T = TypeVar("T")
 _CREATED = re.compile(r'CREATE (KEYSPACE|TABLE) IF NOT EXISTS "?(\w+)')
 
 
@@ -283,11 +285,28 @@ class InProcessStore(CassandraStore):
         self._nodes = cluster
         self._by_hand = hand is not None
         super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
+        messages: Any = self.messages
+        catalogue: Any = self.catalogue
+        messages.read = self._passing_before(messages.read)
+        messages.inspect = self._passing_before(messages.inspect)
+        messages._reader.poll = self._passing_before(messages._reader.poll)
+        wait = catalogue._wait_for_others
+        catalogue._wait_for_others = lambda: self._leap(wait)
         cluster.stores.append(self)
 
-    async def _wait_for_others(self) -> None:
+    async def _leap(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Lets the age pass that rows may have."""
         if not self._nodes.leap(self._timing.assumed.row_age):
-            await super()._wait_for_others()
+            await wait()
+
+    def _passing_before(self, method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        """Returns a method before each call of which a read delay passes."""
+
+        async def call(queue: Queue, *slices: Sequence[Slice], **named: bool) -> T:
+            self._let_pass(queue, *chain.from_iterable(slices))
+            return await method(queue, *slices, **named)
+
+        return call
 
     def _let_pass(self, queue: Queue, *parts: Slice) -> None:
         ahead = any(part.ahead for part in parts)
@@ -300,28 +319,6 @@ class InProcessStore(CassandraStore):
     def clock_difference(self) -> float:
         """See the base class."""
         return HandedStore.clock_difference if self._by_hand else super().clock_difference
-
-    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """See the base class."""
-        self._let_pass(queue, *slices)
-        return super().read(queue, slices)
-
-    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the base class."""
-        self._let_pass(queue, part)
-        return super().begin_read(queue, part, done)
-
-    def begin_look(
-        self, queue: Queue, slices: Sequence[Slice], done: Callable[[list[Page] | None, Exception | None], None]
-    ) -> None:
-        """See the base class."""
-        self._let_pass(queue, *slices)
-        super().begin_look(queue, slices, done)
-
-    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
-        """See the base class."""
-        self._let_pass(queue)
-        return super().inspect(queue, rough=rough)
 
 
 LONGEST_SKIP = 5.0

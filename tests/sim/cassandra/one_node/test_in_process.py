@@ -8,7 +8,7 @@ from typing import Any
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions
@@ -68,7 +68,7 @@ def test_a_write_on_its_way_keeps_the_read_delay() -> None:
 
     store = SimulatedLocation().open()
     try:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         queue = make_queue(store, read_delay=None, consistency=PROMPT)
         say(store, queue, "a")
         with replace(InProcessCluster.ask, hold):
@@ -86,10 +86,10 @@ def test_changes_of_queues_wait_for_old_rows_without_waiting() -> None:
     """When a queue was purged, the time has gone on by the age that rows may have (C), which took no time."""
     store = SimulatedLocation().open()
     try:
-        store.create_application(APP)
+        bridge.run(store.applications.create_application(APP))
         queue = make_queue(store)
         ahead = _ahead(store)
-        store.purge_queue(queue)
+        bridge.run(store.catalogue.purge_queue(queue))
         assert _ahead(store) - ahead >= ROW_AGE * 0.9
     finally:
         store.close()
@@ -97,7 +97,7 @@ def test_changes_of_queues_wait_for_old_rows_without_waiting() -> None:
 
 def _ahead(store: Store) -> float:
     """Returns the seconds that the time of a store is ahead of the real one."""
-    return store.now() / ids.TICKS_PER_SECOND - ids.now_ticks() / ids.TICKS_PER_SECOND
+    return bridge.run(store.ledger.now()) / ids.TICKS_PER_SECOND - ids.now_ticks() / ids.TICKS_PER_SECOND
 
 
 def test_the_thread_of_answers_prepares_nothing() -> None:

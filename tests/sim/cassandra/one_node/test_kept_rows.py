@@ -9,6 +9,7 @@ from msgspec import structs
 
 from queuey.errors import NameChanged
 from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucket_index import FIRST_LOOK, LOW_WATERMARK_EVERY
 from queuey.storage.cassandra.bucketing import BucketWidths
@@ -33,7 +34,7 @@ def store(cluster: InProcessCluster) -> Iterator[CassandraStore]:
     """A store on it."""
     opened = InProcessStore(cluster, cassandra_options(by_hand=False), None)
     assert opened.ready(60)
-    opened.create_application(APP)
+    bridge.run(opened.applications.create_application(APP))
     yield opened
     opened.close()
 
@@ -42,7 +43,7 @@ def kept_bodies(store: CassandraStore, queue: Queue) -> list[str | bytes]:
     """The bodies that a kept read shows, and fetches by id as well."""
     every = pages(store, queue, structs.replace(whole(), kept=True))
     found = [message for page in every for message in page.messages]
-    assert store.fetch(queue, [(1, message.position) for message in found], kept=True) == found
+    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in found], kept=True)) == found
     return bodies(found)
 
 
@@ -50,22 +51,22 @@ def kept_bodies(store: CassandraStore, queue: Queue) -> list[str | bytes]:
 def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, ttl: int, *, later: bool) -> None:
     """The row of a kept message stays for a day after its end, in a queue that has the option and one that gets it."""
     spec = structs.replace(SPEC, ttl=ttl)
-    queue, _ = store.create_queue(APP, "q", QueueSpec(ttl=ttl, read_delay=0.0) if later else spec)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(ttl=ttl, read_delay=0.0) if later else spec))
     if later:
-        queue = store.update_queue(queue, spec)
+        queue = bridge.run(store.catalogue.update_queue(queue, spec))
     else:
-        row = store._rows.get(APP, "q")
+        row = store._parts.rows.get(APP, "q")
         assert row is not None
         assert (row.home_class, row.longest_ttl) == (bucketing.class_of(30 * HOUR), 30 * HOUR)
     items = [new("kept", ttl=ttl, kept=True), new("dropped", ttl=ttl), new("kept", ttl=ttl, kept=True)]
-    first, _, _ = store.append(queue, items)
+    first, _, _ = bridge.run(store.messages.append(queue, items))
     assert cluster.leap(ttl - 60)
     assert shown_bodies(store, queue) == kept_bodies(store, queue) == ["kept", "dropped", "kept"]
     assert cluster.leap(120)
     assert (shown_bodies(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])
     assert cluster.leap(KEPT_SECONDS - 120)
     assert (shown_bodies(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])
-    store.delete(queue, [(1, first)])
+    bridge.run(store.messages.delete(queue, [(1, first)]))
     assert kept_bodies(store, queue) == ["kept"]
     assert cluster.leap(120)
     assert kept_bodies(store, queue) == []
@@ -73,43 +74,43 @@ def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, t
 
 def test_rows_below_the_low_watermark_are_found(cluster: InProcessCluster, store: CassandraStore) -> None:
     """Behind more buckets than one lookup shows, ended messages are read, fetched and deleted all the same."""
-    queue, _ = store.create_queue(APP, "q", SPEC)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", SPEC))
     with replace(BucketWidths.width_at, lambda _self, _now: bucketing.NARROWEST):
         for _ in range(FIRST_LOOK + 2):
-            (last,) = store.append(queue, [new("kept", ttl=60, kept=True)])
+            (last,) = bridge.run(store.messages.append(queue, [new("kept", ttl=60, kept=True)]))
             assert cluster.leap(6)
     assert cluster.leap(60)
     for _ in range(2):
         assert shown_bodies(store, queue) == []
         assert cluster.leap(LOW_WATERMARK_EVERY)
     [known] = store._driver.calls.run(
-        store._bucket_index.lookup([(queue.qid, 1, 0)], consistency="ONE", low_watermarks=True)
+        store._parts.bucket_index.lookup([(queue.qid, 1, 0)], consistency="ONE", low_watermarks=True)
     )
     assert known.low_watermark is not None
     assert known.low_watermark > last
     assert len(kept_bodies(store, queue)) == FIRST_LOOK + 2
-    store.delete(queue, [(1, last)])
+    bridge.run(store.messages.delete(queue, [(1, last)]))
     assert len(kept_bodies(store, queue)) == FIRST_LOOK + 1
 
 
 def test_names_stay_as_long_as_their_rows(cluster: InProcessCluster, store: CassandraStore) -> None:
     """A newer value of a name replaces one that has ended; a name whose row had gone would hide its own message."""
-    queue, _ = store.create_queue(APP, "q", SPEC)
-    first = store.write_named(queue, "n", new("first", ttl=TTL, kept=True), b"", None)
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", SPEC))
+    first = bridge.run(store.names.write_named(queue, "n", new("first", ttl=TTL, kept=True), b"", None))
     assert cluster.leap(TTL + KEPT_SECONDS - 60)
     assert kept_bodies(store, queue) == ["first"]
     with pytest.raises(NameChanged):
-        store.write_named(queue, "n", new("second", kept=True), b"", None)
-    store.write_named(queue, "n", new("second", kept=True), b"", first)
+        bridge.run(store.names.write_named(queue, "n", new("second", kept=True), b"", None))
+    bridge.run(store.names.write_named(queue, "n", new("second", kept=True), b"", first))
     assert kept_bodies(store, queue) == ["second"]
 
 
 def test_estimates_of_a_queue_that_gets_the_option(store: CassandraStore) -> None:
     """They count the messages that were posted before, none of which is kept."""
-    queue, _ = store.create_queue(APP, "q", QueueSpec(ttl=100, read_delay=0.0))
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(ttl=100, read_delay=0.0)))
     for _ in range(5):
-        store.append(queue, [new(str(number), ttl=100) for number in range(600)])
-    [before] = store.lag(queue, [(1, None)])
-    queue = store.update_queue(queue, structs.replace(SPEC, ttl=100))
-    [after] = store.lag(queue, [(1, None)])
+        bridge.run(store.messages.append(queue, [new(str(number), ttl=100) for number in range(600)]))
+    [before] = bridge.run(store.messages.lag(queue, [(1, None)]))
+    queue = bridge.run(store.catalogue.update_queue(queue, structs.replace(SPEC, ttl=100)))
+    [after] = bridge.run(store.messages.lag(queue, [(1, None)]))
     assert (after.count, after.exact) == (before.count, before.exact) == (3000, False)

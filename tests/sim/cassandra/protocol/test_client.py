@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import QueueNotFound, StoreUnavailable
 from queuey.storage.cassandra.driver import Rows, fast_request
 from queuey.storage.cassandra.driver.cql.client import _Attempt
 from queuey.storage.cassandra.driver.cql.connection import Connection
@@ -106,7 +106,7 @@ MUTATIONS = {
 }
 
 
-MISREAD = (IndexError, TypeError, ValueError, struct.error)
+MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
 """What reading the rows of another request may end with."""
 
 

@@ -15,6 +15,7 @@ from queuey.messages import Message, Meta, Queue
 from queuey.pipeline.archive.verify import CheckOptions, CheckReport, check
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark.options import Pattern
+from queuey.storage import bridge
 from tests.spark.kept import Kept, quiet
 
 HOUR = 3600
@@ -34,7 +35,11 @@ def past(kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, 
     """Makes a queue with messages of all kinds from the last full hours, evenly spread."""
     queue = kept.queue(name, partitions=partitions, ttl=ttl)
     begin, low = last_hour() - hours * HOUR, ids.random_low()
-    kept.store.load(queue, [message(n, begin + n * hours * HOUR / count, low, partitions) for n in range(count)])
+    bridge.run(
+        kept.store.bulk.load(
+            queue, [message(n, begin + n * hours * HOUR / count, low, partitions) for n in range(count)]
+        )
+    )
     return queue
 
 
@@ -76,7 +81,7 @@ def _stored(one: Message) -> tuple[Any, ...]:
 def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
     """Deletes every ``share``-th message, as TTL would."""
     found = kept.all(queue)[::share]
-    kept.store.delete(queue, [(one.partition, one.position) for one in found])
+    bridge.run(kept.store.messages.delete(queue, [(one.partition, one.position) for one in found]))
 
 
 def checked(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options

@@ -20,6 +20,7 @@ from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.pipeline.archive.manifest import ArchiveDamaged
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Subscribe
+from queuey.storage import bridge
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
 from tests.spark.pipeline.archive.archives import (
@@ -57,7 +58,7 @@ def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None
     """A run that begins while another one writes to the archive is told so, and changes nothing."""
     past(embedded, "orders", 10, hours=2)
     with (
-        ArchiveLease(embedded.store, HadoopFiles(spark, str(to)).root),
+        ArchiveLease(embedded.store.ledger, HadoopFiles(spark, str(to)).root),
         pytest.raises(ArchiveBusy, match="by another run: process"),
     ):
         archive(spark, options(embedded, to), quiet)
@@ -125,7 +126,7 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     files[1].write_bytes(files[2].read_bytes())
     next((to / "manifests/queue=orders").glob(f"{names[2]}.*.json")).write_text("{}")
     low = ids.random_low()
-    embedded.store.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)])
+    bridge.run(embedded.store.bulk.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)]))
     report = checked(spark, embedded, to)
     found = {name: [one.text for one in report.damaged if one.bucket == name] for name in names}
     assert any("not there" in text for text in found[names[0]])
@@ -154,9 +155,9 @@ def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) 
     queue = past(embedded, "orders", 20, hours=1)
     before = stored(embedded.all(queue))
     archive(spark, options(embedded, to), quiet)
-    queue = embedded.store.purge_queue(queue)
+    queue = bridge.run(embedded.store.catalogue.purge_queue(queue))
     assert archive(spark, options(embedded, to), quiet).archived == ()
-    embedded.store.load(queue, [message(5, last_hour() - 5, ids.random_low(), 2)])
+    bridge.run(embedded.store.bulk.load(queue, [message(5, last_hour() - 5, ids.random_low(), 2)]))
     report = archive(spark, options(embedded, to), quiet)
     assert [one.count for one in report.archived] == [21]
     assert rows(spark, to, "orders") == sorted(before + stored(embedded.all(queue)))

@@ -16,6 +16,7 @@ from queuey.pipeline.archive import find_buckets
 from queuey.pipeline.archive.work_units import Search, WorkUnit
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Subscribe
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -33,11 +34,11 @@ def first(method: Callable[..., Any], change: Callable[[], object], *, after: in
     """Lets somebody change something once, after so many calls of a method of the store."""
     left = [after]
 
-    def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - of any method
+    async def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - of any method
         left[0] -= 1
         if left[0] == 0:
             change()
-        return method(self, *parts)
+        return await method(self, *parts)
 
     with replace(method, call):
         yield
@@ -48,11 +49,11 @@ def test_partitions_that_are_new(embedded: Kept) -> None:
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
 
     def extend() -> None:
-        embedded.store.update_queue(queue, QueueSpec(partitions=4))
-        extended = embedded.store.queue(APP, "orders", fresh=True)
-        embedded.store.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)])
+        bridge.run(embedded.store.catalogue.update_queue(queue, QueueSpec(partitions=4)))
+        extended = bridge.run(embedded.store.catalogue.queue(APP, "orders", fresh=True))
+        bridge.run(embedded.store.bulk.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)]))
 
-    with first(type(embedded.store).horizon, extend, after=1):
+    with first(type(embedded.store.bulk).horizon, extend, after=1):
         assert found(embedded, queue) == {1, 2, 4}
 
 
@@ -61,9 +62,9 @@ def test_all_partitions_or_none(embedded: Kept) -> None:
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
 
     def change() -> None:
-        embedded.store.update_queue(queue, QueueSpec(ttl=86_400))
+        bridge.run(embedded.store.catalogue.update_queue(queue, QueueSpec(ttl=86_400)))
 
-    with first(type(embedded.store).extent, change, after=4):
+    with first(type(embedded.store.bulk).extent, change, after=4):
         assert found(embedded, queue) == {1, 2}
 
 

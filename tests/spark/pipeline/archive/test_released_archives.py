@@ -12,6 +12,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.pipeline.archive import replay
 from queuey.pipeline.options import ReplayOptions
 from queuey.spark.options import Subscribe
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.releases import recording
 from tests.releases.recording import folders
@@ -31,7 +32,7 @@ def test_replay(folder: Path, spark: SparkSession, embedded: Kept, tmp_path: Pat
     replay.replay(spark, options, quiet)
     found = {
         (one.partition, *one.position): recording.plain(one.body)
-        for one in embedded.all(embedded.store.queue(APP, "plain"))
+        for one in embedded.all(bridge.run(embedded.store.catalogue.queue(APP, "plain")))
     }
     released = recording.read(folder)
     stored = [one for part in released.rows["plain"]["messages"] for one in part]

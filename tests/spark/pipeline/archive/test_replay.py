@@ -20,6 +20,7 @@ from queuey.pipeline.archive.replay import ReplayReport
 from queuey.pipeline.options import ReplayOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
@@ -64,7 +65,7 @@ def content(messages: list[Message]) -> list[tuple[Any, ...]]:
 
 def found(kept: Kept, name: str) -> list[Message]:
     """Returns what is in a queue."""
-    return kept.all(kept.store.queue(APP, name, fresh=True))
+    return kept.all(bridge.run(kept.store.catalogue.queue(APP, name, fresh=True)))
 
 
 def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None:
@@ -76,7 +77,7 @@ def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None
     assert (planned.messages, first.messages, second.messages) == (90, 90, 90)
     assert [one.queues[0].created for one in (planned, first, second)] == [True, True, False]
     assert first.run == second.run == planned.run
-    copy = embedded.store.queue(APP, "copy", fresh=True)
+    copy = bridge.run(embedded.store.catalogue.queue(APP, "copy", fresh=True))
     assert (copy.partitions, copy.ttl, copy.consistency) == (orders.partitions, orders.ttl, orders.consistency)
     assert content(found(embedded, "copy")) == content(embedded.all(orders))
     now = ids.now_ticks()
@@ -124,7 +125,7 @@ def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, 
     with pytest.raises(ParseException):
         replay(into="new", where="partition 1")
     assert replay(into="new", where="expires > now() -- still alive", dry_run=True).messages == 90
-    assert [queue.name for queue in embedded.store.list_queues(APP)] == ["orders"]
+    assert [queue.name for queue in bridge.run(embedded.store.catalogue.list_queues(APP))] == ["orders"]
 
 
 def test_a_choice(embedded: Kept, orders: Queue, replay: Replay) -> None:
@@ -161,10 +162,10 @@ def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path
 
 def test_a_run_that_ended_before_it_wrote(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay) -> None:
     """A run that made its queue and ended finds it to be its own; a queue that somebody else made is not."""
-    create = type(embedded.store).create_queue
+    create = type(embedded.store.catalogue).create_queue
 
-    def die(*parts: Any) -> None:  # noqa: ANN401 - of any method
-        create(*parts)
+    async def die(*parts: Any) -> None:  # noqa: ANN401 - of any method
+        await create(*parts)
         raise OSError("killed")
 
     with replace(create, die), pytest.raises(OSError, match="killed"):
@@ -187,6 +188,8 @@ def test_several_queues(spark: SparkSession, embedded: Kept, orders: Queue, repl
     assert replay(selection=Pattern(".*"), into="both", fresh=True, lead=3).queues[0].sources == ("bills", "orders")
     until(lambda: len(found(embedded, "both")) == 110)
     for name in before:
-        embedded.store.delete_queue(embedded.store.queue(APP, name, fresh=True))
+        bridge.run(
+            embedded.store.catalogue.delete_queue(bridge.run(embedded.store.catalogue.queue(APP, name, fresh=True)))
+        )
     assert replay(selection=Pattern(".*")).messages == 110
     assert {name: content(found(embedded, name)) for name in before} == before

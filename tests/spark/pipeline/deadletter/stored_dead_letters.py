@@ -7,7 +7,7 @@ from typing import NamedTuple
 from queuey import ids
 from queuey.deadletters import Cause, headers_of
 from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
-from queuey.storage import Store
+from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 
@@ -25,7 +25,10 @@ class Grave(NamedTuple):
 
 def grave(store: Store, name: str, partitions: int = 2) -> Grave:
     """Makes a queue and that of its dead letters."""
-    made = [store.create_queue(APP, each, QueueSpec(partitions=partitions))[0] for each in (name, f"{name}.dead")]
+    made = [
+        bridge.run(store.catalogue.create_queue(APP, each, QueueSpec(partitions=partitions)))[0]
+        for each in (name, f"{name}.dead")
+    ]
     return Grave(*made)
 
 
@@ -40,25 +43,25 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
         place = name, partition, ids.to_hex(position)
         body = f'{{"n":{number}}}' if json else f"body {number}"
         meta = Meta(kind, tuple(headers_of(place, kind, headers, cause).items()), json)
-        store.put(dead, [(partition, position)], NewMessage(body, partition, TTL, meta))
-        found += store.fetch(dead, [(partition, position)])
+        bridge.run(store.messages.put(dead, [(partition, position)], NewMessage(body, partition, TTL, meta)))
+        found += bridge.run(store.messages.fetch(dead, [(partition, position)]))
     return found
 
 
 def everything(store: Store, queue: Queue) -> list[Message]:
     """All messages of a queue that readers may see."""
-    queue = store.queue(queue.application, queue.name, fresh=True)
+    queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     return [
         message
         for number in range(1, queue.partitions + 1)
-        for page in store.scan(queue, Slice(number))
+        for page in bridge.iterate(store.bulk.scan(queue, Slice(number)))
         for message in page
     ]
 
 
 def arrived(kept: Kept, queue: Queue) -> list[Message]:
     """Everything that a queue has, once ids that were reserved ahead have come due."""
-    _, infos = kept.store.inspect(queue)
+    _, infos = bridge.run(kept.store.messages.inspect(queue))
     newest = [info.newest for info in infos if info.newest is not None]
     if newest:
         kept.settle(queue, max(newest))

@@ -11,6 +11,7 @@ from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
 from queuey.pipeline.deadletter import deadletter_job
 from queuey.pipeline.deadletter.redrive import RedriveOrder
+from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept, quiet
 from tests.spark.pipeline.deadletter.stored_dead_letters import bury, everything, grave
@@ -75,8 +76,8 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
 def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[str, Any]) -> None:
     """Letters are found in the queue that the option ``dead_letter`` names, and in the usual one beside it."""
     store, dead = embedded.store, grave(embedded.store, "orders")
-    graveyard, _ = store.create_queue(APP, "graveyard", QueueSpec())
-    store.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name))
+    graveyard, _ = bridge.run(store.catalogue.create_queue(APP, "graveyard", QueueSpec()))
+    bridge.run(store.catalogue.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name)))
     for lies_in, name in ((dead.dead, "orders"), (graveyard, "orders"), (graveyard, "others")):
         bury(store, lies_in, name, [late(1)])
     listed = deadletter_job.each(spark, embedded.named, DeadLetterFilter(**wanted), quiet)

@@ -18,20 +18,20 @@ from queuey.pipeline.deadletter.selection import DeadLetterUnit
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import StoreOptions
-from queuey.storage import Store
+from queuey.storage import Bulk, Ledger, Messages, Store, bridge
 from tests.backends import APP, Clock, SqliteLocation
 from tests.spark.attempts import Killed, Mortal
 from tests.spark.pipeline.deadletter.stored_dead_letters import TTL, Grave, bury, everything, grave
 
 CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
 ALL = DeadLetterFilter(queues=("orders",))
-CHANGES = frozenset(method.__name__ for method in (Store.enter, Store.load_unread, Store.delete))
+CHANGES = (Ledger.enter, Bulk.load_unread, Messages.delete)
 """What an attempt calls that changes anything."""
 
 
-def mortal(store: Store, calls: int, *, after: bool) -> Mortal:
+def mortal(store: Store, calls: int, *, after: bool) -> Store:
     """A store that dies before or after the so-manieth call that changes something."""
-    return Mortal(store, calls - 1, "after" if after else "before", steps=CHANGES)
+    return Mortal(store, calls - 1, "after" if after else "before", steps=CHANGES).store
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def clock() -> Clock:
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     """A store with an application."""
     opened = SqliteLocation(tmp_path / "data").open(clock)
-    opened.create_application(APP)
+    bridge.run(opened.applications.create_application(APP))
     yield opened
     opened.close()
 
@@ -55,7 +55,7 @@ def orders(store: Store) -> Grave:
     return grave(store, "orders")
 
 
-def sent(store: Any, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
+def sent(store: Store, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
     """Does an order on all partitions, in chunks of three."""
     order = RedriveOrder(run=run, wanted=wanted, **options)
     queue = partial(open_stores.existing, store, StoreOptions(application=APP))
@@ -108,7 +108,7 @@ def test_an_attempt_may_end_anywhere(store: Store, orders: Grave, clock: Clock, 
         clock.advance(60)
         back = everything(store, orders.queue)
         assert told(back) == told(dead_letters)
-        store.delete(orders.queue, [(one.partition, one.position) for one in back])
+        bridge.run(store.messages.delete(orders.queue, [(one.partition, one.position) for one in back]))
         if lived:
             assert calls > 10
             return
@@ -122,7 +122,7 @@ def test_late_retries_lose_nothing(store: Store, orders: Grave, clock: Clock, ca
     with pytest.raises(Killed):
         sent(mortal(store, calls, after=True), orders)
     clock.advance(100)
-    store.append(orders.queue, [NewMessage("x", 1, TTL), NewMessage("x", 2, TTL)])
+    bridge.run(store.messages.append(orders.queue, [NewMessage("x", 1, TTL), NewMessage("x", 2, TTL)]))
     sent(store, orders)
     clock.advance(100)
     assert told([one for one in everything(store, orders.queue) if one.body != "x"]) == told(dead_letters)
@@ -144,7 +144,11 @@ def test_a_letter_that_died_again_stays(store: Store, orders: Grave) -> None:
     [dead_letter] = bury(store, orders.dead, "orders", [CAUSE])
     with pytest.raises(Killed):
         sent(mortal(store, 4, after=False), orders)
-    store.put(orders.dead, [(1, dead_letter.position)], NewMessage(dead_letter.body, 1, TTL * 2, dead_letter.meta))
+    bridge.run(
+        store.messages.put(
+            orders.dead, [(1, dead_letter.position)], NewMessage(dead_letter.body, 1, TTL * 2, dead_letter.meta)
+        )
+    )
     sent(store, orders)
     assert [one.position for one in everything(store, orders.dead)] == [dead_letter.position]
 
@@ -153,7 +157,7 @@ def test_only_what_is_meant(store: Store, orders: Grave) -> None:
     """Filters and the limit choose as they do for workers; messages that are no letters stay too."""
     other = Cause(attempts=1, error="acme.Broken", text="", at=CAUSE.at + 10)
     bury(store, orders.dead, "orders", [CAUSE, other, CAUSE, other, CAUSE])
-    store.append(orders.dead, [NewMessage("no letter", 1, TTL)])
+    bridge.run(store.messages.append(orders.dead, [NewMessage("no letter", 1, TTL)]))
     assert sent(store, orders, run="a", wanted=DeadLetterFilter(queues=("other",))).sent == {}
     few = DeadLetterFilter(patterns=("ord*",), error="Late", limit=2)
     assert sent(store, orders, run="b", wanted=few).sent == {"orders": 2}
@@ -167,8 +171,8 @@ def test_what_cannot_go_back_stays(store: Store, orders: Grave) -> None:
     """Letters whose queue is gone, or has fewer partitions now, stay and are told with the reason."""
     bury(store, orders.dead, "orders", [CAUSE] * 2)
     bury(store, orders.dead, "gone", [CAUSE])
-    store.delete_queue(orders.queue)
-    store.create_queue(APP, "orders", QueueSpec(partitions=1))
+    bridge.run(store.catalogue.delete_queue(orders.queue))
+    bridge.run(store.catalogue.create_queue(APP, "orders", QueueSpec(partitions=1)))
     both = DeadLetterFilter(queues=("orders", "gone"))
     planned = sent(store, orders, wanted=both, dry_run=True)
     done = sent(store, orders, wanted=both)
@@ -197,9 +201,13 @@ def test_a_letter_is_believed_only_where_those_of_its_queue_lie(store: Store, or
         done = sent(store, orders, run="all", wanted=wanted, dry_run=dry_run)
         assert (done.sent, done.left) == ({}, {reason: 1})
     assert len(everything(store, orders.dead)) == 1
-    store.update_queue(payroll.queue, QueueSpec(dead_letter="orders.dead"))
+    bridge.run(store.catalogue.update_queue(payroll.queue, QueueSpec(dead_letter="orders.dead")))
     assert sent(store, orders, run="again", wanted=wanted).sent == {"payroll": 1}
-    store.update_queue(store.queue(APP, "payroll", fresh=True), QueueSpec(), clear=["dead_letter"])
+    bridge.run(
+        store.catalogue.update_queue(
+            bridge.run(store.catalogue.queue(APP, "payroll", fresh=True)), QueueSpec(), clear=["dead_letter"]
+        )
+    )
     bury(store, orders.dead, "payroll", [CAUSE])
     named = DeadLetterFilter(queues=("payroll",), dead_queue="orders.dead")
     assert sent(store, orders, run="named", wanted=named).sent == {"payroll": 1}

@@ -18,6 +18,7 @@ from queuey.pipeline.stats.totals import Totals
 from queuey.pipeline.stats.ttl_forecast import Forecast
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Subscribe
+from queuey.storage import bridge
 from tests.spark.kept import Kept
 from tests.waiting import until
 
@@ -79,7 +80,7 @@ def behind(kept: Kept) -> list[str]:
     queue = kept.queue("deep", partitions=2, ttl=1000)
     posted = kept.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(50)])
     kept.queue("other")
-    kept.store.set_offsets(queue, "g", [OffsetChange(1, posted[29].position)])
+    bridge.run(kept.store.offsets.set_offsets(queue, "g", [OffsetChange(1, posted[29].position)]))
     return [message.id for message in posted]
 
 
@@ -100,14 +101,14 @@ def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept)
     """Observed twice, the backlog of a group that stands still grows older by a second a second, of others by less."""
     stored = behind(embedded)
     queue = embedded.queue("deep")
-    embedded.store.set_offsets(queue, "idle", [OffsetChange(1, ids.parse_position(stored[0]))])
+    bridge.run(embedded.store.offsets.set_offsets(queue, "idle", [OffsetChange(1, ids.parse_position(stored[0]))]))
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
         began = ids.now_ticks()
         until(lambda: ids.now_ticks() > began + TICKS_PER_SECOND)
         last, new = embedded.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(2)])
-        embedded.store.set_offsets(queue, "g", [OffsetChange(1, last.position)])
+        bridge.run(embedded.store.offsets.set_offsets(queue, "g", [OffsetChange(1, last.position)]))
         waited.append(seconds)
         until(lambda: ids.now_ticks() > new.ticks + TICKS_PER_SECOND)
 

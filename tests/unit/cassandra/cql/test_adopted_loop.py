@@ -17,13 +17,13 @@ from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.calls import Call, Deadline
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver import connection as connection_module
 from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
-from queuey.storage.deadlines import Call, Deadline
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
 from tests.unit.cassandra.cql.scripted_node import CQL, QUERY_ID, ROW, Scene, ScriptedNode

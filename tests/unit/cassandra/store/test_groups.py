@@ -40,8 +40,10 @@ class Opened:
         calm.ended(self.store._watch.require())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
-        """Returns a call of the store, as its loop runs it."""
-        found: Coroutine[Any, Any, Any] = call.__wrapped__(self.store, *arguments, **named)
+        """Returns a call of a contract, as the store's loop runs it."""
+        contracts = self.store.groups, self.store.offsets, self.store.catalogue
+        [contract] = [one for one in contracts if call.__qualname__.startswith(f"{type(one).__name__}.")]
+        found: Coroutine[Any, Any, Any] = call.__wrapped__(contract, *arguments, **named)
         return found
 
     def ended(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
@@ -61,19 +63,19 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     confirm = partial(opened.ended, CassandraGroups.confirm_clock)
     for _ in range(2):
         assert calm.ended(store._watch.check())
-    before = store.sample_clock()
+    before = store.groups.sample_clock()
     confirm(before)
     for node in calm.cluster.nodes:
         node.offset += 3.0
     with pytest.raises(StoreUnavailable):
         confirm(before)
     with pytest.raises(StoreUnavailable):
-        store.sample_clock()
+        store.groups.sample_clock()
     calm.ahead = 3.0
     for _ in range(3):
         calm.advance(0.1)
         calm.ended(store._watch.check())
-    after = store.sample_clock()
+    after = store.groups.sample_clock()
     assert after.now >= before.now + 3000
     with pytest.raises(StoreUnavailable):
         confirm(before)
@@ -140,15 +142,15 @@ def test_names_without_a_group(opened: Opened) -> None:
 
 def test_centre(opened: Opened) -> None:
     """A process is where its nodes are, also while it has lost them."""
-    assert opened.store.centre == "dc1"
+    assert opened.store.groups.centre == "dc1"
     opened.calm.centres.clear()
-    assert opened.store.centre == "dc1"
+    assert opened.store.groups.centre == "dc1"
 
 
 @pytest.fixture
 def queue(opened: Opened) -> Queue:
     """A queue."""
-    opened.calm.ended(opened.store._transactions.run(applications._CREATE, ("acme", 0.0, 1)))
+    opened.calm.ended(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
     made, _ = opened.ended(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
     assert isinstance(made, Queue)
     return made

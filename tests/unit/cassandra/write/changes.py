@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
+from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import migrations, stored_timing
 from queuey.storage.cassandra.catalogue import queue_cache
@@ -61,8 +62,10 @@ class Scene:
         self._earlier = 0
         self.store._driver.send = self._send_or_not  # type: ignore[method-assign]
         self.world.run(self.world.now + OPENING_SECONDS)
-        self.call(lambda: self.store.create_application(APP))
-        self.queue: Queue = self.call(lambda: self.store.create_queue(APP, "orders", QueueSpec()))[0]
+        self.call(lambda: bridge.run(self.store.applications.create_application(APP)))
+        self.queue: Queue = self.call(
+            lambda: bridge.run(self.store.catalogue.create_queue(APP, "orders", QueueSpec()))
+        )[0]
 
     def call(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
         """Does something in a thread of the store; returns its result."""
@@ -180,30 +183,30 @@ class Caller:
 
 def create_queue(scene: Scene) -> Callable[[], Any]:
     """Creates one; says whether it was this call."""
-    return lambda: f"created {scene.store.create_queue(APP, 'other', QueueSpec())[1]}"
+    return lambda: f"created {bridge.run(scene.store.catalogue.create_queue(APP, 'other', QueueSpec()))[1]}"
 
 
 def cover(scene: Scene) -> Callable[[], Any]:
     """Has a queue's row cover a long message."""
-    row, store = scene.run(scene.store._rows.current(scene.queue)), scene.store
-    return lambda: (store._driver.calls.run(store._rows.cover(row, (), 10_000)),)
+    row, store = scene.run(scene.store._parts.rows.current(scene.queue)), scene.store
+    return lambda: (store._driver.calls.run(store._parts.rows.cover(row, (), 10_000)),)
 
 
 def new_record(scene: Scene) -> Callable[[], Any]:
     """Creates a record."""
-    return lambda: [scene.store.set_record(Record("schedule", APP, "r", b"value", 5))]
+    return lambda: [bridge.run(scene.store.records.set_record(Record("schedule", APP, "r", b"value", 5)))]
 
 
 def changed_record(scene: Scene) -> Callable[[], Any]:
     """Changes one."""
     record = scene.call(new_record(scene))[0]
-    return lambda: [scene.store.set_record(record)]
+    return lambda: [bridge.run(scene.store.records.set_record(record))]
 
 
 def removed_record(scene: Scene) -> Callable[[], Any]:
     """Removes one."""
     record = scene.call(new_record(scene))[0]
-    return lambda: scene.store.remove_record(record)
+    return lambda: bridge.run(scene.store.records.remove_record(record))
 
 
 DIGEST = b"\1" * 32
@@ -211,83 +214,74 @@ DIGEST = b"\1" * 32
 
 def add_key(scene: Scene) -> Callable[[], Any]:
     """Adds a key to an application."""
-    return lambda: [scene.store.add_key(APP, DIGEST)]
+    return lambda: [bridge.run(scene.store.applications.add_key(APP, DIGEST))]
 
 
 def add_key_again(scene: Scene) -> Callable[[], Any]:
     """Adds a key that an earlier attempt has left half done."""
-    scene.run(scene.store._add_entry(APP, DIGEST))
+    keys: Any = scene.store.applications
+    scene.run(keys._add_entry(APP, DIGEST))
     return add_key(scene)
 
 
 def revoke_key(scene: Scene) -> Callable[[], Any]:
     """Revokes one."""
     [key] = scene.call(add_key(scene))
-    return lambda: scene.store.revoke_key(APP, key.id)
+    return lambda: bridge.run(scene.store.applications.revoke_key(APP, key.id))
 
 
 def expire_key(scene: Scene) -> Callable[[], Any]:
     """Has one expire."""
     [key] = scene.call(add_key(scene))
-    return lambda: [scene.store.expire_key(APP, key.id, 5.0)]
+    return lambda: [bridge.run(scene.store.applications.expire_key(APP, key.id, 5.0))]
 
 
 def set_offset(scene: Scene, *, compare: bool) -> Callable[[], Any]:
     """Sets an offset."""
     change = OffsetChange(1, (5, 5), compare=compare)
-    return lambda: scene.store.set_offsets(scene.queue, "group", [change])
+    return lambda: bridge.run(scene.store.offsets.set_offsets(scene.queue, "group", [change]))
 
 
 def forget_group(scene: Scene) -> Callable[[], Any]:
     """Removes a group."""
     scene.call(set_offset(scene, compare=False))
-    return lambda: scene.store.delete_group(scene.queue, "group")
+    return lambda: bridge.run(scene.store.offsets.delete_group(scene.queue, "group"))
 
 
 def append_entry(scene: Scene) -> Callable[[], Any]:
     """Appends to a claim log; says whether it was applied."""
-    store = scene.store
-
-    def append() -> str:
-        append_one = partial(store.begin_append_entry, scene.queue, 1, LogEntry(1, b"entry"))
-
-        def start(done: Any) -> Any:  # noqa: ANN401
-            append_one(done)
-            return lambda: "unknown"
-
-        return f"applied {store._driver.calls.wait(start, 'late')}"
-
-    return append
+    logs, entry = scene.store.claim_logs, LogEntry(1, b"entry")
+    return lambda: f"applied {bridge.run(logs.append_entry(scene.queue, 1, entry))}"
 
 
 def remove_log(scene: Scene) -> Callable[[], Any]:
     """Removes the claim log of a queue."""
     scene.call(append_entry(scene))
-    store = scene.store
-    return lambda: store._driver.calls.run(store.remove_logs(scene.queue.qid, 1))
+    logs: Any = scene.store.claim_logs
+    return lambda: scene.store._driver.calls.run(logs.remove_logs(scene.queue.qid, 1))
 
 
 def post(scene: Scene) -> Callable[[], Any]:
     """Posts under a key."""
     items, key = [NewMessage("x", 1, 3600)], PostKey("key", b"content", 60)
-    return lambda: f"replayed {scene.store.append_once(scene.queue, items, key).replayed}"
+    return lambda: f"replayed {bridge.run(scene.store.keyed_posts.append_once(scene.queue, items, key)).replayed}"
 
 
 def set_name(scene: Scene) -> Callable[[], Any]:
     """Gives a name a value."""
-    return lambda: [scene.store.write_named(scene.queue, "name", NewMessage("x", 1, 3600), b"", None)]
+    return lambda: [bridge.run(scene.store.names.write_named(scene.queue, "name", NewMessage("x", 1, 3600), b"", None))]
 
 
 def clear_name(scene: Scene) -> Callable[[], Any]:
     """Removes the value of a name."""
     [named] = scene.call(set_name(scene))
-    return lambda: [scene.store.write_named(scene.queue, "name", None, b"", named)]
+    return lambda: [bridge.run(scene.store.names.write_named(scene.queue, "name", None, b"", named))]
 
 
 def settle_name(scene: Scene) -> Callable[[], Any]:
     """Forgets the value that was replaced."""
     cleared: list[Named] = scene.call(clear_name(scene))
-    return lambda: scene.store.settle_named(scene.queue, "name", cleared[0])
+    return lambda: bridge.run(scene.store.names.settle_named(scene.queue, "name", cleared[0]))
 
 
 def set_times(scene: Scene) -> Callable[[], Any]:
@@ -325,7 +319,9 @@ NEXT_ENTRY = Statement(claim_logs._ADVANCE.cql, idempotent=False)
 
 CALLERS = {
     "create an application": Caller(
-        lambda scene: lambda: scene.store.create_application("new"), applications._CREATE, "ApplicationExists"
+        lambda scene: lambda: bridge.run(scene.store.applications.create_application("new")),
+        applications._CREATE,
+        "ApplicationExists",
     ),
     "add a key": Caller(add_key, applications._ADD_KEY, "done"),
     "add a key's entry": Caller(add_key, applications._ADD_ENTRY, "done"),
@@ -337,20 +333,25 @@ CALLERS = {
         create_queue, queues._INSERT, "created False", lost="created True", others={"uid": 98, "qid": 97}
     ),
     "update a queue": Caller(
-        lambda scene: lambda: [scene.store.update_queue(scene.queue, QueueSpec(ttl=60))],
+        lambda scene: lambda: [bridge.run(scene.store.catalogue.update_queue(scene.queue, QueueSpec(ttl=60)))],
         queues._UPDATE,
         "QueueChanged",
         "unknown",
     ),
     "purge a queue": Caller(
-        lambda scene: lambda: [scene.store.purge_queue(scene.queue)], queues._PURGE, "QueueChanged", "unknown"
+        lambda scene: lambda: [bridge.run(scene.store.catalogue.purge_queue(scene.queue))],
+        queues._PURGE,
+        "QueueChanged",
+        "unknown",
     ),
     "delete a queue": Caller(
-        lambda scene: lambda: scene.store.delete_queue(scene.queue), queues._DELETE, "QueueChanged"
+        lambda scene: lambda: bridge.run(scene.store.catalogue.delete_queue(scene.queue)),
+        queues._DELETE,
+        "QueueChanged",
     ),
     "cover long messages": Caller(cover, queue_cache._COVER, "done", token="longest_ttl", reads_on=True),
     "enter into the ledger": Caller(
-        lambda scene: lambda: [scene.store.enter("work", 1, b"value", expected=None)],
+        lambda scene: lambda: [bridge.run(scene.store.ledger.enter("work", 1, b"value", expected=None))],
         ledger._SET,
         "done",
         reads_on=True,

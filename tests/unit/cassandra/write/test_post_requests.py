@@ -11,6 +11,7 @@ import pytest
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage import bridge
 from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT
@@ -49,8 +50,9 @@ class Posting:
 
         async def create() -> None:
             store = self.site.store
-            await self.site.call(store.create_application, "a")
-            queue, _ = await self.site.call(store.create_queue, "a", "q", QueueSpec(ttl=3600, partitions=PARTITIONS))
+            await self.site.call(store.applications.create_application("a"))
+            spec = QueueSpec(ttl=3600, partitions=PARTITIONS)
+            queue, _ = await self.site.call(store.catalogue.create_queue("a", "q", spec))
             queues.append(queue)
 
         self.site.begin(create())
@@ -69,7 +71,7 @@ class Posting:
         def done(positions: list[Position] | None, error: Exception | None) -> None:
             self.ended.append(error if positions is None else len(positions))
 
-        return self.site.store.begin_append(self.queue, items, done)
+        return self.site.store._writer.begin(self.queue, items, done, None).withdraw
 
 
 @pytest.fixture
@@ -116,4 +118,4 @@ def test_whoever_gives_up_later_ends_only_the_waiting(posting: Posting) -> None:
     assert posting.ended == []
     assert posting.cluster.counts["undo writes"] > 0
     assert posting.site.store._writer.pending == 0
-    assert posting.site.store.statistics()["store_undo_writes_total"] == 1
+    assert bridge.run(posting.site.store.statistics())["store_undo_writes_total"] == 1

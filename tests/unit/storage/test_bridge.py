@@ -1,0 +1,192 @@
+"""The bridge from code that blocks to calls of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import bridge, sqlite
+from queuey.storage.calls import Deadline, Done, blocks, ended, in_steps, in_thread
+from queuey.storage.sqlite import SqliteStore
+from tests.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
+    """A store."""
+    store = sqlite.open_store(tmp_path)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def queue(store: SqliteStore) -> Queue:
+    """A queue of it."""
+    bridge.run(store.applications.create_application("acme"))
+    return bridge.run(store.catalogue.create_queue("acme", "orders", QueueSpec()))[0]
+
+
+async def number(value: int) -> int:
+    """Awaits nothing."""
+    return value
+
+
+def test_runs_in_this_thread() -> None:
+    """A call is run to its end where it is made."""
+
+    async def where() -> threading.Thread:
+        return await in_thread(threading.current_thread)
+
+    assert bridge.run(where()) is threading.current_thread()
+    assert not blocks()
+
+
+def test_awaited_on_a_loop_it_is_in_another_thread() -> None:
+    """What blocks does not hold up a loop."""
+
+    async def where() -> threading.Thread:
+        return await in_thread(threading.current_thread)
+
+    assert asyncio.run(where()) is not threading.current_thread()
+
+
+def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
+    """As in a notebook, whose cells run in the thread of a loop."""
+
+    async def cell() -> list[Any]:
+        bridge.run(store.messages.append(queue, [NewMessage("a", 1, 60)]))
+        [page] = await store.messages.read(queue, [Slice(1, delayed=False)])
+        return [message.body for message in page.messages]
+
+    assert asyncio.run(cell()) == ["a"]
+
+
+def test_the_loop_of_the_thread_is_adopted(store: SqliteStore, queue: Queue) -> None:
+    """What its loop has begun in this turn does not keep a call waiting that blocks the loop."""
+
+    async def cell() -> int:
+        store.adopt(asyncio.get_running_loop())
+        begun = asyncio.ensure_future(store.messages.append(queue, [NewMessage("a", 1, 60)]))
+        await asyncio.sleep(0)
+        bridge.run(store.messages.append(queue, [NewMessage("b", 1, 60)]))
+        await begun
+        store.adopt(None)
+        return bridge.run(store.messages.inspect(queue))[1][0].count
+
+    assert asyncio.run(cell()) == 2
+
+
+def test_what_awaits_something_else_is_refused() -> None:
+    """Nobody would ever go on with it; the error says what to do."""
+    with pytest.raises(RuntimeError, match="await it on an event loop"):
+        bridge.run(asyncio.sleep(0))
+    assert not blocks()
+
+
+def test_errors_and_calls_within_calls() -> None:
+    """An error comes out as it is, and a call may run another one."""
+
+    async def outer() -> int:
+        return bridge.run(number(1)) + await number(2)
+
+    async def failing() -> None:
+        raise StoreUnavailable("away")
+
+    assert bridge.run(outer()) == 3
+    with pytest.raises(StoreUnavailable, match="away"):
+        bridge.run(failing())
+    assert not blocks()
+
+
+def test_items_come_one_by_one() -> None:
+    """The iterator goes no further than its user, and is closed when that stops."""
+    given: list[int | str] = []
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            for value in range(9):
+                given.append(value)
+                yield await number(value)
+        finally:
+            given.append("closed")
+
+    for value in bridge.iterate(items()):
+        if value == 1:
+            break
+    assert given == [0, 1, "closed"]
+    assert list(bridge.iterate(items())) == list(range(9))
+
+
+def test_steps_of_what_blocks() -> None:
+    """An iterator that blocks gives the same on a loop, each step in another thread, and ends with its reader."""
+    threads: set[threading.Thread] = set()
+
+    def items() -> Any:  # noqa: ANN401 - a generator
+        for value in range(3):
+            threads.add(threading.current_thread())
+            yield value
+
+    async def all_of() -> list[int]:
+        return [value async for value in in_steps(items())]
+
+    assert asyncio.run(all_of()) == [0, 1, 2]
+    assert threading.current_thread() not in threads
+
+
+def waiting_call(deadline: Deadline) -> Any:  # noqa: ANN401 - a coroutine
+    """A call that waits for as long as it may."""
+
+    def begin(_done: Done) -> Any:  # noqa: ANN401 - what gives up
+        return lambda: "none"
+
+    return ended(begin, deadline)
+
+
+def test_the_time_of_one_call() -> None:
+    """All calls of a run that counts as one end by the same time; else each has its own."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.6
+        return now[0]
+
+    deadline = Deadline(1.0, clock)
+
+    async def twice() -> list[float]:
+        ends = []
+        for _ in range(2):
+            with deadline.running():
+                ends.append(deadline.call.ends)
+        return ends
+
+    first, second = bridge.run(twice(), as_one=True)
+    assert first == second
+    first, second = bridge.run(twice())
+    assert first < second
+
+
+def test_a_thread_waits_no_longer_than_a_call_may() -> None:
+    """When its time is over, the work is given up, and the error has its outcome."""
+    with pytest.raises(StoreUnavailable) as caught:
+        bridge.run(waiting_call(Deadline(0.01)))
+    assert caught.value.outcome == "none"
+
+
+def test_threads_do_not_know_of_each_other() -> None:
+    """That one thread waits says nothing to another, whose loop it may be waiting for."""
+    seen: list[bool] = []
+
+    async def ask() -> None:
+        other = threading.Thread(target=lambda: seen.append(blocks()))
+        other.start()
+        other.join(PATIENCE_SECONDS)
+
+    bridge.run(ask())
+    assert seen == [False]
