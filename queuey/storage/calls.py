@@ -343,7 +343,7 @@ async def ended(
         StoreUnavailable: The thread's time is over, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
-    if blocks():
+    if thread.runs:  # As :func:`blocks`, which each post would pay for.
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(Call() if long else present):
             return deadline.result(start, late)

@@ -132,10 +132,10 @@ class Database:
         self.readers = Readers(self.path, options, deadline)
         self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
-    async def append(self, work: Append) -> Any:  # noqa: ANN401 - positions, or the result of a post with a key
-        """Stores messages; returns what :meth:`SqliteWriter.begin_append` gives."""
+    def append(self, work: Append) -> Coroutine[Any, Any, Any]:
+        """Stores messages; awaited, it gives what :meth:`SqliteWriter.begin_append` gives."""
         begin = partial(self.writer.begin_append, work, items_of.check_items(work.queue, work.items))
-        return await ended(begin, self.deadline, TIMEOUT_MESSAGE, tells=True)
+        return ended(begin, self.deadline, TIMEOUT_MESSAGE, tells=True)
 
     async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
         """Runs work inside a transaction; returns its result once that is committed. See :meth:`SqliteWriter.begin`."""

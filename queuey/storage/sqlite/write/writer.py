@@ -31,7 +31,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.storage.calls import Deadline, Done, blocks
+from queuey.storage.bridge import thread
+from queuey.storage.calls import Deadline, Done
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
 from queuey.storage.sqlite.write.transaction import Append, Clock, Transaction
@@ -121,7 +122,7 @@ class SqliteWriter:
         operation = _Operation(append, done, weight)
         loop = self._loop
         is_here = loop is not None and loop is asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
-        if loop is None or not is_here or blocks():  # Who blocks the loop waits for no turn of it.
+        if loop is None or not is_here or thread.runs:  # Who blocks the loop waits for no turn of it.
             self._submit(operation)
         else:
             if self._closed:
