@@ -101,6 +101,18 @@ def waiters(server: Process) -> int:
     return int(sum(float(value) for _, value in found))
 
 
+def metric(server: Process, name: str) -> float:
+    """Returns the value of a metric that has no labels, as one worker has it.
+
+    Raises:
+        Void: The service has no such metric.
+    """
+    for line in ask(server, "/metrics").splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.split()[-1])
+    raise Void(f"{server.name} has no metric {name}")
+
+
 def ask(server: Process, path: str) -> str:
     """Sends a GET; returns the text of its answer."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:

@@ -19,7 +19,7 @@ from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
 from bench.load.listeners import Heard, ListenPlan
 from bench.load.traffic import Job, Sample
-from bench.load.waiting import ask
+from bench.load.waiting import metric
 from bench.results import Report, Row, Verdict
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -270,8 +270,7 @@ SERVERS: Mapping[str, Callable[[Path, int], contextlib.AbstractContextManager[St
 
 def asked_of(server: Process) -> float:
     """Returns how many requests a worker has made to Cassandra."""
-    [line] = [one for one in ask(server, "/metrics").splitlines() if one.startswith("queuey_store_requests_total")]
-    return float(line.split()[-1])
+    return metric(server, "queuey_store_requests_total")
 
 
 def _post(store: Store, queues: list[Queue], seconds: float) -> int:

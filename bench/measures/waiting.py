@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, measure
 from bench.load import traffic
-from bench.load.waiting import ask, settle, waiting
+from bench.load.waiting import ask, metric, settle, waiting
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -136,7 +136,4 @@ def newest(server: Process) -> str:
 
 def requests(server: Process) -> float:
     """Returns how many requests the service has sent to Cassandra so far."""
-    for line in ask(server, "/metrics").splitlines():
-        if line.startswith("queuey_store_requests_total"):
-            return float(line.split()[-1])
-    raise Void("the service does not count its requests to Cassandra")
+    return metric(server, "queuey_store_requests_total")

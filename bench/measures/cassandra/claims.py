@@ -11,6 +11,7 @@ from bench.baselines import elasticmq
 from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
+from bench.load.waiting import metric
 from bench.measures.claims import CLIENTS, Supply, cycle, one_over_two, run, ways
 from bench.results import Report, Verdict, paired
 from bench.started import nodes, on_cassandra, service
@@ -21,6 +22,9 @@ WARM = 8
 """Rounds before those that count: a JVM compiles for so long. The same claims cost a node half as much afterwards."""
 QUEUE = "jobs"
 PARTITIONS = 8
+SHARED = ("queuey_claims_operations_total", "queuey_claims_appends_total")
+SHARING = CLIENTS / 2
+"""Requests of so many clients that one transaction can carry: while it runs, the others wait for the next."""
 
 
 @measure("cassandra-claim1", "Claims of one message and their acknowledgement, in two requests and in one")
@@ -40,10 +44,13 @@ def claim1(bench: Bench) -> Report:
             for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
         }
         bench.interleave(calls, bench.size(WARM, 1))
+        before = [metric(server, name) for name in SHARED]
         samples = bench.interleave(calls, bench.size(5, 1))
+        requests, transactions = (metric(server, name) - old for name, old in zip(SHARED, before, strict=True))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {PARTITIONS} partitions; messages a second."
-    return Report("cassandra-claim1", "", rows, [one_over_two(samples)], [note])
+    sharing = Verdict("requests that share a transaction", [requests / transactions], unit="", goal=SHARING)
+    return Report("cassandra-claim1", "", rows, [one_over_two(samples), sharing], [note])
 
 
 @measure(

@@ -323,11 +323,13 @@ class Calls:
                 raise
         return call.give_up
 
-    async def ended(self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False) -> Any:  # noqa: ANN401 - as begun
+    def ended(
+        self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False
+    ) -> Coroutine[Any, Any, Any]:
         """Starts something for a call, and awaits its result; see :func:`queuey.storage.calls.ended`."""
-        if blocks() and self.loop.is_here:
+        if bridge.thread.runs and self.loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself")
-        return await ended(begin, self.deadline, late, long=long, tells=tells)
+        return ended(begin, self.deadline, late, long=long, tells=tells)
 
     async def awaited(
         self, work: Coroutine[Start, Any, T], late: str | None = None, *, long: bool = False, tells: bool = False

@@ -1,0 +1,149 @@
+"""What each thing costs on three nodes with a hundred thousand queues: the input of :mod:`bench.capacity`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from bench.harness import Bench, measure
+from bench.load import traffic
+from bench.load.traffic import Job, Sample
+from bench.load.waiting import metric
+from bench.measures import claims
+from bench.measures.cassandra.claims import PARTITIONS, QUEUE
+from bench.measures.claims import CLIENTS
+from bench.measures.streams import IDLE, ROOM, listening
+from bench.results import Report, Row
+from bench.started import nodes, on_cassandra, service
+from bench.started.nodes import Nodes
+from bench.started.processes import Process
+from queuey.client import Client
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+
+NODES = 3
+CREATED_TOGETHER = 64
+MAX_DRAWN = 20_000
+"""Max queues that the requests of one run name."""
+RECEIVED = "queuey_messages_received_total"
+
+POST = "post of 1 to a queue of many"
+POST_TO_STREAM = "the same, to queues with a live stream"
+READ = "read of a queue of many"
+CLAIM = "claim of 1 and its acknowledgement"
+STREAM_MEMORY = "an idle live stream: memory"
+STREAM_SERVICE = "an idle live stream: CPU of the service"
+STREAM_NODES = "an idle live stream: CPU of the nodes"
+FILES = "files of a message, all copies"
+
+
+class Usage(NamedTuple):
+    """CPU seconds a second, and the memory of the service in MB."""
+
+    service: float
+    nodes: float
+    memory: float
+
+
+@measure("cassandra-costs", "What posts, reads, claims and live streams cost on three nodes with 100,000 queues")
+def costs(bench: Bench) -> Report:
+    """Each thing is done alone, so that its CPU is known. In the end the nodes stop, and their files are weighed."""
+    names = [f"inbox{number:06}" for number in range(bench.size(100_000, 200))]
+    drawn = bench.rng.sample(names, min(len(names), MAX_DRAWN))
+    followed = bench.rng.sample(names, bench.size(5_000, 50))
+    rounds = bench.size(5, 1)
+    with contextlib.ExitStack() as stack:
+        cassandra = stack.enter_context(nodes.cassandra(bench, NODES))
+        with contextlib.closing(on_cassandra.prepare(cassandra, queues=())) as store:
+            created = asyncio.run(create_all(store, names))
+        bench.say(f"{len(names):,} queues are there")
+        server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
+        run = partial(traffic.run, server, seconds=bench.pick(5, 0.5), backend=cassandra)
+        calls: dict[str, Callable[[], Sample]] = {
+            POST: partial(run, posts(drawn)),
+            READ: partial(run, traffic.gets([f"{service.BASE}/{name}?limit=100" for name in drawn])),
+            CLAIM: partial(claimed, bench, server, cassandra),
+        }
+        bench.interleave(calls, bench.size(3, 1))  # The JVMs compile meanwhile.
+        samples = bench.interleave(calls, rounds)
+        rested = usage(bench, server, cassandra)
+        with listening(server, [f"{service.BASE}/{name}?since=now" for name in followed]):
+            idle = usage(bench, server, cassandra)
+            samples |= bench.interleave({POST_TO_STREAM: partial(run, posts(followed))}, rounds)
+        stored = metric(server, RECEIVED)
+        for node in cassandra.servers:
+            node.stop()
+        written = size_of_messages(cassandra)
+    rows = [Row("creating a queue", [created], "queues/s")]
+    rows += [traffic.row(name, runs, "requests/s") for name, runs in samples.items()]
+    rows += [
+        Row(STREAM_MEMORY, [(idle.memory - rested.memory) * 1e3 / len(followed)], "KB"),
+        Row(STREAM_SERVICE, [(idle.service - rested.service) * 1e6 / len(followed)], "µs/s"),
+        Row(STREAM_NODES, [(idle.nodes - rested.nodes) * 1e6 / len(followed)], "µs/s"),
+        Row(FILES, [written / stored], "B"),
+    ]
+    notes = [
+        f"{len(names):,} queues, {NODES} nodes with {NODES} copies, one process of the service, all on two processors.",
+        f"Bodies of {traffic.BODY_BYTES} B; 64 connections, {CLIENTS} for claims; {len(followed):,} live streams.",
+        f"{stored:,.0f} messages were weighed after the nodes had stopped; nothing was compacted on purpose.",
+    ]
+    return Report("", "", rows, (), notes)
+
+
+async def create_all(store: Store, names: Sequence[str]) -> float:
+    """Creates the queue of the claims and these; returns how many queues a second."""
+    create = store.catalogue.create_queue
+    await create(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
+    began = time.monotonic()
+    for at in range(0, len(names), CREATED_TOGETHER):
+        some = names[at : at + CREATED_TOGETHER]
+        await asyncio.gather(*(create(service.APPLICATION, name, QueueSpec()) for name in some))
+    return len(names) / (time.monotonic() - began)
+
+
+def posts(names: Sequence[str]) -> Job:
+    """Returns a post of one message to each of these queues."""
+    texts, headers = traffic.bodies(len(names)), {"Content-Type": "text/plain"}
+    return Job(
+        [
+            traffic.request("POST", f"{service.BASE}/{name}", text, headers)
+            for name, text in zip(names, texts, strict=True)
+        ],
+        201,
+    )
+
+
+def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
+    """Fills the queue of the claims and empties it, one message a request."""
+    count, texts = bench.size(4_000, 200), traffic.bodies(1000)
+    with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
+        client.send_many(QUEUE, [texts[number % 1000] for number in range(count + CLIENTS)])
+    return claims.run(server, count=count, limit=1, connections=CLIENTS, queue=QUEUE, backend=cassandra, joined=True)
+
+
+def usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
+    """Returns what the service and the nodes use while nobody asks."""
+    time.sleep(bench.pick(IDLE, 1))  # What was asked before is over.
+    began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
+    time.sleep(bench.pick(3 * IDLE, 1))
+    took = time.monotonic() - began
+    return Usage(
+        (server.cpu_seconds() - service_before) / took,
+        (cassandra.cpu_seconds() - nodes_before) / took,
+        max(server.memory()),
+    )
+
+
+def size_of_messages(cassandra: Nodes) -> int:
+    """Returns the bytes of the files in which the nodes keep messages and the index of their buckets."""
+    tables = [
+        table
+        for node in cassandra.servers
+        for kind in ("messages_*", "bucket_index-*")
+        for table in node.directory.glob(f"data/{on_cassandra.KEYSPACE}/{kind}")
+    ]
+    return sum(file.stat().st_size for table in tables for file in table.rglob("*") if file.is_file())
