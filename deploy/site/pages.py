@@ -54,6 +54,7 @@ BACKGROUND = (
     "measurements/",
     "readme",
     "reference/",
+    "walk-",
 )
 """How the names of pages begin that the search lists behind those for users."""
 KEYWORDS = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,14 +38,60 @@ def add(
 '''
 
 
+WALKS = {
+    ("walk-post.md", ""): "POST",
+    ("walk-read.md", ""): "GET",
+    ("walk-claim.md", ""): "claim",
+    ("walk-group.md", ""): "fetch to commit",
+    ("walk-post.md", "queuey/storage/cassandra/"): "Cassandra append",
+    ("walk-read.md", "queuey/storage/cassandra/"): "Cassandra read",
+}
+"""Operations by the page that walks through them; the second table of a page is about files below a folder."""
+ROW = re.compile(r"(?m)^\|[^|\n]*\| `([\w/.]+\.py)` \| (.*) \|$")
+
+
+def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns the files of a walk, and the classes and functions named beside each."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    first, _, second = text.partition("## On Cassandra")
+    return [
+        (folder + file, re.findall(r"`(?:(\w+)\.)?(\w+)`", functions))
+        for file, functions in ROW.findall(second if folder else first)
+    ]
+
+
+def strays(calls: Mapping[str, Counter[str]]) -> list[str]:
+    """Returns what is wrong in the walks: files that an operation does not cross, and files that are missing."""
+    problems = []
+    for (page, folder), operation in WALKS.items():
+        named = {file for file, _ in rows_of_walk(page, folder)}
+        crossed = {file for file in calls[operation] if file.startswith(folder)}
+        if named != crossed:
+            problems.append(f"{page}: missing {sorted(crossed - named)}, not crossed {sorted(named - crossed)}")
+    return problems
+
+
+@pytest.mark.parametrize(("page", "folder"), WALKS)
+def test_a_walk_names_functions_that_exist(page: str, folder: str) -> None:
+    """Each function of a walk is defined in the file beside it."""
+    rows = rows_of_walk(page, folder)
+    assert rows
+    for file, functions in rows:
+        source = (ROOT / file).read_text("utf-8")
+        for owner, function in functions:
+            assert f"def {function}(" in source or f"def {function}[" in source, f"{page}: {function} in {file}"
+            assert not owner or f"class {owner}" in source, f"{page}: {owner} in {file}"
+
+
 def test_no_operation_crosses_more_files_or_calls_than_recorded(tmp_path: Path) -> None:
-    """Each operation stays within ``bench/call_counts/record.json``; work in the background may need a second try."""
+    """Each stays within ``record.json`` and its walk; work in the background may need a second try."""
     problems: list[str] = []
     for attempt in ("first", "second"):
         directory = tmp_path / attempt
         directory.mkdir()
-        measured = {name: count_of(calls) for name, calls in count_all(directory).items()}
-        problems = record.exceeded(measured, record.read())
+        calls = count_all(directory)
+        measured = {name: count_of(found) for name, found in calls.items()}
+        problems = record.exceeded(measured, record.read()) + strays(calls)
         if not problems:
             break
     assert not problems, "\n".join(
