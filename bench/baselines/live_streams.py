@@ -49,7 +49,7 @@ class Streams:
 
 
 class Caller:
-    """Sends requests over one connection, one after the other."""
+    """Sends requests one after the other, over one connection; over another one if the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -60,11 +60,18 @@ class Caller:
         Raises:
             Void: It was refused.
         """
-        self._connection.request(method, path, body.encode(), dict(headers))
-        answer = self._connection.getresponse()
+        try:
+            answer = self._answer(method, path, body, headers)
+        except ConnectionError:  # It was idle for longer than the server keeps connections.
+            self._connection.close()
+            answer = self._answer(method, path, body, headers)
         text = answer.read()
         if answer.status >= http.client.MULTIPLE_CHOICES:
             raise Void(f"{method} {path}: {answer.status} {text[:200]!r}")
+
+    def _answer(self, method: str, path: str, body: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        self._connection.request(method, path, body.encode(), dict(headers))
+        return self._connection.getresponse()
 
 
 @contextlib.contextmanager
