@@ -15,15 +15,26 @@ from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.timing import PATIENT
 from queuey.storage.opening import patiently
 
 KEYSPACE = "bench"
 
 
-def prepare(nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",)) -> Store:
-    """Makes a keyspace with as many copies as there are nodes, and what the generator needs; the caller closes it."""
+def prepare(
+    nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",), *, patient: bool = False
+) -> Store:
+    """Creates a keyspace with a copy on each node, and what the generator needs. Close the returned store.
+
+    Args:
+        nodes: The nodes.
+        keyspace: Name of the keyspace.
+        queues: Names of the queues to create.
+        patient: Use the timing of several data centres: writes have 3 s instead of 0.4 s. Three JVMs on two processors
+            may pause for longer than the shorter time.
+    """
     url = nodes.url(keyspace)
-    options = CassandraOptions()
+    options = CassandraOptions(follow=True, stated=PATIENT.values()) if patient else CassandraOptions()
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
     patiently(lambda: bridge.run(store.applications.application_names()), 30)
