@@ -19,6 +19,8 @@ from queuey.storage.cassandra.timing import PATIENT
 from queuey.storage.opening import patiently
 
 KEYSPACE = "bench"
+STATED = ("deadline", "delay", "difference")
+"""Ends of the names of the settings from which all other times follow."""
 
 
 def prepare(
@@ -34,7 +36,8 @@ def prepare(
             may pause for longer than the shorter time.
     """
     url = nodes.url(keyspace)
-    options = CassandraOptions(follow=True, stated=PATIENT.values()) if patient else CassandraOptions()
+    stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED)} if patient else {}
+    options = CassandraOptions(follow=patient, stated=stated)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
     patiently(lambda: bridge.run(store.applications.application_names()), 30)
