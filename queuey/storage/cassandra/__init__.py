@@ -1,21 +1,21 @@
 """The production store: partitioned Cassandra rows, read by time, safe under eventual consistency.
 
-What promises what:
+Modules by task:
 
-* ids, write stamps: :mod:`.clocks.clock`, which :mod:`.clocks.clock_watch` compares with the cluster's;
-* writes that are acknowledged within W of their ids or taken back: :mod:`.write.writer`, :mod:`.write.undo_writes`;
-* reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.bucket_index`,
+* ids, write timestamps: :mod:`.clocks.clock`, which :mod:`.clocks.clock_watch` compares with the cluster's clocks;
+* writes that are acknowledged within W of their ids or undone: :mod:`.write.writer`, :mod:`.write.undo_writes`;
+* reads below a horizon, from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.bucket_index`,
   :mod:`.read.reading`;
-* whole ranges in and out: :mod:`.store.bulk`, :mod:`.write.bulk_load`; records of work that is done again:
+* bulk export and import: :mod:`.store.bulk`, :mod:`.write.bulk_load`; records of repeatable work:
   :mod:`.store.ledger`; documents of applications: :mod:`.store.records`;
 * queues, whose rows no process uses longer than C: :mod:`.store.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.store.claim_logs`;
-* posts with idempotency keys and named messages: :mod:`.store.names`, by the rules of :mod:`.write.post_keys` and
+* posts with idempotency keys, and named messages: :mod:`.store.names`, by the rules of :mod:`.write.post_keys` and
   :mod:`.write.names`;
-* waiting readers: :mod:`.waiting.arrivals`, by what :mod:`.waiting.recent_writes` records of all processes;
-* what purges and deletes leave: :mod:`.catalogue.garbage_collection`;
-* the parts, and how they are made: :mod:`.store.connected`;
+* waiting readers: :mod:`.waiting.arrivals`, with the record of all processes in :mod:`.waiting.recent_writes`;
+* removal of purged and deleted data: :mod:`.catalogue.garbage_collection`;
+* the parts, and how they are connected: :mod:`.store.connected`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
 
@@ -66,11 +66,11 @@ __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 T = TypeVar("T")
 
 ASKED_EVERY = 60.0
-"""Max age of what is known of the nodes' commit logs, in seconds."""
+"""Max age of the cached commit log settings of the nodes, in seconds."""
 LARGEST = 60.0
 """Max S, in seconds."""
 START = 3.0
-"""Timeout of opening, in seconds, after which it goes on without Cassandra."""
+"""Timeout of opening, in seconds. The store then opens without Cassandra."""
 
 PREPARED = (
     *message_codec.INSERT,
@@ -88,10 +88,10 @@ PREPARED = (
     *claim_logs.PREPARED,
     *names.PREPARED,
 )
-"""Statements that the loop's thread sends often, prepared ahead."""
+"""Statements that the loop's thread sends often, to be prepared ahead."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
-"""Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
+"""Concurrent health checks share a row: the write with the highest timestamp wins, whichever comes last."""
 _BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 
@@ -161,25 +161,24 @@ class CassandraStore(Store):
         await in_thread(partial(self._in_time, self._ping))
 
     def _in_time(self, work: Callable[[], T]) -> T:
-        """Does something as one call, which ends in time."""
         with self._parts.deadline.running():
             return work()
 
     def _ping(self) -> None:
-        # Also red: a clock that is off, a schema that is too old or too new.
+        # The check also fails for a wrong clock, and for a schema that is too old or too new.
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
-        at = self._clock.now()
+        now = self._clock.now()
         values = (
             self._parts.process,
-            at,
+            now,
             self._parts.tails.text(self._timing.stored.change),
-            at // TICKS_PER_MICROSECOND,
+            now // TICKS_PER_MICROSECOND,
         )
         self._driver.run(_BEAT, values, consistency=self._options.catalogue_write)
-        found = self._driver.run(_BEATS, (self._parts.process,), consistency=self._options.catalogue_read)
-        if not found or found[0][0] < at:
-            raise StoreUnavailable("Cassandra did not give back what was written")
+        rows = self._driver.run(_BEATS, (self._parts.process,), consistency=self._options.catalogue_read)
+        if not rows or rows[0][0] < now:
+            raise StoreUnavailable("Cassandra did not return the row that was just written")
         if not self._timing.fresh(self._clock.boottime()):
             raise self._timing.refusal()
         problem = schema_problem(self._driver) or self._parts.clock_check.complaint()
@@ -198,7 +197,7 @@ class CassandraStore(Store):
         self._driver.close()
 
     async def reap(self) -> int:
-        """Removes what purged and deleted queues left, as far as it is old enough; returns from how many."""
+        """Removes data of purged and deleted queues that is old enough; returns of how many."""
         return await self._driver.calls.awaited(self._garbage_collector.run(), long=True)
 
     async def acknowledgement(self) -> Acknowledgement:
@@ -216,7 +215,7 @@ class CassandraStore(Store):
 
     @property
     def clock_difference(self) -> float:
-        # While it is not known, more than it may ever be.
+        # The upper limit while the timing is unknown.
         if not self._timing.fresh(self._clock.boottime()):
             return LARGEST
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
@@ -252,16 +251,16 @@ def open_store(
 ) -> CassandraStore:
     """Opens the store in a keyspace.
 
-    Returns although Cassandra is not there, after a few seconds: calls then raise ``StoreUnavailable`` until it is.
+    Returns after a few seconds even if Cassandra cannot be reached: calls then raise ``StoreUnavailable`` until it can.
 
     Args:
         url: ``cassandra://host1,host2/keyspace``.
-        options: How it works.
+        options: Options of the store.
         clock: For tests.
-        driver: For tests: makes the way to Cassandra, called as :class:`Driver`.
+        driver: For tests: opens the connection to Cassandra, called like :class:`Driver`.
 
     Raises:
-        SettingsError: The URL or the options cannot be used.
+        SettingsError: The URL or the options are invalid.
     """
     store = CassandraStore(url, options or CassandraOptions(), clock or Clock(), driver=driver)
     store.ready(START)

@@ -1,12 +1,12 @@
-"""The recorded buckets of a queue partition. Every reader reads some other buckets without a record.
+"""The recorded buckets of a queue partition. Readers also read some buckets that are never recorded.
 
-A writer records a bucket at the queue's write level before it makes an id for it, so a reader whose lookup
+A writer records a bucket at the queue's write level before it generates an id for it. So a reader with a lookup that
 began after its horizon (plus S) knows every bucket that can hold an id below that horizon. Lookups are cached by that
 rule.
 
-The record also holds the partition's **low watermark**: below it, nothing that was written under a new id is alive. It
-lets a reader that comes without a cursor begin behind any number of deleted messages. It only ever has to be true,
-never exact, and once true it stays so. Where reads do not meet all acknowledged writes
+The record also holds the partition's **low watermark**: no message under a new id is alive below it. A reader without a
+cursor begins there, behind any number of deleted messages. The low watermark must be true but need not be exact, and
+once true it stays so. Where reads may miss acknowledged writes
 (:meth:`.consistency_levels.ConsistencyLevels.concludes`), no low watermark is written, and an existing one is ignored.
 """
 
@@ -30,21 +30,20 @@ from queuey.storage.cassandra.message_codec import uuid_of
 log = logging.getLogger(__name__)
 
 FIRST_LOOK = 64
-"""Max rows of the first lookup: nearly every partition has fewer."""
+"""Max rows of the first lookup: nearly all partitions have fewer."""
 MORE = 500
 """Max rows of each further lookup, per width."""
 BUCKETS_LIKE_A_LOOKUP = 16
 """Number of buckets that need as much memory as the rest of a lookup."""
 MARGIN = 7200
-"""Min seconds for which a record outlives what it names: longer than it is used without being renewed."""
+"""Min seconds that a record outlives its bucket's messages: longer than a writer uses it without renewal."""
 REFRESH_PUT = 3600.0
-"""Interval after which a bucket of given ids is recorded again, in seconds: messages may come to it as long as it is
-named."""
+"""Interval after which a bucket of given ids is recorded again, in seconds: it may get messages at any time."""
 _BEFORE = 60 * TICKS_PER_SECOND
-"""Number of ticks below what was asked for at which a lookup begins, so that readers with nearby cursors share it."""
+"""Number of ticks that a lookup begins below the requested tick, so that readers with nearby cursors share it."""
 LOW_WATERMARK_EVERY = 5.0
 LOW_WATERMARK_STEP = TICKS_PER_SECOND
-"""Min step of a low watermark, in ticks; the interval between two is in seconds."""
+"""Min step of a low watermark, in ticks. The interval between two steps is in seconds."""
 
 Key = tuple[int, int]
 """qid and partition."""
@@ -73,7 +72,7 @@ _RECORD = Statement(
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
 PREPARED = (FIRST, _WIDE, _UP, _DOWN, SET_LOW_WATERMARK)
-"""Statements that are prepared ahead."""
+"""Statements to prepare ahead."""
 
 
 class BucketLookup(NamedTuple):
@@ -81,9 +80,9 @@ class BucketLookup(NamedTuple):
 
     Attributes:
         began: Boot time at which it began.
-        recorded: All recorded buckets that overlap ``[low, high)``, but perhaps not those below the low watermark.
+        recorded: All recorded buckets that overlap ``[low, high)``; buckets below the low watermark may be missing.
         low, high: Ticks between which it is complete.
-        low_watermark: Nothing written under a new id lies below; None: none is recorded, or it may not be trusted.
+        low_watermark: No message under a new id lies below. None if it is not recorded, or must not be trusted.
     """
 
     began: float
@@ -109,12 +108,14 @@ class BucketIndex:
     # Writing
 
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
-        """Returns whether this process has recorded a bucket, for given ids recently enough."""
-        at = self._recorded.get((qid, part, time_bucket))
-        return at is not None and (time_bucket.new_ids_only or self._clock.boottime() - at < REFRESH_PUT)
+        """Returns whether this process has recorded a bucket; for given ids, recently enough."""
+        recorded_at = self._recorded.get((qid, part, time_bucket))
+        return recorded_at is not None and (
+            time_bucket.new_ids_only or self._clock.boottime() - recorded_at < REFRESH_PUT
+        )
 
     async def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
-        """Records buckets, those that this process has recorded already left out. Idempotent."""
+        """Records buckets that this process has not recorded yet. Idempotent."""
         missing = [
             time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
         ]
@@ -122,10 +123,11 @@ class BucketIndex:
             return
         now = self._clock.boottime()
         records = [
-            (_RECORD, (qid, part, one.width_index, one.start, one.ttl_class, self._lifetime(one))) for one in missing
+            (_RECORD, (qid, part, bucket.width_index, bucket.start, bucket.ttl_class, self._lifetime(bucket)))
+            for bucket in missing
         ]
-        for at in range(0, len(records), 100):
-            (statement, values), *further = records[at : at + 100]
+        for start in range(0, len(records), 100):
+            (statement, values), *further = records[start : start + 100]
             await self._driver.ask(Request(statement, values, consistency, further=further))
         for time_bucket in missing:
             _remember(self._recorded, (qid, part, time_bucket), now, self._size)
@@ -134,7 +136,7 @@ class BucketIndex:
                 self._known.pop((qid, part, descending, kept))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
-        """Seconds for which a record must be kept: whatever comes to the bucket has expired by then."""
+        """Seconds to keep a record: all messages of the bucket have expired by then."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
         return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))
@@ -144,11 +146,11 @@ class BucketIndex:
     def cached(
         self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool, kept: bool = False
     ) -> BucketLookup | None:
-        known = self._known.get((qid, part, descending, kept))
-        if known is None or known.began < since:
+        lookup = self._known.get((qid, part, descending, kept))
+        if lookup is None or lookup.began < since:
             return None
-        reaches = known.low < high <= known.high if descending else known.low <= low < known.high
-        return known if reaches else None
+        reaches = lookup.low < high <= lookup.high if descending else lookup.low <= low < lookup.high
+        return lookup if reaches else None
 
     def forget_all(self) -> None:
         self._known.clear()
@@ -171,36 +173,36 @@ class BucketIndex:
             return []
         began = self._clock.boottime()
         first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
-        found = []
-        for (qid, part, at), rows in zip(wanted, first, strict=True):
-            known = all_of(began, rows, low_watermarks=low_watermarks)
-            if known is None:
+        lookups = []
+        for (qid, part, start), rows in zip(wanted, first, strict=True):
+            lookup = all_of(began, rows, low_watermarks=low_watermarks)
+            if lookup is None:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
                 key = (qid, part)
-                known = await self._look_further(began, key, at, low_watermark, consistency, descending=descending)
-            weight = 1 + len(known.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
-            self._known.put((qid, part, descending, kept), known, began, weight)
-            found.append(known)
-        return found
+                lookup = await self._look_further(began, key, start, low_watermark, consistency, descending=descending)
+            weight = 1 + len(lookup.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
+            self._known.put((qid, part, descending, kept), lookup, began, weight)
+            lookups.append(lookup)
+        return lookups
 
     async def _look_further(
         self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
-        """Reads the buckets of a partition width by width, without those of new ids below the low watermark."""
+        """Reads the buckets of a partition width by width, except those of new ids below the low watermark."""
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]
-        looks = [Request(_WIDE, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
+        requests = [Request(_WIDE, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
         low = 0 if descending else max(0, at - _BEFORE)
         high = at + _BEFORE if descending else ids.TICKS_MAX + 1
         for width_index in narrow:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
             statement, ends = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
-            looks.append(Request(statement, (*key, width_index, *ends), consistency))
-        answers = await self._driver.ask_all(looks)
+            requests.append(Request(statement, (*key, width_index, *ends), consistency))
+        answers = await self._driver.ask_all(requests)
         for rows in answers[2:]:
-            if len(rows) >= MORE:  # There are more; beyond the last of these the lookup is incomplete.
+            if len(rows) >= MORE:  # There may be more rows: the lookup is incomplete beyond the last one.
                 last = rows[-1][2]
                 if descending:
                     low = max(low, last + bucketing.width(rows[-1][3], rows[-1][1]))
@@ -214,7 +216,7 @@ class BucketIndex:
     def raise_low_watermark(
         self, key: Key, known: BucketLookup, low_watermark: Position, *, lifetime: int, consistency: str
     ) -> None:
-        """Raises a partition's low watermark if it is worth it; neither waits nor fails.
+        """Raises a partition's low watermark if the step is large enough. Neither waits nor fails.
 
         ``lifetime``: seconds for which the low watermark can matter to a reader.
         """
@@ -226,12 +228,12 @@ class BucketIndex:
             return
         self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
-        with self._driver.calls.deadline.unnoticed():  # It is not a part of the read that has found it.
+        with self._driver.calls.deadline.unnoticed():  # Not part of the read that found it.
             self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _noted)
 
 
 def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:
-    """Returns the result of a first lookup, None if it is incomplete; without a low watermark that is not reliable."""
+    """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= FIRST_LOOK:
         return None
     return BucketLookup(
@@ -241,13 +243,13 @@ def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | 
 
 def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:
     if error is not None:
-        log.info("A low watermark was not raised: %s", error)
+        log.info("A low watermark could not be raised: %s", error)
 
 
 def _places(rows: Rows) -> tuple[Bucket, ...]:
     return tuple(
-        Bucket(kind, (start // bucketing.width(kind, width_index)) << 3 | width_index)
-        for _, width_index, start, kind in rows
+        Bucket(ttl_class, (start // bucketing.width(ttl_class, width_index)) << 3 | width_index)
+        for _, width_index, start, ttl_class in rows
         if width_index is not None  # A partition with a low watermark and no bucket gives one row without them.
     )
 

@@ -1,12 +1,12 @@
-"""Where a message lies: retention classes, bucket widths, and the buckets that may hold a range of ids.
+"""Where a message is stored: retention classes, bucket widths, and the buckets that may hold a range of ids.
 
-A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
-A **bucket** is one Cassandra partition of a queue partition: a class, a width index and a number. Width index 0 is as
-wide as the class, so a queue with few messages has its live ones in the present bucket and the one before. Width index
-1 to 4 are narrow, for partitions that get many messages. Width index 5 to 7 hold messages written under given ids
-(``put``, bulk loads): all other buckets only ever grow at ids that no reader's horizon has passed.
+A **class** is a table. A message is stored in the smallest class that covers its lifetime, so that whole files expire
+at once. A **bucket** is one Cassandra partition of a queue partition: a class, a width index and a number. Width index
+0 is as wide as the class, so the live messages of a small queue are in the present bucket and the previous one. Width
+indexes 1 to 4 are narrow, for partitions that get many messages. Width indexes 5 to 7 hold messages written under given
+ids (``put``, bulk loads); all other buckets only gain ids that no reader's horizon has passed.
 
-Buckets with width index 0 of the queue's own class are always read; every other bucket is recorded in the bucket index
+Buckets with width index 0 of the queue's home class are always read. Every other bucket is recorded in the bucket index
 (:mod:`.bucket_index`) before a message is written to it.
 """
 
@@ -23,9 +23,9 @@ _LAST_SECOND = (1 << 31) - 2 - HOUR
 DAY = 24 * HOUR
 
 CLASSES = (6 * HOUR, 4 * DAY, 32 * DAY, 400 * DAY)
-"""Seconds that the messages of each class live at most."""
+"""Max lifetime of messages by class, in seconds."""
 NAMES = ("6h", "4d", "32d", "400d")
-"""Ends of the tables' names: ``messages_6h`` and so on."""
+"""Suffixes of the table names: ``messages_6h`` and so on."""
 
 HOME_WIDTH = 0
 NARROWEST = 4
@@ -34,7 +34,7 @@ LOAD = 6
 DENSE_LOAD = 7
 WIDTHS = range(8)
 _SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
-"""Widths of the bucket widths; 0: that of the class."""
+"""Bucket widths by width index, in seconds; 0 stands for the width of the class."""
 
 
 class Bucket(NamedTuple):
@@ -50,12 +50,11 @@ class Bucket(NamedTuple):
 
     @property
     def new_ids_only(self) -> bool:
-        """False: its rows were written under given ids (``put``, loads)."""
+        """False if its rows were written under given ids (``put``, loads)."""
         return self.bucket & 7 < PUT
 
     @property
     def wide(self) -> bool:
-        """True: it is as wide as its class."""
         return not _SECONDS[self.bucket & 7]
 
     @property
@@ -64,15 +63,15 @@ class Bucket(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The tick after the last of its ids."""
+        """The tick after its last id."""
         return ((self.bucket >> 3) + 1) * width(self.ttl_class, self.bucket & 7)
 
 
 def class_of(seconds: float) -> int:
-    """Returns the smallest class for messages that live so long, the largest if none is large enough."""
-    for number, longest in enumerate(CLASSES):
-        if seconds <= longest:
-            return number
+    """Returns the smallest class for messages with this lifetime, or the largest class if none is large enough."""
+    for index, max_seconds in enumerate(CLASSES):
+        if seconds <= max_seconds:
+            return index
     return len(CLASSES) - 1
 
 
@@ -92,7 +91,7 @@ def narrower(kind: int, width_index: int) -> int:
 
 
 def wider(kind: int, width_index: int) -> int:
-    """Width index 1 is as wide as the class of 6 h itself, so that class has no use for it."""
+    """Width index 1 is as wide as the class of 6 h itself, so that class skips it."""
     previous = max(HOME_WIDTH, width_index - 1)
     return previous if width(kind, previous) < width(kind, HOME_WIDTH) else HOME_WIDTH
 
@@ -106,27 +105,26 @@ def own_buckets(kind: int, lower: int, upper: int) -> list[Bucket]:
 
 
 def longest_ttl(now: int) -> int:
-    """Returns the most seconds that Cassandra lets anything written now (ticks) live.
+    """Returns the max TTL in seconds that Cassandra accepts for a write now (ticks).
 
-    Nothing may expire after 2038-01-19 unless ``storage_compatibility_mode`` is ``NONE``, which cannot be asked for.
+    Nothing may expire after 2038-01-19 unless ``storage_compatibility_mode`` is ``NONE``, which cannot be queried.
     """
     return max(1, _LAST_SECOND - (now - EPOCH_TICKS) // TICKS_PER_SECOND)
 
 
 def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
-    """Returns whether a bucket has to be in ``bucket_index`` before it is written to."""
     return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
 
 
 class RecordedBuckets:
-    """Buckets by start, so that a few of very many are found without visiting the rest."""
+    """Buckets sorted by start: a few of very many are found without visiting the rest."""
 
     __slots__ = ("_narrow", "_wide", "time_buckets")
 
     def __init__(self, time_buckets: Iterable[Bucket]) -> None:
         self.time_buckets = tuple(time_buckets)
         self._wide = [time_bucket for time_bucket in self.time_buckets if time_bucket.wide]
-        # Of one class and level they do not overlap, so their ends ascend as their starts do.
+        # Buckets of one class and width do not overlap, so their ends ascend like their starts.
         self._narrow: list[tuple[int, list[int], list[Bucket]]] = []
         narrow = sorted(
             (time_bucket for time_bucket in self.time_buckets if not time_bucket.wide),
@@ -141,54 +139,55 @@ class RecordedBuckets:
             self._narrow.append((width(kind, width_index), [time_bucket.start for time_bucket in row], row))
 
     def overlapping(self, lower: int, upper: int) -> list[Bucket]:
-        """Returns those that may hold ids in ``[lower, upper)`` (ticks), by start, wider ones first."""
-        found = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
+        """Returns the buckets that may hold ids in ``[lower, upper)`` (ticks), by start, wide ones first."""
+        buckets = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
         for size, starts, row in self._narrow:
-            found += row[bisect_right(starts, lower - size) : bisect_left(starts, upper)]
-        found.sort(key=lambda time_bucket: (time_bucket.start, -time_bucket.end))
-        return found
+            buckets += row[bisect_right(starts, lower - size) : bisect_left(starts, upper)]
+        buckets.sort(key=lambda time_bucket: (time_bucket.start, -time_bucket.end))
+        return buckets
 
     def nearest(
         self, lower: int, upper: int, most: int, *, alive: Sequence[int], descending: bool
     ) -> tuple[list[Bucket], int | None]:
-        """Returns the wide ones that overlap ``[lower, upper)`` and of the narrow ones those nearest to one end.
+        """Returns all wide buckets that overlap ``[lower, upper)``, and the narrow ones nearest to one end.
 
         Args:
             lower: The first tick of interest.
             upper: The tick after the last.
-            most: Narrow ones to return; more than can overlap in one tick.
-            alive: By class, the tick below which buckets of new ids hold nothing; those are left out.
+            most: Max narrow buckets; more than can overlap in one tick.
+            alive: By class, the tick below which buckets of new ids hold no messages and are skipped.
             descending: Nearest to the upper end.
 
         Returns:
-            The buckets in any order, and how far they are complete: the tick at which the first one that was left out
-            starts (descending: ends); None: none was left out.
+            The buckets in any order, and the tick up to which they are complete: the start (descending: the end) of the
+                first
+            bucket that was left out. None if they are all there.
         """
         wide = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
-        found: list[Bucket] = []
+        narrow: list[Bucket] = []
         for size, starts, row in self._narrow:
             lowest = max(lower, alive[row[0].ttl_class]) if row[0].new_ids_only else lower
             low, high = bisect_right(starts, lowest - size), bisect_left(starts, upper)
             if high - low > most:
                 low, high = (high - most - 1, high) if descending else (low, low + most + 1)
-            found += row[low:high]
-        if len(found) <= most:
-            return wide + found, None
-        found.sort(key=lambda time_bucket: -time_bucket.end if descending else time_bucket.start)
-        left = found[most]
-        return wide + found[:most], left.end if descending else left.start
+            narrow += row[low:high]
+        if len(narrow) <= most:
+            return wide + narrow, None
+        narrow.sort(key=lambda time_bucket: -time_bucket.end if descending else time_bucket.start)
+        next_bucket = narrow[most]
+        return wide + narrow[:most], next_bucket.end if descending else next_bucket.start
 
 
 FULL_ROWS = 50_000
 FULL_BYTES = 30_000_000
 ENOUGH = 0.1
-"""Min part of a full bucket above which a burst counts."""
+"""Min filled part of a bucket before its rate can narrow the next one."""
 SPARSE = 0.25
-"""Min part to which a bucket must be filled; else the next one is wider."""
+"""Min filled part of a bucket. Below it, the next bucket is wider."""
 
 
 class BucketWidths:
-    """Counts what was written to the present bucket of a partition, and chooses the width of the next."""
+    """Counts what was written to a partition's present bucket, and chooses the width of the next one."""
 
     __slots__ = ("_began", "_end", "_fill", "_full_rows", "kind", "width_index")
 
@@ -220,7 +219,6 @@ class BucketWidths:
         self._fill = 0.0
 
     def _turn(self, now: int) -> None:
-        """Goes to the next bucket, at a wider width if the last one stayed nearly empty."""
         rate = self._fill / (now - self._began)
         while self.width_index != HOME_WIDTH:
             next_width = wider(self.kind, self.width_index)

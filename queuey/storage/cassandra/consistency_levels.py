@@ -1,8 +1,8 @@
-"""The meaning of ``weak``, ``strong`` and ``very_strong`` on the cluster that is there.
+"""The meaning of ``weak``, ``strong`` and ``very_strong`` on a given cluster.
 
-Where every read meets every acknowledged write is decided by the copies of a keyspace and two consistency levels: an
-adversary chooses which copies a write reached and which a read asks, as far as the levels let it. If it finds a way for
-them to have none in common, the read misses the write.
+Whether every read meets every acknowledged write depends on the copies of a keyspace and two consistency levels. An
+adversary chooses which copies a write reaches and which a read asks, as far as the levels allow. If these can have no
+copy in common, the read may miss the write.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import StoredTiming
 
 Copies = Mapping[str, int]
-"""How many, by data centre."""
+"""Number of copies by data centre."""
 Meeting = Literal["everywhere", "locally", "never"]
-"""``locally``: only if both go through the same data centre."""
+"""``locally``: only if the write and the read use the same data centre."""
 
 _COUNTED = {"ONE": 1, "TWO": 2, "THREE": 3}
 
 
 def meeting(write: str, read: str, copies: Copies) -> Meeting:
     """Returns where reads at one level meet all writes at another."""
-    ways = {(one, other): _misses(write, one, read, other, copies) for one, other in product(copies, repeat=2)}
-    if not any(ways.values()):
+    misses = {
+        (writer, reader): _misses(write, writer, read, reader, copies) for writer, reader in product(copies, repeat=2)
+    }
+    if not any(misses.values()):
         return "everywhere"
-    return "never" if any(ways[name, name] for name in copies) else "locally"
+    return "never" if any(misses[name, name] for name in copies) else "locally"
 
 
 def satisfies(level: str, reached: Copies, copies: Copies, local: str) -> bool:
-    """Returns whether the copies that were reached are enough, by data centre; ``local``: that of the coordinator."""
+    """Returns whether the reached copies satisfy a level; ``local``: data centre of the coordinator."""
     match level:
         case "ALL":
             return reached == copies
@@ -72,14 +74,14 @@ def _choices(copies: Copies) -> Iterator[dict[str, int]]:
 
 
 class InForce(NamedTuple):
-    """A consistency level, nothing left open.
+    """A consistency level with all values resolved.
 
     Attributes:
         writes, reads: Cassandra's consistency levels.
-        delay: Seconds that range reads stay behind the clock (D).
-        deadline: Seconds within which a write must return (W).
-        undone_within: Seconds after minting in which a write must be undone for no reader to have seen it (D - S).
-        safe: G1 and G2 are promised.
+        delay: Delay in seconds of range reads behind the clock (D).
+        deadline: Limit in seconds for a write to return (W).
+        undone_within: Seconds after minting in which a write must be undone so that no reader has seen it (D - S).
+        safe: The level has the guarantees G1 and G2.
     """
 
     writes: str
@@ -91,22 +93,20 @@ class InForce(NamedTuple):
 
 
 def usual(copies: Copies) -> str:
-    """Returns the consistency level that one left open means."""
     return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
 
 
 def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
-    """Returns whether a read that finds nothing proves that nothing acknowledged is there.
+    """Returns whether a read without results proves that no acknowledged message is there.
 
-    So it is where every read meets every acknowledged write of every data centre. That includes writes at the other
-    safe levels, since a queue may have had another level before.
+    It does if every read meets every acknowledged write of every data centre. That includes writes at the other safe
+    levels, since the queue may have had another level before.
     """
     writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
     return all(_everywhere(write, reads, copies) for write in writes)
 
 
 def _everywhere(write: str, read: str, copies: Copies) -> bool:
-    """Returns whether all reads at one level meet all writes at another; requests ask, so it is worked out once."""
     return _known_meeting(write, read, tuple(copies.items()))
 
 
@@ -116,9 +116,9 @@ def _known_meeting(write: str, read: str, copies: tuple[tuple[str, int], ...]) -
 
 
 class ConsistencyLevels:
-    """The levels in force; their times are those that stand in the keyspace.
+    """The levels in force, with the timing of the keyspace.
 
-    What ``auto`` means is decided once. Whether emptiness proves anything is decided by the copies as they are now: the
+    The meaning of ``auto`` is decided once. Whether an empty read proves anything depends on the present copies: the
     driver reads the schema again whenever it changes.
     """
 
@@ -129,44 +129,43 @@ class ConsistencyLevels:
         self._timing = timing
         self._replication = replication
         self._known: tuple[StoredTiming, dict[str, InForce]] = timing.stored, {}
-        """Levels by times. One value: threads must not mix them."""
+        """The timing, and the levels resolved with it. One value, so that threads do not mix them."""
         self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
-        """Copies, and what was found for them by consistency level of reads. One value: threads must not mix them."""
+        """The copies, and for them by read level whether it concludes. One value, so that threads do not mix them."""
 
     def of(self, queue: Queue) -> InForce:
-        stored, known = self._known
+        stored, by_level = self._known
         if stored is not self._timing.stored:
-            stored, known = self._known = self._timing.stored, {}
-        return known.get(queue.consistency) or self._decide(queue.consistency, stored, known)
+            stored, by_level = self._known = self._timing.stored, {}
+        return by_level.get(queue.consistency) or self._decide(queue.consistency, stored, by_level)
 
     def delay(self, queue: Queue) -> float:
-        """Returns the seconds that range reads of a queue stay behind the clock: its own or its level's."""
         return self.of(queue).delay if queue.read_delay is None else queue.read_delay
 
     def concludes(self, queue: Queue) -> bool:
-        """Returns whether emptiness that a read of a queue finds may be remembered, stored or trusted."""
+        """Returns whether an empty read of a queue may be remembered, stored or trusted."""
         return self._concludes(self.of(queue))
 
     def _concludes(self, level: InForce) -> bool:
-        # Everything that is concluded from an empty read goes through here: low watermarks and the empty-range cache.
+        # All conclusions from empty reads use this: low watermarks and the empty-range cache.
         if not level.safe:
             return False
         try:
             copies = self._replication()
         except StoreUnavailable:
             return False
-        known, found = self._concluding
-        if known is not copies and known != copies:
-            found = {}
-            self._concluding = copies, found
-        if level.reads not in found:
-            found[level.reads] = concludes(level.reads, self._options, copies)
-        return found[level.reads]
+        known_copies, by_level = self._concluding
+        if known_copies is not copies and known_copies != copies:
+            by_level = {}
+            self._concluding = copies, by_level
+        if level.reads not in by_level:
+            by_level[level.reads] = concludes(level.reads, self._options, copies)
+        return by_level[level.reads]
 
     def claims_refusal(self, queue: Queue) -> str | None:
-        """Returns why messages of a queue must not be claimed, and which consistency level to choose; None: they may.
+        """Returns why messages of a queue must not be claimed, and which consistency level to choose; None if they may.
 
-        Claims go on from what a read did not show, so reads must meet every data centre's acknowledged writes.
+        Claims continue from what a read did not show, so reads must meet every data centre's acknowledged writes.
         Appends to claim logs must be compared by all data centres together.
         """
         copies = self._replication()
@@ -182,14 +181,14 @@ class ConsistencyLevels:
         )
         choices = [name for name in self._options.levels if self._claimable(name, copies)]
         if not choices:
-            return f"{why} No consistency level of this store can be: set one to be read and written at QUORUM."
+            return f"{why} No consistency level of this store allows claims: set one to read and write at QUORUM."
         best = "strong" if "strong" in choices else choices[0]
         return f"{why} Choose consistency {best!r}: queuey queue update {quote(queue.name)} --consistency {best}"
 
     def groups_refusal(self) -> str | None:
         """Returns why groups cannot have members, None if they can.
 
-        Their states are compared by all data centres together, and a session that was written is met by every read.
+        Group states must be compared by all data centres together, and every read must meet a session that was written.
         """
         copies = self._replication()
         write, read = self._options.catalogue_write, self._options.catalogue_read
@@ -198,7 +197,7 @@ class ConsistencyLevels:
         if _everywhere(write, read, copies):
             return None
         return (
-            f"consistency.catalogue is written at {write} and read at {read}: a read may miss that a member was seen. "
+            f"consistency.catalogue is written at {write} and read at {read}: a read may miss a member's heartbeat. "
             "Set both to QUORUM to have groups with members."
         )
 
@@ -213,16 +212,16 @@ class ConsistencyLevels:
     def row_serial(self) -> str:
         """Returns the serial consistency level of the rows of idempotency keys and names.
 
-        A post may be repeated in any data centre, so all of them compare, also where the catalogue's changes are
-        compared within one.
+        A post may be repeated in any data centre, so all of them compare, even if catalogue changes are compared within
+        one.
         """
         return "SERIAL" if len(self._replication()) > 1 else self._options.catalogue_serial
 
     def log_reads(self) -> str:
-        """Returns the consistency level of reads of a claim log that must show what an append was refused for.
+        """Returns the consistency level of claim log reads that must show why an append was refused.
 
-        An entry that was accepted may be committed at a majority of all copies only, whatever level was asked for.
-        Where reads of the catalogue need not meet that, because they ask one data centre, logs are read serially.
+        An accepted entry may be committed at a majority of all copies only, whatever level was requested. If catalogue
+        reads ask one data centre and so may miss it, logs are read serially.
         """
         reads = self._options.catalogue_read
         return reads if _everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
@@ -232,42 +231,42 @@ class ConsistencyLevels:
         return level.safe and _everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
-        """Returns the position below which what a read finds empty stays empty; None: nowhere."""
+        """Returns the position below which an empty read stays empty, or None."""
         level = self.of(queue)
         return (now - ticks(level.delay), LOW_MIN) if self._concludes(level) else None
 
     def _decide(self, name: str, stored: StoredTiming, known: dict[str, InForce]) -> InForce:
         try:
             auto = usual(self._replication())
-        except StoreUnavailable:  # Nothing can be written or read now; to be decided when it can.
+        except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
             return self._in_force(name, "QUORUM", stored)
-        found = known[name] = self._in_force(name, auto, stored)
-        return found
+        level = known[name] = self._in_force(name, auto, stored)
+        return level
 
     def _in_force(self, name: str, auto: str, stored: StoredTiming) -> InForce:
         level = self._options.levels[name]
         delay, deadline = level.delay, level.deadline
-        within = max(0.0, delay - stored.assumed.clock_difference)
+        undone_within = max(0.0, delay - stored.assumed.clock_difference)
         if level.safe:
             delay, deadline = stored.assumed.levels[name].delay, stored.kept.levels[name].deadline
-            within = stored.unseen[name]
-        return InForce(level.write or auto, level.read or auto, delay, deadline, within, level.safe)
+            undone_within = stored.unseen[name]
+        return InForce(level.write or auto, level.read or auto, delay, deadline, undone_within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
         level = self.of(queue)
         how = f"written at {level.writes}, read at {level.reads}"
         if not level.safe:
-            return f"weak ({how}): a reader that goes on from its cursor may miss messages, and one node can lose them"
+            return f"weak ({how}): a reader continuing from its cursor may miss messages, and one node can lose them"
         delay = self.delay(queue)
         if delay < level.delay:
             return (
                 f"{queue.consistency} ({how}), but its read delay of {delay:g} s is shorter than the {level.delay:g} s "
-                "that make reading by time safe: a reader that goes on from its cursor may miss messages"
+                "that make reading by time safe: a reader that continues from its cursor may miss messages"
             )
         within = (
             " within its data centre" if level.reads.startswith("LOCAL") and level.writes.startswith("LOCAL") else ""
         )
         return (
-            f"{queue.consistency} ({how}){within}: a reader that goes on from its cursor misses no acknowledged "
+            f"{queue.consistency} ({how}){within}: a reader that continues from its cursor misses no acknowledged "
             f"message; a 503 with outcome none left nothing; X-After orders messages; reads stay {delay:g} s behind"
         )

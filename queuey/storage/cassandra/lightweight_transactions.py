@@ -1,24 +1,24 @@
-"""Lightweight transactions, and what to do when one is in doubt.
+"""Lightweight transactions, and how a transaction in doubt is resolved.
 
-A transaction whose answer was lost, or that timed out, may have been applied, may be applied by the next transaction,
-or may never be. One read does not show which. So the same change is sent again, after a pause, until Cassandra says
-that it was applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a
-fresh random token (column ``version``) and demands the one it has seen, so that sending it again does no harm, and a
-row that shows our own token means that it was applied before::
+A transaction that timed out, or whose answer was lost, may have been applied, may be applied by the next transaction,
+or may never be applied. One read does not show which. So the same change is sent again, after a pause, until Cassandra
+reports it as applied or refused. After that, nothing sent before can take effect any more. Each change therefore writes
+a new random token (column ``version``) and requires the one it has read. So sending it again does no harm, and a row
+with our own token means that the change was applied before::
 
     send ──applied──────────────────────────────► DONE
-     ▲ │ └─refused, the row has our token───────► DONE   (a removal in doubt: there is no row)
+     ▲ │ └─refused, the row has our token───────► DONE   (a removal in doubt: the row is gone)
      │ ├───refused, nothing in doubt────────────► REFUSED
      │ ├───refused by another, ours in doubt────► UNCLEAR   (ours may have been applied and then changed by another)
      │ ├───error, nothing sent is in doubt──────► StoreUnavailable, outcome none
-     │ ├───error, time is over or closing───────► StoreUnavailable, outcome unknown
+     │ ├───error, timed out or closing──────────► StoreUnavailable, outcome unknown
      └─┴───error, in doubt: a pause
 
-Every compare-and-set goes this way, by :meth:`LightweightTransactions.decide`. One does not: an append to a claim log,
-which the calling process repeats itself, because it may have to give up requests meanwhile.
+Every compare-and-set uses :meth:`LightweightTransactions.decide`, except appends to a claim log. The calling process
+repeats those itself, because it may have to give up requests meanwhile.
 
-Tables written in this way must be written in no other: a plain write stamped ahead of a later transaction would make
-that one say "applied" and change nothing.
+Rows of these tables must be written by lightweight transactions only. A plain write with a timestamp ahead of a later
+transaction would make that transaction report "applied" and change nothing.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ Change = Callable[[], Awaitable[Request]]
 """Returns the request of one attempt."""
 
 MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
-"""Bounds of the pauses, in seconds: each is drawn evenly, up to a maximum that doubles."""
+"""Bounds of the pauses, in seconds. Each pause is random, up to a maximum that doubles each time."""
 MIN_TIMEOUT = 0.1
 """Min timeout of one attempt, in seconds."""
 STUCK = 5.0
-"""Max seconds that a change takes for which others wait: longer, it is in doubt."""
+"""Max seconds of a change while others wait for it. A longer one is in doubt."""
 _LOOK_EVERY = 0.1
 
 
 class ChangeResult(NamedTuple):
-    """Cassandra's last word on a change.
+    """Cassandra's final answer to a change.
 
     Attributes:
-        is_done: It was applied.
-        is_unclear: It was in doubt, and the row is another's now: it may have been applied and then changed.
-        row: Columns of the row if it was not applied: what its conditions are about, or what was read back. The token's
-            column comes last. Empty if there is no row.
+        is_done: The change was applied.
+        is_unclear: The change was in doubt, and the row is now another's: it may have been applied and then changed.
+        row: Columns of the row if the change was not applied: the columns in its conditions, or those that were read
+            back. The token comes last. Empty if there is no row.
     """
 
     is_done: bool
@@ -72,7 +72,6 @@ class ChangeResult(NamedTuple):
 
 
 def new_number() -> int:
-    """Returns a random positive number of 62 bits: a token, or a number of a queue."""
     return secrets.randbits(62) or 1
 
 
@@ -91,7 +90,7 @@ class LightweightTransactions:
         self._boottime = boottime
         self._turns: dict[Hashable, deque[Turn]] = {}
         self.doubts = 0
-        """How many answers were in doubt."""
+        """Number of answers that were in doubt."""
 
     async def run(
         self,
@@ -102,7 +101,7 @@ class LightweightTransactions:
         further: Sequence[Call] = (),
         read_back: Request | None = None,
     ) -> ChangeResult:
-        """Runs a conditional statement, as one with ``further`` ones of its Cassandra partition; see :meth:`decide`."""
+        """Runs a conditional statement, batched with ``further`` ones of its partition; see :meth:`decide`."""
         request = self.request(statement, values, further)
 
         async def change() -> Request:
@@ -111,11 +110,9 @@ class LightweightTransactions:
         return await self.decide(change, token, read_back)
 
     def wait(self, statement: Statement, values: Sequence[Any], token: object = None) -> ChangeResult:
-        """Does as :meth:`run`, for callers that block."""
         return self._driver.calls.run(self.run(statement, values, token))
 
     def request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
-        """Returns a conditional request at the levels of the catalogue."""
         levels = self._options.catalogue_write, self._options.catalogue_serial
         return Request(statement, values, *levels, further=further)
 
@@ -125,14 +122,14 @@ class LightweightTransactions:
         """Sends a change until it is applied or refused.
 
         Args:
-            change: Makes its request. Sent more than once it must do no harm.
-            token: Value of the row's last column once the change is applied; None if it writes no token.
-            read_back: Reads the row, its token last, where a refusal does not show it. Without a token the change
-                removes the row.
+            change: Makes the request. Sending it more than once must do no harm.
+            token: Value of the row's last column once the change is applied; None if the change writes no token.
+            read_back: Reads the row, its token last, if a refusal does not show it. Without a token, the change removes
+                the row.
 
         Raises:
-            StoreUnavailable: Nothing was sent that is in doubt; or with outcome ``unknown``: it stayed in doubt for
-                ``catalogue_deadline``, or until the end of the call.
+            StoreUnavailable: Nothing that was sent is in doubt. With outcome ``unknown``, the change stayed in doubt
+                for ``catalogue_deadline`` or until the end of the call.
         """
         ends = self._boottime() + self._driver.calls.deadline.left(self._options.catalogue_deadline)
         pause, max_pause, is_doubted = 0.0, FIRST_MAX_PAUSE, False
@@ -149,7 +146,7 @@ class LightweightTransactions:
                     raise
                 if isinstance(error, StoreClosed):
                     raise StoreClosed(str(error), outcome="unknown") from error
-                pause = MIN_PAUSE + random.random() * (max_pause - MIN_PAUSE)  # noqa: S311 - spreads callers, guards nothing
+                pause = MIN_PAUSE + random.random() * (max_pause - MIN_PAUSE)  # noqa: S311 - spreads callers, protects nothing
                 if self._boottime() + pause > ends:
                     text = f"a change is in doubt: {error}"
                     raise StoreUnavailable(text, outcome="unknown", retry_after=error.retry_after) from error
@@ -162,18 +159,16 @@ class LightweightTransactions:
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
     async def _send(self, request: Request | Encoded, seconds: float) -> list[Any]:
-        """Sends a request once; returns the first row of the answer, an empty list without one."""
         rows = await self._driver.ask(request._replace(timeout=seconds))
         if not rows and not request.statement.reads:
             raise InDoubt("Cassandra did not say whether a change was applied")
         return list(rows[0]) if rows else []
 
     def turn(self, key: Hashable) -> Turn:
-        """Serializes callers of this process that change one thing: transactions that meet hinder each other."""
+        """Serializes this process's changes of one thing: concurrent transactions slow each other down."""
         return Turn(self, key)
 
     async def enter(self, key: Hashable, turn: Turn) -> None:
-        """Waits until a turn is the first of its key."""
         waiting = self._turns.setdefault(key, deque())
         waiting.append(turn)
         try:
@@ -188,7 +183,7 @@ class LightweightTransactions:
     def _check_wait(self, first: Turn) -> None:
         self._driver.calls.deadline.left()
         if self._boottime() - first.began > STUCK:
-            raise StoreBusy("another change of this is waiting for Cassandra")
+            raise StoreBusy("another change of the same row is waiting for Cassandra")
 
     def _wait_a_while(self, turn: Turn, done: Done) -> None:
         turn.go_on = partial(done, None, None)
@@ -198,7 +193,7 @@ class LightweightTransactions:
         waiting = self._turns[key]
         waiting.remove(turn)
         if waiting:
-            # In a turn of the loop of its own: hundreds that leave at once would each go on within the one before.
+            # In the loop's next turn: otherwise, hundreds that leave at once would nest in each other.
             with suppress(StoreClosed):
                 self._driver.loop.soon(waiting[0].wake)
         else:
@@ -206,14 +201,14 @@ class LightweightTransactions:
 
 
 class Turn:
-    """A caller's turn to change one thing, since ``began``."""
+    """A caller's turn to change one thing. It has begun at ``began``."""
 
     def __init__(self, transactions: LightweightTransactions, key: Hashable) -> None:
         self._transactions = transactions
         self._key = key
         self.began = math.inf
         self.go_on: Callable[[], object] | None = None
-        """Whom to call when it may have come."""
+        """Called when the turn may have come."""
 
     def wake(self) -> None:
         go_on, self.go_on = self.go_on, None

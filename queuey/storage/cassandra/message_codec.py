@@ -1,4 +1,4 @@
-"""Message rows: their statements, and messages as their columns."""
+"""Message rows: their statements, and how messages are encoded in their columns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from queuey.storage.cassandra.driver import UNSET, Rows, Statement
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _TEXT, _BYTES = b"\0", b"\1"
-"""First byte of a ``meta`` column. No column at all: text without metadata."""
+"""First byte of a ``meta`` column. A text without metadata has no such column."""
 _NAMED = 2
-"""Number added to the first byte if a message was written as the value of a name, which follows (see :func:`named`)."""
+"""Number added to the first byte if the message was written as the value of a name. The name follows (see
+:func:`named`)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Meta).decode
@@ -41,7 +42,7 @@ DELETE = tuple(
 )
 COLUMNS = 4
 ROW = 40
-"""Number of bytes of a row in an answer beside body and metadata: id and end, and a length before each column."""
+"""Number of bytes of a row in an answer besides body and metadata: id, end, and a length before each column."""
 _COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
 FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?")
@@ -65,7 +66,6 @@ COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for n
 
 
 def id_bytes(ticks: int, low: int) -> bytes:
-    """Returns an id as Cassandra has it: the 16 bytes of the UUID."""
     return _pack_id(ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP)
 
 
@@ -87,7 +87,7 @@ _end_at = struct.Struct(">i8xi").unpack_from
 _minus_one = struct.pack(">i", -1)
 
 INSERTED, DELETED, RANGED = 9, 5, 6
-"""How many values the statements take."""
+"""Number of values that each kind of statement takes."""
 
 
 def key_of(qid: int, partition: int, bucket: int) -> bytes:
@@ -96,7 +96,7 @@ def key_of(qid: int, partition: int, bucket: int) -> bytes:
 
 
 def routing_of(qid: int, partition: int, bucket: int) -> bytes:
-    """Returns the same key as it is hashed."""
+    """Returns the key of a Cassandra partition as it is hashed."""
     return _pack_routing(8, qid, 0, 4, partition, 0, 8, bucket, 0)
 
 
@@ -132,36 +132,35 @@ def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
 
 
 def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
-    """Returns the encoded values of ``UP`` and ``DOWN``; both bounds inclusive."""
+    """Returns the encoded values of ``UP`` and ``DOWN``; both bounds are inclusive."""
     return key + _pack_range(16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
 
 
 def starts(body: bytes, columns: int) -> list[int]:
-    """Returns where the rows of an answer begin, whatever sizes they have."""
     _, count = _shape(body, 8)
-    at = 16
-    found = []
+    offset = 16
+    offsets = []
     if columns == COLUMNS:
-        body += bytes(8)  # So that the end of a row is read at once, also that of a last one that lacks values.
+        body += bytes(8)  # Allows one read of a row's end, even for a last row without values.
         for _ in range(count):
-            found.append(at)
-            (size,) = _size_at(body, at + 20)
-            at += 24 + size if size > 0 else 24
-            whole, size = _end_at(body, at)
-            if whole < 0:
-                (size,) = _size_at(body, at + 4)
-                at -= 8
-            at += 16 + size if size > 0 else 16
-        return found
+            offsets.append(offset)
+            (size,) = _size_at(body, offset + 20)
+            offset += 24 + size if size > 0 else 24
+            expires_size, size = _end_at(body, offset)
+            if expires_size < 0:
+                (size,) = _size_at(body, offset + 4)
+                offset -= 8
+            offset += 16 + size if size > 0 else 16
+        return offsets
     for _ in range(count):
-        found.append(at)
-        (whole,) = _size_at(body, at + 20)
-        at += 24 + max(0, whole)
-    return found
+        offsets.append(offset)
+        (expires_size,) = _size_at(body, offset + 20)
+        offset += 24 + max(0, expires_size)
+    return offsets
 
 
 def packed(found: Rows, columns: int) -> bytes:
-    """Returns rows that the driver has decoded (ids as UUIDs) as they came."""
+    """Encodes rows that the driver has decoded (ids as UUIDs) as they were received."""
     cells = []
     for row in found:
         values = (row[0].bytes, *row[1:])
@@ -172,38 +171,38 @@ def packed(found: Rows, columns: int) -> bytes:
 
 
 def decode(body: bytes) -> Rows:
-    """Returns id, body, expires and meta of the rows of an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``."""
+    """Returns id, body, expires and meta of the rows in an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``."""
     columns, count = _shape(body, 8)
     if columns != COLUMNS:
-        raise ValueError(f"{columns} columns, not {COLUMNS}")
-    at = 16
-    found: Rows = []
+        raise ValueError(f"the answer has {columns} columns, not {COLUMNS}")
+    offset = 16
+    rows: Rows = []
     for _ in range(count):
-        _, data, size = _start_of_row(body, at)
-        at += 24
-        text = body[at : at + size]
-        whole, expires, size_of_meta = _end_of_row(body, at + size)
-        if size < 0 or whole != 8:  # noqa: PLR2004 - a bigint's size
+        _, data, size = _start_of_row(body, offset)
+        offset += 24
+        text = body[offset : offset + size]
+        expires_size, expires, meta_size = _end_of_row(body, offset + size)
+        if size < 0 or expires_size != 8:  # noqa: PLR2004 - a bigint's size
             raise ValueError("a row without a body or an end")
-        at += size + 16
-        if size_of_meta < 0:
-            found.append((data, text, expires, None))
+        offset += size + 16
+        if meta_size < 0:
+            rows.append((data, text, expires, None))
         else:
-            found.append((data, text, expires, body[at : at + size_of_meta]))
-            at += size_of_meta
-    return found
+            rows.append((data, text, expires, body[offset : offset + meta_size]))
+            offset += meta_size
+    return rows
 
 
 def decode_ids(body: bytes) -> Rows:
-    """Returns the rows of an answer to ``IDS_UP`` or ``IDS_DOWN``: id, expires."""
+    """Returns id and expires of the rows in an answer to ``IDS_UP`` or ``IDS_DOWN``."""
     columns, _ = _shape(body, 8)
     if columns != ID_COLUMNS:
-        raise ValueError(f"{columns} columns, not {ID_COLUMNS}")
-    found: Rows = []
-    for at in starts(body, ID_COLUMNS):
-        _, data, size = _start_of_row(body, at)
-        found.append((data, _ticks_at(body, at + 24)[0] if size > 0 else None))
-    return found
+        raise ValueError(f"the answer has {columns} columns, not {ID_COLUMNS}")
+    rows: Rows = []
+    for offset in starts(body, ID_COLUMNS):
+        _, data, size = _start_of_row(body, offset)
+        rows.append((data, _ticks_at(body, offset + 24)[0] if size > 0 else None))
+    return rows
 
 
 def position_of(data: bytes) -> Position:
@@ -227,7 +226,7 @@ class NamedMeta(Meta, frozen=True, array_like=True, omit_defaults=True):
 
 
 class NamedMessage(Message, gc=False):
-    """A message that was written as the value of a name. Whether it is that, the name's row knows."""
+    """A message that was written as the value of a name. Only the name's row says whether it still is."""
 
     name: str = ""
 
@@ -254,7 +253,6 @@ def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
 
 
 def size_of(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
-    """Returns the bytes that an answer has for a row with these columns."""
     return ROW + len(body) + (0 if meta is UNSET else len(meta))
 
 
@@ -265,16 +263,16 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
     if meta is None:
         return Message(ticks, low ^ FLIP, partition, expires, body.decode())
     name, meta = unmarked(meta)
-    text, found = _decode_meta(meta)
+    text, decoded_meta = _decode_meta(meta)
     if text:
         body = body.decode()
     if name is None:
-        return Message(ticks, low ^ FLIP, partition, expires, body, found)
-    return NamedMessage(ticks, low ^ FLIP, partition, expires, body, found, name)
+        return Message(ticks, low ^ FLIP, partition, expires, body, decoded_meta)
+    return NamedMessage(ticks, low ^ FLIP, partition, expires, body, decoded_meta, name)
 
 
 def unmarked(meta: bytes) -> tuple[str | None, bytes]:
-    """Returns the name in a ``meta`` column, and the column as it is for messages without names."""
+    """Returns the name in a ``meta`` column, and the column as it is for messages without a name."""
     if meta[:1] <= _BYTES:
         return None, meta
     end = 3 + int.from_bytes(meta[1:3])
@@ -282,7 +280,7 @@ def unmarked(meta: bytes) -> tuple[str | None, bytes]:
 
 
 def messages(found: Rows, partition: int, now: int) -> list[Message]:
-    """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in their order."""
+    """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in order."""
     return [
         Message((last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP, partition, expires, body.decode())
         if meta is None
@@ -294,12 +292,12 @@ def messages(found: Rows, partition: int, now: int) -> list[Message]:
 
 
 Marked = dict[str, set[Location]]
-"""Messages that were written as values of names."""
+"""By name, the locations of messages that were written as its value."""
 
 
 def marked_in(messages: Iterable[Message]) -> Marked:
-    found: Marked = {}
+    marked: Marked = {}
     for message in messages:
-        if type(message) is NamedMessage:  # Each message of each page pays for this: isinstance costs more.
-            found.setdefault(message.name, set()).add((message.partition, message.position))
-    return found
+        if type(message) is NamedMessage:  # Runs for each message of each page: isinstance costs more.
+            marked.setdefault(message.name, set()).add((message.partition, message.position))
+    return marked

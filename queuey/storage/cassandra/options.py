@@ -1,4 +1,4 @@
-"""Options of the Cassandra store and what its consistency levels mean."""
+"""Options of the Cassandra store, and the meaning of its consistency levels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "E
 READ_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL")
 DEFAULT_PORT = 9042
 MOST_BODY = 4 << 20
-"""Max bytes of a body that Cassandra takes with its default settings: well under half a commit log segment."""
+"""Max bytes of a body that Cassandra accepts with its default settings: well under half a commit log segment."""
 
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
@@ -26,11 +26,12 @@ class Level:
     """The meaning of a queue's consistency level.
 
     Attributes:
-        write: Cassandra's consistency level of writes; None: QUORUM, or LOCAL_QUORUM with several data centres.
+        write: Cassandra's consistency level of writes; QUORUM if None, or LOCAL_QUORUM with several data centres.
         read: Consistency level of reads, with the same default.
-        delay: Seconds that range reads stay behind the clock (D).
-        deadline: Seconds within which a write must have returned to be acknowledged (W).
-        safe: G1 and G2 are promised, so the levels must overlap; delay and deadline are part of the :class:`Timing`.
+        delay: Delay in seconds of range reads behind the clock (D).
+        deadline: Limit in seconds for a write to return and be acknowledged (W).
+        safe: The level has the guarantees G1 and G2, so reads and writes must overlap; delay and deadline are part of
+            the :class:`Timing`.
     """
 
     write: str | None
@@ -50,33 +51,33 @@ class CassandraOptions:
     """How the Cassandra store works.
 
     Attributes:
-        user, password: Of Cassandra's own authentication; None: none.
+        user, password: Credentials for Cassandra's own authentication; without authentication if None.
         tls: Encrypt connections; implied by the three files.
         tls_ca, tls_cert, tls_key: Trusted certificates, and the client's own certificate and key (PEM).
         tls_hostname: Check that a node's certificate names its address.
-        local_dc: Data centre of this process; must be given when there are several.
-        timeout: Seconds of one request to Cassandra (reads, catalogue).
+        local_dc: Data centre of this process; required if there are several.
+        timeout: Timeout in seconds of one request to Cassandra (reads, catalogue).
         deadline: Seconds after which a call to the store gives up, whatever it waits for.
-        speculative: Seconds after which an idempotent request is also sent to a second node; a quarter of its timeout
-            if that is less.
-        clock_difference: Largest difference between the clocks of two web processes in seconds (S).
-        row_age: Seconds for which a queue's row and its bucket index may be used unread (C); changes of a queue answer
-            after it.
-        levels: What ``weak``, ``strong`` and ``very_strong`` mean.
-        follow: Go by the times that stand in the keyspace, in the place of S, C and those of the levels.
-        stated: Times that the deployment names, by setting; with ``follow`` they must be what stands there.
-        default_ttl: Seconds a message lives when neither it nor its queue says.
-        cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
-        most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
+        speculative: Seconds after which an idempotent request also goes to a second node; a quarter of its timeout if
+            that is less.
+        clock_difference: Max difference in seconds between the clocks of two web processes (S).
+        row_age: Max age in seconds of a queue's row and its bucket index when they are used (C). A change of a queue is
+            answered after it.
+        levels: Meaning of ``weak``, ``strong`` and ``very_strong``.
+        follow: Use the timing of the keyspace instead of S, C and the values of the levels.
+        stated: Timing values that the deployment sets, by setting; with ``follow`` they must match the keyspace.
+        default_ttl: TTL in seconds of a message if neither it nor its queue has one.
+        cached_queues: Max queue rows in memory, and max partitions with a bucket index in memory.
+        most_pending: Max messages that wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
-        catalogue_read: Consistency level of reads of them. Every read must meet every commit (LOCAL_QUORUM:
+        catalogue_read: Consistency level of reads of the catalogue. Every read must meet every commit (LOCAL_QUORUM:
             EACH_QUORUM).
-        catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes. Those
-            of idempotency keys are SERIAL wherever there are several data centres.
-        catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
-        heartbeat: Seconds between rounds in which all coordinators are asked for their time.
-        reap_interval: Seconds between searches for what purges and deletes left; None: only when called.
-        reap_after: Seconds for which that is left alone.
+        catalogue_serial: Serial consistency level of lightweight transactions: LOCAL_SERIAL only if one data centre
+            writes. For idempotency keys it is SERIAL if there are several data centres.
+        catalogue_deadline: Seconds for which a lightweight transaction in doubt is retried.
+        heartbeat: Interval in seconds between rounds that ask all coordinators for their time.
+        reap_interval: Interval in seconds between searches for remains of purges and deletes; only on demand if None.
+        reap_after: Min age in seconds of remains before they are removed.
     """
 
     user: str | None = None
@@ -109,7 +110,6 @@ class CassandraOptions:
     reap_after: float = 600.0
 
     def __post_init__(self) -> None:
-        """Refuses values that would break a promise."""
         if self.clock_difference <= 0 or self.row_age <= 0:
             raise SettingsError("clock_difference and the age of a queue row must be above 0.")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -120,7 +120,7 @@ class CassandraOptions:
 
     @property
     def timing(self) -> Timing:
-        """S, C and the times of the levels that promise anything; what a level's delay leaves is for undo writes."""
+        """S, C and the timing of the levels with guarantees. The rest of a level's delay is for undo writes."""
         levels = {
             name: LevelTiming(
                 level.deadline, max(0.0, level.delay - level.deadline - self.clock_difference), level.delay
@@ -132,9 +132,9 @@ class CassandraOptions:
 
 
 def _check_level(name: str, level: Level) -> None:
-    for kind, value, allowed in (("write", level.write, WRITE_LEVELS), ("read", level.read, READ_LEVELS)):
+    for operation, value, allowed in (("write", level.write, WRITE_LEVELS), ("read", level.read, READ_LEVELS)):
         if value is not None and value not in allowed:
-            text = f"{name}: {value!r} is not a {kind} consistency level. Use one of {', '.join(allowed)}."
+            text = f"{name}: {value!r} is not a {operation} consistency level. Use one of {', '.join(allowed)}."
             raise SettingsError(text)
 
 
@@ -154,9 +154,9 @@ def parse_url(text: str) -> DataCentreTarget:
     """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port."""
     parts = urlsplit(text)
     if parts.scheme != "cassandra" or parts.query or parts.fragment:
-        raise SettingsError(f"{_without_password(text)!r} is not cassandra://host1,host2/keyspace.")
+        raise SettingsError(f"{_without_password(text)!r} is not a store URL: use cassandra://host1,host2/keyspace.")
     if "@" in parts.netloc:
-        raise SettingsError("A store URL holds no user and password: they have settings of their own.")
+        raise SettingsError("A store URL must not have a user or password: set cassandra_user and cassandra_password.")
     hosts, ports = [], set()
     for item in parts.netloc.split(","):
         host, port = _host_and_port(item)
@@ -164,7 +164,7 @@ def parse_url(text: str) -> DataCentreTarget:
         if port is not None:
             ports.add(port)
     if len(ports) > 1:
-        raise SettingsError(f"{text!r} names several ports; all nodes of a cluster have the same.")
+        raise SettingsError(f"{text!r} names several ports: use one port for all nodes of a cluster.")
     keyspace = unquote(parts.path.removeprefix("/"))
     if not _KEYSPACE.fullmatch(keyspace):
         raise SettingsError(
@@ -176,10 +176,10 @@ def parse_url(text: str) -> DataCentreTarget:
 def _host_and_port(text: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", text)
     if match is None:
-        raise SettingsError(f"{text!r} is no host to find Cassandra at.")
+        raise SettingsError(f"{text!r} is not a valid host: use a name or an IP address, optionally with a port.")
     port = int(match[3]) if match[3] else None
     if port is not None and not 0 < port < 1 << 16:
-        raise SettingsError(f"{port} is no TCP port.")
+        raise SettingsError(f"{port} is not a valid TCP port: use 1 to 65535.")
     return match[1] or match[2], port
 
 

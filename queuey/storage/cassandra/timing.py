@@ -1,16 +1,16 @@
-"""W, U, S, D and C: how long writes, undo writes and reads take, how far clocks may differ, how old a row may be.
+"""W, U, S, D and C: limits for writes, undo writes, clock differences, read delays and the age of rows.
 
-They stand in the keyspace, so that all processes go by the same. A process reads them again every second, and serves
-nothing by what it began to read longer than LEASE ago. While they are being changed two sets stand there::
+They are stored in the keyspace, so that all processes use the same. A process reads them again every second, and serves
+nothing with values whose read began more than LEASE ago. During a change two sets are stored::
 
     kept     what every process keeps: W of its writes, S of its clock, C of the rows that it uses, and D for its undo
-             writes. Of the old value and the new one always the lower
-    assumed  what it assumes of the others: D of its reads, S between it and them, C of the rows that they use. Always
-             the higher
+             writes. Always the lower of the old and the new value
+    assumed  what it assumes of other processes: D of its reads, S between its clock and theirs, C of the rows that they
+             use. Always the higher value
 
-So whatever was promised under the old set holds for those who go by the new one, and the other way round. When LEASE
-is over every process keeps the lower values, and D + S later nothing is on its way that was begun before; then the new
-set may stand alone. What stands there is safe at every step, wherever a change stops.
+So every promise under the old set holds for processes that use the new set, and the other way round. After LEASE, every
+process keeps the lower values. D + S later, nothing that began before is under way, and the new set may replace both.
+The stored values are safe at every step, wherever a change stops.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from msgspec import Meta
 from queuey.errors import SettingsError
 
 LEASE = 10.0
-"""Max seconds (boot time) for which a process may go by what it has read."""
+"""Max seconds (boot time) for which a process may use the values that it has read."""
 FORMAT = 1
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
 class LevelTiming(msgspec.Struct, frozen=True):
-    """The times of one consistency level, in seconds.
+    """Timing of one consistency level, in seconds.
 
     Attributes:
-        deadline: Within which a write must have returned to be acknowledged (W).
-        undo: Within which a write that failed is undone for certain, nearly always (U).
-        delay: That range reads stay behind the clock (D).
+        deadline: Limit for a write to return and be acknowledged (W).
+        undo: Limit for undoing a failed write, which nearly always suffices (U).
+        delay: Delay of range reads behind the clock (D).
     """
 
     deadline: Seconds
@@ -45,12 +45,12 @@ class LevelTiming(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The times of a keyspace, in seconds.
+    """Timing of a keyspace, in seconds.
 
     Attributes:
-        clock_difference: By which the clocks of two processes differ at most (S).
-        row_age: For which a queue's row and its bucket index may be used unread (C).
-        levels: By consistency level, those that promise anything.
+        clock_difference: Max difference between the clocks of two processes (S).
+        row_age: Max age of a queue's row and its bucket index when they are used (C).
+        levels: Timing by consistency level, for the levels with guarantees.
     """
 
     clock_difference: Seconds
@@ -58,11 +58,11 @@ class Timing(msgspec.Struct, frozen=True):
     levels: Mapping[str, LevelTiming]
 
     def check(self) -> Timing:
-        """Returns itself if it keeps the promises."""
+        """Returns itself, after checking that the values keep the guarantees."""
         spare = 1e-9  # 0.4 + 0.35 + 0.25 may be a little more than 1.
         for name, level in self.levels.items():
-            least = level.deadline + level.undo + self.clock_difference
-            if level.delay < least - spare:
+            min_delay = level.deadline + level.undo + self.clock_difference
+            if level.delay < min_delay - spare:
                 raise SettingsError(
                     f"{name}: a read delay of {level.delay:g} s is shorter than the write deadline "
                     f"({level.deadline:g} s), the time for undo writes ({level.undo:g} s) and the clock difference "
@@ -70,8 +70,8 @@ class Timing(msgspec.Struct, frozen=True):
                 )
             if self.row_age > level.delay - self.clock_difference + spare:
                 raise SettingsError(
-                    f"{name}: queue rows may be used for {self.row_age:g} s, which must not be longer than the read "
-                    f"delay less the clock difference ({level.delay - self.clock_difference:g} s)."
+                    f"{name}: queue rows may be used for {self.row_age:g} s, which must not exceed the read delay "
+                    f"minus the clock difference ({level.delay - self.clock_difference:g} s)."
                 )
         return self
 
@@ -86,15 +86,14 @@ class Timing(msgspec.Struct, frozen=True):
         return Timing(*first, levels)
 
     def unseen(self) -> dict[str, float]:
-        """Returns, by level, the seconds after minting in which no reader has passed an id: D - S."""
+        """Returns by level the seconds after minting in which no reader has passed an id: D - S."""
         return {name: round(level.delay - self.clock_difference, 9) for name, level in self.levels.items()}
 
     def values(self) -> dict[str, float]:
-        """Returns each value by the name of its setting."""
-        found = {"cassandra_clock_difference": self.clock_difference, "cassandra_row_age": self.row_age}
+        values = {"cassandra_clock_difference": self.clock_difference, "cassandra_row_age": self.row_age}
         for name, level in self.levels.items():
-            found |= {f"consistency.{name}.{field}": value for field, value in msgspec.structs.asdict(level).items()}
-        return found
+            values |= {f"consistency.{name}.{field}": value for field, value in msgspec.structs.asdict(level).items()}
+        return values
 
 
 def _both(level: LevelTiming, clock_difference: float, row_age: float) -> Timing:
@@ -102,26 +101,26 @@ def _both(level: LevelTiming, clock_difference: float, row_age: float) -> Timing
 
 
 SOON = _both(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
-"""Times of a new keyspace in one data centre."""
+"""Timing of a new keyspace in one data centre."""
 PATIENT = _both(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
-"""Times of a new keyspace in several data centres."""
+"""Timing of a new keyspace in several data centres."""
 
 
 LONGEST_CLAIM = 43_200.0
-"""Max seconds that a claim may live."""
+"""Max seconds that a claim may last."""
 
 
 class StoredTiming(msgspec.Struct, frozen=True):
-    """The times of a keyspace, as they are stored.
+    """The timing of a keyspace, as it is stored.
 
     Attributes:
-        change: Differs from that of any other.
-        kept, assumed: See the module.
-        unseen: By consistency level, seconds after minting in which no reader has passed an id: D - S, the least of
-            the old set and the new one.
-        claimed_by, claimed_until: S when the claims were made that may still live, and until when that is so (seconds
-            since 1970): a clock may have been off by as much when a claim's end was chosen.
-        format: Of this.
+        change: Unique id of the change that stored it.
+        kept, assumed: The two sets; see the module.
+        unseen: By consistency level, the seconds after minting in which no reader has passed an id: the lower D - S of
+            the old and the new set.
+        claimed_by, claimed_until: S when the claims were made that may still last, and the end of the last one (seconds
+            since 1970). A clock may have been off by that S when a claim's end was chosen.
+        format: Version of this format.
     """
 
     change: str
@@ -137,7 +136,7 @@ class StoredTiming(msgspec.Struct, frozen=True):
         return self.kept == self.assumed
 
     def claim_margin(self, now: float) -> float:
-        """Returns S for claims, given the seconds since 1970."""
+        """Returns S for claims, at a time in seconds since 1970."""
         difference = self.assumed.clock_difference
         return max(difference, self.claimed_by) if now < self.claimed_until else difference
 
@@ -147,7 +146,7 @@ def settled(timing: Timing, change: str = "") -> StoredTiming:
 
 
 def between(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
-    """Returns what stands there while other times are brought in."""
+    """Returns what is stored while a change is under way."""
     kept, assumed = old.kept.merged(new, min).check(), old.assumed.merged(new, max)
     unseen = {name: min(value, new.unseen().get(name, value)) for name, value in old.unseen.items()}
     return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + LONGEST_CLAIM)
@@ -164,12 +163,12 @@ _decode = msgspec.json.Decoder(StoredTiming).decode
 
 def decode(text: str) -> StoredTiming:
     try:
-        found = _decode(text)
+        stored = _decode(text)
     except msgspec.DecodeError as error:
-        raise SettingsError(f"the times that stand in the keyspace cannot be read: {error}") from error
-    if found.format > FORMAT:
-        raise SettingsError("the times that stand in the keyspace were written by a newer version of Queuey")
-    return found
+        raise SettingsError(f"the timing of the keyspace cannot be read: {error}") from error
+    if stored.format > FORMAT:
+        raise SettingsError("the timing of the keyspace was written by a newer version of Queuey")
+    return stored
 
 
 def encode(stored: StoredTiming) -> str:
@@ -177,31 +176,31 @@ def encode(stored: StoredTiming) -> str:
 
 
 LONGEST_ROW_AGE = 1.0
-"""Default C in seconds, after which changes of queues answer."""
+"""Default C in seconds: a change of a queue is answered after it."""
 
 
 def changed(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> Timing:
-    """Returns times in which some are others; D is the least that the others allow, unless it is named.
+    """Returns timing with the named values replaced.
 
-    C is as long as it may be, a second at most, unless it is named.
+    Unless it is named, D becomes the least value that the others allow, and C the greatest, at most a second.
     """
     difference = named.get("clock_difference", base.clock_difference)
-    found = dict(base.levels)
+    level_timings = dict(base.levels)
     for name, level in base.levels.items():
-        own = {field: value for field, value in named.items() if name in levels and field in ("deadline", "undo")}
-        new = msgspec.structs.replace(level, **own)
+        fields = {field: value for field, value in named.items() if name in levels and field in ("deadline", "undo")}
+        new = msgspec.structs.replace(level, **fields)
         delay = named.get("delay") if name in levels else None
-        least = round(new.deadline + new.undo + difference, 6)
-        found[name] = msgspec.structs.replace(new, delay=least if delay is None else delay)
-    longest = min(level.delay for level in found.values()) - difference
-    age = named.get("row_age", min(LONGEST_ROW_AGE, round(longest, 6)))
-    if difference <= 0 or age <= 0 or any(level.deadline <= 0 or level.undo < 0 for level in found.values()):
-        raise SettingsError("W, S and C must be above 0, and U must not be below.")
-    return Timing(difference, age, found).check()
+        min_delay = round(new.deadline + new.undo + difference, 6)
+        level_timings[name] = msgspec.structs.replace(new, delay=min_delay if delay is None else delay)
+    max_age = min(level.delay for level in level_timings.values()) - difference
+    age = named.get("row_age", min(LONGEST_ROW_AGE, round(max_age, 6)))
+    if difference <= 0 or age <= 0 or any(level.deadline <= 0 or level.undo < 0 for level in level_timings.values()):
+        raise SettingsError("W, S and C must be above 0, and U must not be negative.")
+    return Timing(difference, age, level_timings).check()
 
 
 def stated_in(base: Timing, stated: Mapping[str, float]) -> Timing:
-    """Returns times with what settings name in the place of theirs; what a delay leaves is for undo writes."""
+    """Returns timing with the values that settings name. The rest of a delay is for undo writes."""
     difference = stated.get("cassandra_clock_difference", base.clock_difference)
     levels = {}
     for name, level in base.levels.items():
@@ -210,5 +209,5 @@ def stated_in(base: Timing, stated: Mapping[str, float]) -> Timing:
         is_same = (deadline, delay, difference) == (level.deadline, level.delay, base.clock_difference)
         undo = level.undo if is_same else max(0.0, round(delay - deadline - difference, 6))
         levels[name] = LevelTiming(deadline, undo, delay)
-    longest = min(level.delay for level in levels.values()) - difference
-    return Timing(difference, min(base.row_age, round(longest, 6)), levels).check()
+    max_age = min(level.delay for level in levels.values()) - difference
+    return Timing(difference, min(base.row_age, round(max_age, 6)), levels).check()

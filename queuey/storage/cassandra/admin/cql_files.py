@@ -1,4 +1,4 @@
-"""The numbered files under ``cql/``: how they are found, split into statements, and recognised again."""
+"""The numbered files under ``cql/``: finds them, splits them into statements, and recognises them again."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SchemaMigration(NamedTuple):
     """A numbered file.
 
     Attributes:
-        number: Its place in the order.
-        name: The file's name without ``.cql``: ``001_catalogue``.
-        checksum: SHA-256 of its text, in hex.
-        statements: What it does, without comments. Each may be run again.
+        number: Position in the order.
+        name: File name without ``.cql``, such as ``001_catalogue``.
+        checksum: SHA-256 of the text, in hex.
+        statements: Statements without comments. Each may be run again.
     """
 
     number: int
@@ -37,7 +37,7 @@ class SchemaMigration(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """Splits CQL into statements at the semicolons outside of strings; comments are left out."""
+    """Splits CQL into statements at semicolons outside of strings, and removes comments."""
     statements, current = [], ""
     for token in _TOKEN.finditer(text):
         if token["end"]:
@@ -49,16 +49,15 @@ def split(text: str) -> list[str]:
 
 
 def parse(file_name: str, text: str) -> SchemaMigration:
-    """Reads a file."""
     match = _NAME.fullmatch(file_name)
     if match is None:
-        raise ValueError(f"{file_name!r} is not named NNN_what.cql")
+        raise ValueError(f"{file_name!r} is not a valid file name: use NNN_what.cql")
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return SchemaMigration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split(text)))
 
 
 def directory() -> Path:
-    """Returns where the files are: beside this module once installed, at the top level of a checkout."""
+    """Returns the directory of the files: beside this module once installed, at the top level of a checkout."""
     installed = Path(__file__).parents[1] / "cql"
     return installed if installed.is_dir() else Path(__file__).parents[4] / "cql"
 

@@ -1,6 +1,6 @@
-"""``queuey doctor`` on a Cassandra store: asks every node, and the keyspace, and hands the answers to the outcomes.
+"""``queuey doctor`` on a Cassandra store: asks every node and the keyspace; :mod:`.doctor_rules` judges the answers.
 
-It has its own connection and needs no schema, so that it also helps if a store cannot be opened.
+It has its own connection and needs no schema, so it also helps when a store cannot be opened.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding
         with connected(target, options, CONNECT_WITHIN, keyspace=False) as driver:
             return [*_cluster(driver, target, options), *_keyspace(driver, target, options)]
     except StoreUnavailable as error:
-        advice = "Check the addresses in store, the nodes, and the cassandra_ settings."
+        advice = "Check the addresses in the setting store, the nodes, and the cassandra_ settings."
         return [Finding("nodes", "fail", str(error), advice)]
 
 
@@ -53,8 +53,8 @@ def _cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions
 def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
-        advice = f"Make it: {make} --replication COPIES"
-        yield Finding("schema", "fail", f"keyspace {target.keyspace} is not there", advice)
+        advice = f"Create it: {make} --replication COPIES"
+        yield Finding("schema", "fail", f"keyspace {target.keyspace} does not exist", advice)
         return
     hosts = driver.hosts()
     copies = driver.replication()
@@ -67,7 +67,6 @@ def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOption
 
 
 def _guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
-    """Turns a question that Cassandra did not answer into a finding, so that the other checks still run."""
     try:
         return look()
     except StoreUnavailable as error:
@@ -80,19 +79,19 @@ def _settings(driver: Driver) -> list[Finding]:
 
 
 def _versions(driver: Driver) -> Finding:
-    found: dict[str, str] = {}
-    _each(driver, _VERSION, lambda address, rows: found.update({address: str(rows[0][0])}))
-    return doctor_rules.versions(found)
+    by_address: dict[str, str] = {}
+    _each(driver, _VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
+    return doctor_rules.versions(by_address)
 
 
 def _clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
     ahead: dict[str, float] = {}
-    driver.run(NOW, consistency="ONE")  # Prepares it, so that what follows is one exchange.
-    asked = time.time()
+    driver.run(NOW, consistency="ONE")  # Prepares the statement, so that each request below is a single exchange.
+    began = time.time()
 
     def note(address: str, rows: Rows) -> None:
         theirs: UUID = rows[0][0]
-        ahead[address] = (asked + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
+        ahead[address] = (began + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
     _each(driver, NOW, note)
     return doctor_rules.clocks(ahead, _difference(driver, target, options))
@@ -116,7 +115,7 @@ def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> F
     with connected(target, options, CONNECT_WITHIN) as driver:
         problem = migrations.schema_problem(driver)
         if problem is not None:
-            return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that is to be used.")
+            return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that will use it.")
         if not driver.agrees():
             advice = "See nodetool describecluster; restart the nodes that differ."
             return Finding("schema", "fail", "the nodes disagree on the schema", advice)
@@ -135,10 +134,10 @@ def _read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
 def _timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     with connected(target, options, CONNECT_WITHIN) as driver:
         if migrations.schema_problem(driver) is not None:
-            return Finding("timing", "fail", "cannot be read before the schema is right", "See schema, above.")
+            return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")
         try:
             standing = stored_timing.standing(driver, options)
             compare(options.stated, standing.stored)
         except SettingsError as error:
-            return Finding("timing", "fail", str(error), "Leave the settings out, or see `queuey timing`.")
+            return Finding("timing", "fail", str(error), "Remove the settings, or see `queuey timing`.")
         return doctor_rules.timing(standing.stored, standing.measured)

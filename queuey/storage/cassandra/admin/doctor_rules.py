@@ -1,4 +1,4 @@
-"""Judges what was found in a Cassandra cluster: pure functions; :mod:`.doctor` asks the nodes."""
+"""Judges what :mod:`.doctor` has read from a Cassandra cluster. All functions are pure."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def nodes(hosts: Sequence[Host]) -> Finding:
     if not down:
         return Finding("nodes", "ok", f"all up: {counts}")
     return Finding(
-        "nodes", "warn", f"{counts}; down: {', '.join(down)}", "Start them again, or remove them by nodetool."
+        "nodes", "warn", f"{counts}; down: {', '.join(down)}", "Start them again, or remove them with nodetool."
     )
 
 
 def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
-    """Judges a check that Cassandra gave no answer to: while nodes are down, that is likely to be why."""
+    """Judges a check without an answer from Cassandra: nodes that are down are the likely cause."""
     down = sorted(host.address for host in hosts if not host.up)
     if down:
         text = f"cannot be checked while nodes are down: {reason}"
         return Finding(check, "fail", text, f"Start {', '.join(down)} again, then repeat the check.")
-    return Finding(check, "fail", reason, "See whether the nodes are well, and what this user may read.")
+    return Finding(check, "fail", reason, "Check that the nodes are healthy, and what this user may read.")
 
 
 def versions(found: Mapping[str, str]) -> Finding:
     distinct = sorted(set(found.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
-        return Finding("version", "warn", text, "Finish the upgrade; change no schema before.")
+        return Finding("version", "warn", text, "Finish the upgrade; do not change the schema before.")
     if any(_number(version) < OLDEST for version in distinct):
         return Finding("version", "warn", text, "Only 4.1 and later are tested; upgrade.")
     return Finding("version", "ok", text)
@@ -68,29 +68,29 @@ def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     if all(is_loopback(host) for host in target.hosts):
         return Finding("access", "ok", f"{text}, on this machine only")
     return Finding(
-        "access", "warn", text, "Any program that reaches the port can do so: see cassandra_user and cassandra_tls."
+        "access", "warn", text, "Any program that reaches the port can connect: set cassandra_user and cassandra_tls."
     )
 
 
 def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
-    """Judges the copies by data centre; under the empty name where the keyspace knows no data centres."""
+    """Judges the copies by data centre; the name is empty if the keyspace knows no data centres."""
     shown = ", ".join(f"{count} in {name}" if name else str(count) for name, count in copies.items())
     text = f"copies: {shown}"
     for name, count in copies.items():
-        there = sum(name in {"", host.dc} for host in hosts)
-        if there < count:
-            state: Literal["warn", "fail"] = "fail" if there < quorum(count) else "warn"
+        node_count = sum(name in {"", host.dc} for host in hosts)
+        if node_count < count:
+            state: Literal["warn", "fail"] = "fail" if node_count < quorum(count) else "warn"
             advice = "Add nodes, or keep fewer copies (ALTER KEYSPACE)."
-            return [Finding("replication", state, f"{text}, but {there} nodes{name and f' in {name}'}", advice)]
+            return [Finding("replication", state, f"{text}, but {node_count} nodes{name and f' in {name}'}", advice)]
     findings = []
     if "" in copies and len({host.dc for host in hosts}) > 1:
         advice = "ALTER KEYSPACE … WITH replication = {'class': 'NetworkTopologyStrategy', …}, then repair."
         findings.append(Finding("replication", "warn", f"{text}, placed without regard to data centres", advice))
     if any(count == 1 for count in copies.values()):
-        advice = "For production keep 3 copies: with one, a node that is down stops its queues, a lost disk loses them."
+        advice = "In production keep 3 copies: with one, a node that is down stops its queues, a lost disk loses them."
         findings.append(Finding("replication", "warn", text, advice))
     elif any(count - quorum(count) < 1 for count in copies.values()):
-        advice = "Keep 3 copies: of 2, a majority is both, so no node may be down."
+        advice = "Keep 3 copies: with 2, a majority is both, so no node may be down."
         findings.append(Finding("replication", "warn", text, advice))
     return findings or [Finding("replication", "ok", text)]
 
@@ -111,47 +111,47 @@ def acknowledged(found: list[Node]) -> Finding:
 
 
 def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
-    """Judges the clocks; ``ahead``: seconds by node that this machine's is ahead, ``difference``: S in seconds."""
+    """Judges the clocks; ``ahead``: seconds by node that this machine is ahead, ``difference``: S in seconds."""
     median = statistics.median(ahead.values())
     widest = max(abs(value) for value in ahead.values())
-    text = f"this machine is {median:+.3f} s off the nodes' median; allowed are {REFUSE * difference:g} s"
+    text = f"this machine is {median:+.3f} s off the nodes' median; the limit is {REFUSE * difference:g} s"
     if abs(median) > REFUSE * difference:
         return Finding(
-            "clocks", "fail", text, "Set this machine's clock (NTP); until then the service refuses to serve."
+            "clocks", "fail", text, "Set this machine's clock (NTP); until then the service refuses requests."
         )
     if abs(median) > RED * difference:
         return Finding("clocks", "warn", text, "Set this machine's clock (NTP): it is close to the limit.")
     off = sorted(name for name, value in ahead.items() if abs(value - median) > RED * difference)
     if off:
         return Finding("clocks", "warn", f"off the others: {', '.join(off)}", "Set the clocks of these nodes (NTP).")
-    return Finding("clocks", "ok", f"within {widest:.3f} s of every node; allowed are {REFUSE * difference:g} s")
+    return Finding("clocks", "ok", f"within {widest:.3f} s of every node; the limit is {REFUSE * difference:g} s")
 
 
 SPARE = 1.25
-"""Ratio of a time to what was measured, at least."""
+"""Min ratio of a time limit to the measured time."""
 
 
 def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
     level = stored.kept.levels["strong"]
     if not stored.settled:
-        advice = "Repeat the command that was stopped, or name all times: see queuey timing --help."
-        return Finding("timing", "warn", "a change of the times is under way, or was stopped", advice)
-    found = [one for one in measured.values() if one.write.count]
-    if not found:
-        text = f"messages are read {level.delay:g} s after they were stored; nothing was measured lately"
+        advice = "Repeat the command that was stopped, or name all values: see queuey timing --help."
+        return Finding("timing", "warn", "a change of the timing is under way, or was stopped", advice)
+    processes = [process for process in measured.values() if process.write.count]
+    if not processes:
+        text = f"messages are read {level.delay:g} s after they were stored; there are no recent measurements"
         return Finding("timing", "ok", text)
-    write = max(one.write.p999 for one in found)
-    undo = max(one.undo.p999 for one in found)
-    error = max(one.clock_error for one in found)
-    # Undo writes are rare; where there were none, one is taken to need what a write does.
-    least = SPARE * (write + (undo or write) + 2 * error)
+    write = max(process.write.p999 for process in processes)
+    undo = max(process.undo.p999 for process in processes)
+    error = max(process.clock_error for process in processes)
+    # Undo writes are rare. Without a measurement, one is assumed to take as long as a write.
+    min_delay = SPARE * (write + (undo or write) + 2 * error)
     text = (
-        f"messages are read {level.delay:g} s after they were stored; measured by {len(found)} processes: writes "
+        f"messages are read {level.delay:g} s after they were stored; measured by {len(processes)} processes: writes "
         f"p99.9 {write:.3f} s (W {level.deadline:g}), undo writes p99.9 {undo:.3f} s (U {level.undo:g}), clocks within "
-        f"{error:.3f} s (S/2 {stored.kept.clock_difference / 2:g}): D could be {least:.2f} s"
+        f"{error:.3f} s (S/2 {stored.kept.clock_difference / 2:g}): D could be {min_delay:.2f} s"
     )
     if write > level.deadline or undo > level.undo > 0 or 2 * error > stored.kept.clock_difference:
-        return Finding("timing", "warn", text, "Raise what is exceeded by queuey timing, or see why it is slow.")
+        return Finding("timing", "warn", text, "Raise the limits with queuey timing, or find out why it is slow.")
     return Finding("timing", "ok", text)
 
 
@@ -165,29 +165,28 @@ def paxos(found: Iterable[Node]) -> Finding:
 
 
 def grace(seconds: Mapping[str, int], hints: float) -> Finding:
-    """Compares ``gc_grace_seconds`` of each table with the seconds for which nodes keep hints."""
+    """Compares each table's ``gc_grace_seconds`` with the seconds for which nodes keep hints."""
     short = sorted(name for name, value in seconds.items() if value < hints)
     if short:
         return Finding(
             "gc_grace",
             "fail",
             f"below the nodes' max_hint_window ({hints / 3600:g} h): {', '.join(short)}",
-            "Raise gc_grace_seconds of these tables: a late write could bring back what was deleted.",
+            "Raise gc_grace_seconds of these tables: a late write could bring back deleted rows.",
         )
-    longest = max(seconds.values(), default=0)
-    return Finding("gc_grace", "ok", f"up to {longest / 86400:g} d: repair the keyspace more often than that")
+    max_grace = max(seconds.values(), default=0)
+    return Finding("gc_grace", "ok", f"up to {max_grace / 86400:g} d: repair the keyspace more often than that")
 
 
 REPAIRED = ("group_sessions",)
-"""Tables of which a value that one read has shown must be shown by later ones."""
+"""Tables that need monotonic reads: once a read has returned a value, later reads must return it as well."""
 
 
 def read_repair(options: Mapping[str, str]) -> Finding:
-    """Judges the option ``read_repair`` of each table."""
     wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
     if wrong:
         text = f"read_repair is not BLOCKING: {', '.join(wrong)}"
-        advice = "ALTER TABLE … WITH read_repair = 'BLOCKING': else a partition could have two owners for a moment."
+        advice = "ALTER TABLE … WITH read_repair = 'BLOCKING': otherwise a partition could briefly have two owners."
         return Finding("read_repair", "fail", text, advice)
     return Finding("read_repair", "ok", f"BLOCKING for {', '.join(REPAIRED)}")
 
@@ -201,7 +200,7 @@ def _level(name: str, level: Level, copies: Copies) -> Finding:
     meets = meeting(write, read, copies)
     text = f"{text}: {_MEETS[meets]}"
     if meets == "never":
-        advice = f"Choose others for write and read of consistency.{name}, such as QUORUM and QUORUM."
+        advice = f"Choose other levels for write and read of consistency.{name}, such as QUORUM for both."
         return Finding("levels", "fail", text, advice)
     if meets == "locally" and write == "EACH_QUORUM":
         return Finding("levels", "warn", text, f"Set read of consistency.{name} to LOCAL_QUORUM or QUORUM.")

@@ -1,8 +1,9 @@
-"""Creates and updates the keyspace (``queuey migrate``), and tells whether it fits this program.
+"""Creates and updates the keyspace (``queuey migrate``), and decides whether it fits this program.
 
-Schema changes that meet make Cassandra's nodes disagree for good, so they are made one at a time: all through one
-node, under a lock that is a lightweight transaction with a TTL, and each after the nodes have agreed on the one
-before. A run that dies leaves a lock that expires and files done in part; every statement may be run again.
+Concurrent schema changes can leave Cassandra's nodes in permanent disagreement, so changes are made one at a time: all
+through one node, under a lock that is a lightweight transaction with a TTL, and each after the nodes have agreed on the
+previous one. A run that dies leaves a lock that expires, and files that are applied in part; every statement may be run
+again.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class Running:
 
     Attributes:
         known: The migrations, in order.
-        driver: Makes the way to Cassandra, called as :class:`Driver`.
-        connect_timeout: Seconds that Cassandra is waited for.
-        lock_ttl: Seconds that the lock holds; longer than a statement and the agreement after it can take.
-        lock_every: Seconds between attempts to take it.
+        driver: Opens a connection to Cassandra, called like :class:`Driver`.
+        connect_timeout: Timeout in seconds for reaching Cassandra.
+        lock_ttl: Seconds until the lock expires; longer than a statement and the agreement after it can take.
+        lock_every: Interval in seconds between attempts to acquire the lock.
     """
 
     known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=cql_files.known)
@@ -71,13 +72,13 @@ class Running:
 
 
 class Report(NamedTuple):
-    """The changes that a run made, or with ``dry_run`` would make.
+    """The changes that a run made, or would make with ``dry_run``.
 
     Attributes:
-        keyspace: Its name.
-        replication: With what the keyspace was made; None if it was there.
-        migrations: Those that were made, in order.
-        timing: The times that were written; None if some stood there.
+        keyspace: Name of the keyspace.
+        replication: Replication of the keyspace that was created; None if it existed.
+        migrations: Migrations that were applied, in order.
+        timing: Timing that was written; None if the keyspace had one.
     """
 
     keyspace: str
@@ -87,39 +88,40 @@ class Report(NamedTuple):
 
 
 def parse_replication(text: str) -> dict[str, str]:
-    """Reads how many copies there are to be: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre)."""
+    """Parses the number of copies: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre)."""
     if _FACTOR.fullmatch(text) and int(text):
         return {"class": "SimpleStrategy", "replication_factor": str(int(text))}
-    found = {"class": "NetworkTopologyStrategy"}
-    for part in text.split(","):
-        name, equals, factor = (piece.strip() for piece in part.partition("="))
+    replication = {"class": "NetworkTopologyStrategy"}
+    for item in text.split(","):
+        name, equals, factor = (piece.strip() for piece in item.partition("="))
         if not (equals and _DATA_CENTRE.fullmatch(name) and _FACTOR.fullmatch(factor) and int(factor)):
-            raise SettingsError(f"{text!r} does not say how many copies there are to be: 3, or dc1=3,dc2=3.")
-        if name in found:
+            raise SettingsError(f"{text!r} is not a valid number of copies: use 3, or dc1=3,dc2=3.")
+        if name in replication:
             raise SettingsError(f"{text!r} names {name} twice.")
-        found[name] = str(int(factor))
-    return found
+        replication[name] = str(int(factor))
+    return replication
 
 
 def pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigration]) -> list[SchemaMigration]:
-    """Returns what is still to be made, in order.
+    """Returns the migrations that are still to be applied, in order.
 
     Raises:
-        StoreIncompatible: The keyspace has changes that this program does not know, or knows otherwise.
+        StoreIncompatible: The keyspace has a migration that this program does not know, or knows with another text.
     """
     by_number = {migration.number: migration for migration in known}
-    for made in recorded:
-        migration = by_number.get(made.number)
+    for applied in recorded:
+        migration = by_number.get(applied.number)
         if migration is None:
             raise StoreIncompatible(
-                f"the keyspace has the change {made.name}, which this version of Queuey does not know: it is newer"
+                f"the keyspace has the migration {applied.name}, which this version of Queuey does not know: "
+                "it is newer"
             )
-        if migration.checksum != made.checksum:
+        if migration.checksum != applied.checksum:
             raise StoreIncompatible(
-                f"the change {made.name} was made with another text than {migration.name}.cql has now; "
-                "files that were released must not be edited"
+                f"the migration {applied.name} was applied with another text than {migration.name}.cql has now; "
+                "released files must not be edited"
             )
-    done = {made.number for made in recorded}
+    done = {applied.number for applied in recorded}
     return [migration for migration in known if migration.number not in done]
 
 
@@ -147,52 +149,52 @@ def migrate(
     tell: Tell = lambda _: None,
     running: Running | None = None,
 ) -> Report:
-    """Makes the keyspace if need be, and all changes that it lacks.
+    """Creates the keyspace if it does not exist, and applies the migrations that it lacks.
 
     Args:
         target: The keyspace.
         options: How to connect.
-        replication: See :func:`parse_replication`; must be given if the keyspace is not there.
+        replication: See :func:`parse_replication`; required if the keyspace does not exist.
         dry_run: Change nothing, only report the steps.
         tell: Called with each step, as one line.
         running: For tests.
 
     Raises:
-        SettingsError: ``replication`` is missing, wrong, or another than that of the keyspace.
+        SettingsError: ``replication`` is missing, invalid, or not that of the keyspace.
         StoreIncompatible: The keyspace is newer than this program.
-        StoreUnavailable: Cassandra cannot be reached, or another run has the lock. What was done is kept.
+        StoreUnavailable: Cassandra cannot be reached, or another run has the lock. Completed steps are kept.
     """
-    wanted = None if replication is None else parse_replication(replication)
-    options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # No caller waits; nodes may be busy.
+    requested = None if replication is None else parse_replication(replication)
+    options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # No request waits for it, and nodes may be busy.
     running = running or Running()
     reach = partial(connected, target, options, running.connect_timeout, driver=running.driver)
     with reach(keyspace=False) as driver:
         present = _replication(driver)
         if present is None:
-            made = _checked(driver, wanted)
+            created = _checked(driver, requested)
             if dry_run:
-                return Report(target.keyspace, made, running.known)
-            _make_keyspace(driver, options, made)
-            tell(f"keyspace {target.keyspace}: created with {shown(made)}")
+                return Report(target.keyspace, created, running.known)
+            _make_keyspace(driver, options, created)
+            tell(f"keyspace {target.keyspace}: created with {shown(created)}")
         else:
-            made = None
-            if wanted is not None and wanted != present:
+            created = None
+            if requested is not None and requested != present:
                 raise SettingsError(
-                    f"Keyspace {target.keyspace} is there with {shown(present)}, not {shown(wanted)}. "
-                    "Change it by ALTER KEYSPACE and repair it; see docs/operations.md."
+                    f"Keyspace {target.keyspace} has {shown(present)}, not {shown(requested)}. "
+                    "Change it with ALTER KEYSPACE and repair it; see docs/operations.md."
                 )
     with reach() as driver:
         if dry_run:
-            return Report(target.keyspace, made, tuple(pending(running.known, _recorded(driver))))
-        return Report(target.keyspace, made, *_make_all(driver, options, tell, running))
+            return Report(target.keyspace, created, tuple(pending(running.known, _recorded(driver))))
+        return Report(target.keyspace, created, *_make_all(driver, options, tell, running))
 
 
 def _make_all(
     driver: Driver, options: CassandraOptions, tell: Tell, running: Running
 ) -> tuple[tuple[SchemaMigration, ...], Timing | None]:
     first, *_ = known = running.known
-    # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
-    # run is making at this moment, and that cannot be used yet.
+    # This creates the table that holds the lock, unless it exists. A read instead could find a table that another run
+    # is just creating, and that cannot be used yet.
     for statement in first.statements:
         _change_schema(driver, options, statement)
     if not pending(known, _recorded(driver)):
@@ -207,12 +209,12 @@ def _make_all(
             lock.renew()
             values = migration.number, migration.name, migration.checksum, time.time()
             lock.transactions.wait(_RECORD, values)
-            tell(f"{migration.name}: made")
+            tell(f"{migration.name}: applied")
     return tuple(missing), stored_timing.first(driver, options, tell)
 
 
 class _Lock:
-    """The right to change the schema, for as long as ``lock_ttl`` after it was taken or last renewed."""
+    """The lock on schema changes, held for ``lock_ttl`` after it was acquired or last renewed."""
 
     def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> None:
         self.transactions = LightweightTransactions(driver, options, driver.calls.deadline.clock)
@@ -222,21 +224,20 @@ class _Lock:
 
     def __enter__(self) -> None:
         until = time.monotonic() + self._running.lock_ttl + AGREEMENT_TIMEOUT
-        told = False
+        is_reported = False
         while (holder := self._acquire(None)) != self._owner:
             if time.monotonic() > until:
                 raise StoreUnavailable(f"{holder} has been changing the schema for too long")
-            if not told:
+            if not is_reported:
                 self._tell(f"waiting for {holder}, which is changing the schema")
-                told = True
+                is_reported = True
             time.sleep(self._running.lock_every)
 
     def __exit__(self, *_: object) -> None:
-        with suppress(StoreUnavailable):  # It then ends by its TTL.
+        with suppress(StoreUnavailable):  # The lock then expires.
             self.transactions.wait(_UNLOCK, (self._owner,))
 
     def renew(self) -> None:
-        """Makes sure that the lock is held for long enough to make one change."""
         holder = self._acquire(self._owner)
         if holder != self._owner:
             raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
@@ -250,30 +251,30 @@ class _Lock:
 
 
 def _replication(driver: Driver) -> dict[str, str] | None:
-    """Returns how the keyspace is replicated, in the form of :func:`parse_replication`; None if it is not there."""
+    """Returns the keyspace's replication like :func:`parse_replication`; None if the keyspace does not exist."""
     rows = driver.run(_KEYSPACE, (driver.target.keyspace,), consistency="ONE")
     if not rows:
         return None
-    found = {str(name): str(value) for name, value in rows[0][0].items()}
-    found["class"] = found["class"].rpartition(".")[2]
-    return found
+    replication = {str(name): str(value) for name, value in rows[0][0].items()}
+    replication["class"] = replication["class"].rpartition(".")[2]
+    return replication
 
 
 def _checked(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
     hosts = driver.hosts()
     centres = {name: sum(host.dc == name for host in hosts) for name in sorted({host.dc for host in hosts})}
-    there = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())
+    nodes = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())
     if wanted is None:
         example = ",".join(f"{name}={min(3, count)}" for name, count in centres.items())
         raise SettingsError(
-            f"Keyspace {driver.target.keyspace} is not there. Say how many copies of everything it is to keep, such as "
-            f"--replication {example} (the data centres are: {there})."
+            f"Keyspace {driver.target.keyspace} does not exist. Give the number of copies to create it with, such as "
+            f"--replication {example} (the data centres are: {nodes})."
         )
     if wanted["class"] == "SimpleStrategy":
         centres = {"replication_factor": len(hosts)}
     for name, factor in wanted.items():
         if name != "class" and int(factor) > centres.get(name, 0):
-            raise SettingsError(f"There are too few nodes for {shown(wanted)}: {there}.")
+            raise SettingsError(f"There are too few nodes for {shown(wanted)}: {nodes}.")
     return wanted
 
 
@@ -293,13 +294,13 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
     """Makes one change through the node that every run chooses, and waits until all nodes have it."""
     near = sorted(host.address for host in driver.hosts() if host.up and options.local_dc in {None, host.dc})
     if not near:
-        raise StoreUnavailable("no node of Cassandra is up")
+        raise StoreUnavailable("no Cassandra node is up")
     driver.await_pools(STATEMENT_TIMEOUT)
     driver.run(Statement.unprepared(statement), timeout=STATEMENT_TIMEOUT, host=near[0])
     until = time.monotonic() + AGREEMENT_TIMEOUT
     while not driver.agrees():
         if time.monotonic() > until:
-            raise StoreUnavailable("the nodes of Cassandra do not agree on the schema; see `nodetool describecluster`")
+            raise StoreUnavailable("the Cassandra nodes do not agree on the schema; see `nodetool describecluster`")
 
 
 def shown(replication: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Each Cassandra node's own settings, version and clock."""
+"""Settings, version and clock of each Cassandra node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey.messages import Acknowledgement
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 
 ASK_TIMEOUT = 3.0
-"""Timeout of a node that describes itself, in seconds."""
+"""Timeout of a node's answer, in seconds."""
 
 _NAMES = (
     "commitlog_sync",
@@ -25,13 +25,13 @@ _SETTINGS = Statement(f"SELECT name, value FROM system_views.settings WHERE name
 
 
 class Node(NamedTuple):
-    """One node's settings.
+    """Settings of one node.
 
     Attributes:
-        address: Where it is.
+        address: The node's address.
         sync: ``commitlog_sync``: ``periodic``, ``batch`` or ``group``.
-        period: Seconds between two syncs where it is periodic.
-        hints: Seconds for which others keep what a node missed.
+        period: Seconds between two syncs if they are periodic.
+        hints: Seconds for which other nodes keep hints for it.
         paxos: ``paxos_variant``, None before Cassandra 4.1.
     """
 
@@ -43,16 +43,16 @@ class Node(NamedTuple):
 
 
 def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], None]) -> dict[str, str]:
-    """Asks every node that is up at once; ``done`` gets address and rows in a thread of the driver.
+    """Asks every node that is up, all at once; ``done`` gets address and rows in a thread of the driver.
 
     Returns:
-        By address why a node did not answer.
+        By address, why a node did not answer.
     """
     failed: dict[str, str] = {}
     answered = threading.Semaphore(0)
     nodes = [host.address for host in driver.hosts() if host.up]
 
-    def take(address: str, rows: Rows | None, error: StoreUnavailable | None) -> None:
+    def receive(address: str, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if error is None:
             done(address, rows or [])
         else:
@@ -60,39 +60,39 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
         answered.release()
 
     for address in nodes:
-        driver.send(Request(statement, consistency="ONE", timeout=ASK_TIMEOUT, host=address), partial(take, address))
+        driver.send(Request(statement, consistency="ONE", timeout=ASK_TIMEOUT, host=address), partial(receive, address))
     for _ in nodes:
         if not answered.acquire(timeout=2 * ASK_TIMEOUT):
-            raise StoreUnavailable("a node of Cassandra did not answer in time")
+            raise StoreUnavailable("a Cassandra node did not answer in time")
     return failed
 
 
 def nodes_of(driver: Driver) -> list[Node]:
-    found: dict[str, Node] = {}
-    failed = ask_each(driver, _SETTINGS, lambda address, rows: found.update({address: _node(address, rows)}))
-    if not found:
+    by_address: dict[str, Node] = {}
+    failed = ask_each(driver, _SETTINGS, lambda address, rows: by_address.update({address: _node(address, rows)}))
+    if not by_address:
         reasons = "; ".join(sorted(set(failed.values()))) or "no node is up"
-        raise StoreUnavailable(f"no node of Cassandra says how it is set up: {reasons}")
-    return [found[address] for address in sorted(found)]
+        raise StoreUnavailable(f"no Cassandra node answered about its settings: {reasons}")
+    return [by_address[address] for address in sorted(by_address)]
 
 
 def acknowledgement_of(driver: Driver) -> Acknowledgement:
-    """Asks all nodes for their ``commitlog_sync``: cache the answer."""
+    """Asks all nodes for their ``commitlog_sync``. Cache the answer."""
     return describe_sync(nodes_of(driver))
 
 
 def describe_sync(nodes: list[Node]) -> Acknowledgement:
-    asked = "as many replicas as the queue's consistency level asks for"
+    replicas = "as many replicas as the queue's consistency level requires"
     modes = sorted({node.sync for node in nodes})
     if "periodic" in modes:
-        longest = max(node.period for node in nodes if node.sync == "periodic")
+        max_period = max(node.period for node in nodes if node.sync == "periodic")
         return Acknowledgement(
             "replicated",
-            f"taken in by {asked}, before the answer; each of them has it on its disk within {longest:g} s "
-            "(commitlog_sync: periodic), and it may be lost if one of them loses power before",
+            f"in the memory of {replicas} before the answer, and on the disk of each within {max_period:g} s "
+            "(commitlog_sync: periodic): it may be lost if one of them loses power before that",
         )
     return Acknowledgement(
-        "fsync", f"on the disks of {asked} (fsync, commitlog_sync: {' and '.join(modes)}), before the answer"
+        "fsync", f"on the disks of {replicas} (fsync, commitlog_sync: {' and '.join(modes)}), before the answer"
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes and changes the times that stand in a keyspace (:mod:`..timing`)."""
+"""Writes and changes the timing that a keyspace stores (:mod:`..timing`)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Tell = Callable[[str], None]
 
 
 class Standing(NamedTuple):
-    """The times of a keyspace, and what its processes have measured.
+    """The timing of a keyspace, and the measurements of its processes.
 
     Attributes:
-        stored: The times.
-        measured: By process.
-        centres: Data centres with copies.
+        stored: The timing.
+        measured: Measurements by process.
+        centres: Number of data centres with copies.
     """
 
     stored: StoredTiming
@@ -49,9 +49,9 @@ class Standing(NamedTuple):
 
 
 def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
-    """Writes the first times of a keyspace; returns them."""
-    [(there,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
-    if there is not None:
+    """Writes the timing of a new keyspace and returns it; None if the keyspace has one."""
+    [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    if present is not None:
         return None
     timing = stated_in(SOON if _centres(driver) == 1 else PATIENT, options.stated)
     if not _swap(driver, options, settled(timing, secrets.token_hex(8)), None):
@@ -63,7 +63,7 @@ def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | Non
 def standing(driver: Driver, options: CassandraOptions) -> Standing:
     [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if text is None:
-        raise SettingsError("No times stand in the keyspace; run `queuey migrate`.")
+        raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
     rows = driver.run(_TAILS, consistency=options.catalogue_read)
     measured = {process: msgspec.json.decode(tails, type=Measured) for process, tails in rows if tails}
     return Standing(decode(text), measured, _centres(driver))
@@ -76,7 +76,7 @@ def change(
     tell: Tell,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Changes the times of all processes, in two steps; if it is stopped, the same call goes on."""
+    """Changes the timing of all processes, in two steps. If it is stopped, the same call continues."""
     stored = standing(driver, options).stored
     if stored.settled and stored.kept == wanted:
         tell("nothing to change")
@@ -84,12 +84,12 @@ def change(
     wanted.check()
     step = between(stored, wanted, secrets.token_hex(8), time.time())
     if not _swap(driver, options, step, stored):
-        raise StoreUnavailable("another command has just changed the times of this keyspace")
+        raise StoreUnavailable("another command has just changed the timing of this keyspace")
     seconds = LEASE + max(level.delay for level in step.assumed.levels.values()) + step.assumed.clock_difference + 1.0
-    tell(f"every process keeps the stricter times now; waiting {seconds:g} s until all do, and nothing older is left")
+    tell(f"stored the stricter limits; waiting {seconds:g} s until every process keeps them and older work has ended")
     wait(seconds)
     if not _swap(driver, options, after(step, wanted, secrets.token_hex(8), time.time()), step):
-        raise StoreUnavailable("another command has changed the times of this keyspace meanwhile")
+        raise StoreUnavailable("another command has changed the timing of this keyspace meanwhile")
     tell(f"done: {shown(wanted)}")
 
 

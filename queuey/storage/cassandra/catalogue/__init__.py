@@ -1,1 +1,1 @@
-"""Rows of queues, in Cassandra and in memory; the index of their names; and what is to be deleted."""
+"""Queue rows, in Cassandra and in memory; the index of queue names; and pending deletes."""

@@ -1,9 +1,9 @@
-"""Removes what purged and deleted queues left.
+"""Removes the data of purged and deleted queues.
 
 A purge or delete records a pending delete before it makes a queue's messages unreachable. Later, when no process can
-still write with the old row, garbage collection removes the messages, a whole Cassandra partition by one delete, then
-their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it may be done
-again, by several processes at once and after a crash in the middle: a qid is never used twice.
+still write with the old row, garbage collection removes the messages, a whole Cassandra partition by one delete. Then
+it removes their bucket index and claim logs, the offsets of a deleted queue, and the pending delete last. Every step
+may be repeated, by several processes at once and after a crash: a qid is never reused.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _REMOVE = tuple(
 _FORGET_BUCKETS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partition = ?")
 _MOST_FAILURES = 3
 _AT_ONCE = 100
-"""Max deletes under way at the same time; the nodes have other work to do."""
+"""Max deletes in flight: the nodes have other work to do."""
 _PIECE = 2000
-"""Number of buckets that one turn of the loop deals with."""
+"""Number of buckets that one turn of the loop handles."""
 
 
 class PendingDelete(msgspec.Struct, frozen=True):
-    """Messages to be removed, if their qid is not that of the queue any more.
+    """Messages to be removed, unless their qid is still the queue's.
 
     Attributes:
-        buried: When, as an id's position.
-        uid: Of a queue that was to be deleted; its offsets go as well. None: a purge.
-        partitions, home_class, longest_ttl: Of the queue then; they say where its messages are.
+        buried: When it was recorded, as an id's position.
+        uid: Uid of a deleted queue, so its offsets go as well; None for a purge.
+        partitions, home_class, longest_ttl: Values of the queue at that time; they say where its messages are.
     """
 
     buried: ids.Position
@@ -79,10 +79,10 @@ class PendingDeletes:
         self._options = options
 
     async def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
-        """Notes down what is about to be left by a purge or delete."""
+        """Records a pending delete, before a purge or delete makes messages unreachable."""
         queue, uid = row.queue, row.queue.uid if deleted else None
-        numbers = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
-        pending = PendingDelete((now, ids.random_low()), *numbers, queue.application, queue.name)
+        values_of_queue = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
+        pending = PendingDelete((now, ids.random_low()), *values_of_queue, queue.application, queue.name)
         _, *columns = msgspec.structs.astuple(pending)
         values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
         await self._driver.ask(Request(_DIG, values, self._options.catalogue_write))
@@ -91,11 +91,11 @@ class PendingDeletes:
     async def older(
         self, ticks: int, shard: int, after: ids.Position
     ) -> tuple[list[PendingDelete], ids.Position | None]:
-        """Returns a page of a shard, and its end if there are further pages."""
+        """Returns a page of a shard's pending deletes, and its end if there are further pages."""
         values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE
         answer = await self._driver.ask(Request(_OLDEST, values, self._options.catalogue_read))
         rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
-        # Without a qid only what came late of a pending delete that is gone is there.
+        # A row without a qid is a late write to a pending delete that was removed.
         page = [PendingDelete(*row) for row in rows if row[1] is not None]
         return page, rows[-1][0] if len(rows) == _PAGE else None
 
@@ -105,7 +105,7 @@ class PendingDeletes:
 
 
 class GarbageCollector:
-    """The job, in the thread of the store's loop."""
+    """The garbage collection job, in the thread of the store's loop."""
 
     def __init__(
         self,
@@ -127,12 +127,12 @@ class GarbageCollector:
         self._remove_logs = remove_logs
         self._closing = closing
         self.reaped = 0
-        """How many pending deletes were emptied."""
+        """Number of pending deletes whose messages were removed."""
         if options.reap_interval is not None:
             driver.loop.call(driver.loop.later, options.reap_interval, self._begin)
 
     async def run(self) -> int:
-        """Empties the pending deletes that are old enough; returns how many."""
+        """Processes the pending deletes that are old enough. Returns how many had messages to remove."""
         before, failures = self.reaped, 0
         ticks = self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)
         for shard in range(SHARDS):
@@ -145,12 +145,12 @@ class GarbageCollector:
                     try:
                         await self._empty(pending)
                     except StoreUnavailable:
-                        # One that cannot be emptied must not hold up the rest; if none can be, Cassandra is the cause.
+                        # One failure must not hold up the rest. Several mean that Cassandra is the cause.
                         failures += 1
                         if failures == _MOST_FAILURES:
                             raise
                         log.info(
-                            "Queue %s of %s cannot be emptied now; garbage collection will repeat this.",
+                            "The data of queue %s of %s could not be removed; garbage collection will try again.",
                             pending.name,
                             pending.application,
                             exc_info=True,
@@ -158,14 +158,13 @@ class GarbageCollector:
         return self.reaped - before
 
     def _begin(self) -> None:
-        """Runs, and again and again after pauses, until the store is being closed."""
         if not self._closing.is_set():
             self._driver.calls.begin(self.run(), self._ended, Call())
 
     def _ended(self, _: object, error: Exception | None) -> None:
         if error is not None:
             log.info(
-                "Messages of purged and deleted queues could not be removed; garbage collection will try again: %s",
+                "The data of purged and deleted queues could not be removed; garbage collection will try again: %s",
                 error,
             )
         if self._options.reap_interval is not None and not self._driver.calls.is_closed:
@@ -174,20 +173,20 @@ class GarbageCollector:
     async def _empty(self, pending: PendingDelete) -> None:
         uid, qid = await self._in_use(pending)
         if qid != pending.qid:
-            for part in range(1, pending.partitions + 1):
-                await self._remove_messages(pending, part)
+            for partition in range(1, pending.partitions + 1):
+                await self._remove_messages(pending, partition)
             await self._remove_logs(pending.qid, pending.partitions)
             self.reaped += 1
         if pending.uid is not None and uid != pending.uid:
             await self._forget_offsets(pending.uid)
-            await self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
+            await self._index.remove(pending.application, pending.name, pending.uid)  # Unless the delete has done so.
         await self._pending_deletes.level(pending)
 
     async def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
         """Returns uid and qid of the queue of that name.
 
-        Read as a lightweight transaction, which first finishes or discards a change of the row that is still in doubt:
-        a pending delete that is removed because its purge was never made must not be needed later.
+        Reads with serial consistency, which first completes or discards a change of the row that is still in doubt. A
+        pending delete whose purge was never applied is removed, so that purge must not be applied later.
         """
         name = pending.application, pending.name
         rows = await self._driver.ask(Request(_IN_USE, name, self._options.catalogue_serial))
@@ -200,9 +199,9 @@ class GarbageCollector:
         for first in range(0, len(recorded), _PIECE):
             await self._driver.loop.next_turn()
             time_buckets = [
-                bucketing.bucket_of(start, kind, level)
-                for level, start, kind in recorded[first : first + _PIECE]
-                if level is not None  # A partition with a low watermark and no bucket gives one row without them.
+                bucketing.bucket_of(start, ttl_class, width_index)
+                for width_index, start, ttl_class in recorded[first : first + _PIECE]
+                if width_index is not None  # A partition with a low watermark and no bucket gives one row without them.
             ]
             await self._remove_buckets(pending, part, time_buckets)
         if recorded:
@@ -223,8 +222,8 @@ class GarbageCollector:
 def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
     """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
 
-    Messages of the home class were written before the pending delete was noted (and a little later, by processes with
-    the old row), with ids no further in the past or future than the class lets them live.
+    Messages of the home class were written before the pending delete was recorded, or a little later by processes with
+    the old row. Their ids are no further in the past or future than the class lets messages live.
     """
     span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
     return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)

@@ -1,17 +1,17 @@
-"""Queue rows: how they are kept in Cassandra and in memory, and how old a row may be that is used.
+"""Queue rows: how Cassandra and memory hold them, and how old a row may be when it is used.
 
-Every change of a queue answers only after C (:mod:`..timing`) has passed, and no row is used that was read longer
-than C ago. So when the answer to a purge or delete is there, no process uses the row of before.
+A change of a queue is answered only after C (:mod:`..timing`) has passed, and no process uses a row that was read
+longer than C ago. So when a purge or delete is answered, no process uses the previous row.
 
-A row also covers the queue's messages: ``longest_ttl`` says how far back readers must look, ``longest_row`` how long
-the rows are that fill a reader's memory. A writer makes the row cover a message before it makes the message's id
+A row also covers the queue's messages: ``longest_ttl`` says how far back readers must look, ``longest_row`` how much
+memory a row may take in a reader. A writer makes the row cover a message before it generates the message's id
 (:meth:`QueueCache.cover`). A reader uses no row that was read longer than D - S before it chose its horizon, so its row
-covers every message with a new id below the horizon. Two kinds of messages may be met that the row does not cover:
+covers every message with a new id below the horizon. The row does not cover two kinds of messages:
 
-* above the horizon, by claims. ``longest_ttl`` hides none of them. A scan may take more memory than it has room for,
-  by the rows that were written within C after ``longest_row`` was raised, and at most by those that it asked for;
-* under ids that are given with the message (``put``, loads). They lie in buckets that ``longest_ttl`` does not concern,
-  and whoever raises ``longest_row`` for them waits for C before it writes.
+* Messages above the horizon, which claims read. ``longest_ttl`` hides none of them. A scan may exceed its memory limit
+  by the rows that were written within C after ``longest_row`` was raised, at most by the number of rows asked for.
+* Messages whose ids were given (``put``, loads). They are in buckets that ``longest_ttl`` does not concern. A writer
+  that raises ``longest_row`` for them waits for C before it writes.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ _FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.CHOSEN, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
 LONGEST_NAME = 10_000
-"""Max characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
+"""Max characters of a queue name to look up. Cassandra limits keys to 64 KiB; no queue has a name that long."""
 YOUNG = 0.75
-"""Ratio to C of the time that a row's read may take if ids are to be made by it; the rest is for making and sending
-them."""
+"""Ratio to C of the max time to read a row for a write. The rest of C is for generating and sending ids."""
 SLOW = 5.0
-"""Timeout of reading a row again and again for a writer, in seconds."""
+"""Timeout of rereading a row for a writer, in seconds."""
 FIRST_PAUSE = 0.05
-"""Interval after the first of these reads, in seconds; each further one is twice as long."""
+"""Interval after the first of these reads, in seconds. Each further one is twice as long."""
 SHORTEST = 1088
-"""Min value of ``longest_row``, in bytes. Each larger class is four times the one before. The sixteenth above a
-power of two is for what a row has beside a body of just that length."""
+"""Min value of ``longest_row``, in bytes. Each larger class is four times the one before. The sixteenth above a power
+of two allows for a row's other columns, for a body of exactly that length."""
 _COVER = Statement(
     "UPDATE queues SET longest_ttl = ?, longest_row = ? WHERE application = ? AND name = ? "
     "IF version = ? AND longest_ttl = ? AND longest_row = ?",
@@ -56,13 +55,13 @@ _COVER = Statement(
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as its row has it.
+    """A queue's row.
 
     Attributes:
         queue: The public part of the row.
-        home_class: The retention class of messages with the queue's default TTL, until a purge.
-        longest_ttl: The longest TTL in seconds that the row of a message of the home class may have.
-        longest_row: Bytes of the longest row that a message may have.
+        home_class: Retention class of messages with the queue's default TTL, until a purge.
+        longest_ttl: Max TTL in seconds of messages of the home class.
+        longest_row: Max bytes of a message's row.
         read_at: Boot time at which its read began, or the transaction that wrote it.
     """
 
@@ -75,31 +74,31 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     fields = catalogue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
-    own = {column: fields.pop(column) for column in _OWN}
-    return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
+    own_fields = {column: fields.pop(column) for column in _OWN}
+    return Row(queue=Queue(application=application, name=name, **fields), **own_fields, read_at=read_at)
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:
-    """Returns the reach to record for a TTL: the next power of two, so that a row changes only a few times."""
-    longest = bucketing.CLASSES[home_class]
-    if seconds > longest:
-        raise ValueError(f"class {home_class} holds messages for {longest} s, not {seconds}")
-    return min(1 << max(0, seconds - 1).bit_length(), longest)
+    """Returns the ``longest_ttl`` to record for a TTL: the next power of two, so that rows rarely change."""
+    max_ttl = bucketing.CLASSES[home_class]
+    if seconds > max_ttl:
+        raise ValueError(f"class {home_class} holds messages for {max_ttl} s, not {seconds}")
+    return min(1 << max(0, seconds - 1).bit_length(), max_ttl)
 
 
 def covering(row: Row, ttls: Collection[int], size: int) -> Row:
-    """Returns a row as it must be before messages are written: itself if it covers them.
+    """Returns the row that must be stored before messages are written; the row itself if it covers them.
 
-    Messages of longer classes than the queue's own are found by the record of their buckets, whatever their TTL.
+    Messages of longer classes than the home class are found by the bucket index, whatever their TTL.
     """
-    longer = size > row.longest_row
-    if not longer and max(ttls, default=0) <= row.longest_ttl:
+    needs_longer_row = size > row.longest_row
+    if not needs_longer_row and max(ttls, default=0) <= row.longest_ttl:
         return row
-    kind = row.home_class
-    ttl = max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= kind), default=0)
-    if not longer and not ttl:
+    home_class = row.home_class
+    ttl = max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= home_class), default=0)
+    if not needs_longer_row and not ttl:
         return row
-    longest_ttl = max(row.longest_ttl, next_longest_ttl(ttl, kind))
+    longest_ttl = max(row.longest_ttl, next_longest_ttl(ttl, home_class))
     longest_row = row.longest_row
     while longest_row < size:
         longest_row *= 4
@@ -107,9 +106,9 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
 
 
 class QueueCache:
-    """The rows that this process has read, those of the last C seconds.
+    """The rows that this process has read in the last C seconds.
 
-    In the thread of the store's loop, but for :meth:`get`, :meth:`held` and :meth:`close`, which any thread may call.
+    Only for the thread of the store's loop, except :meth:`get`, :meth:`held` and :meth:`close`.
     """
 
     def __init__(
@@ -135,15 +134,15 @@ class QueueCache:
         return len(self._rows)
 
     def get(self, application: str, name: str) -> Row | None:
-        """Returns the row if it was read within C; never blocks."""
+        """Returns the row if it was read within C. Never blocks."""
         row = self._rows.get((application, name))
         if row is None or self._is_closed:
             return None
         age = self._clock.boottime() - row.read_at
-        longest = self._timing.kept.row_age
-        if age > longest:
+        max_age = self._timing.kept.row_age
+        if age > max_age:
             return None
-        if age > longest / 2:
+        if age > max_age / 2:
             self._refresh((application, name))
         return row
 
@@ -152,13 +151,13 @@ class QueueCache:
         if len(name) > LONGEST_NAME:
             raise QueueNotFound(name)
         began = self._clock.boottime()
-        found = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
-        return self._take((application, name), found, began)
+        rows = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
+        return self._take((application, name), rows, began)
 
     async def young(self, application: str, name: str) -> Row:
-        """Reads a row that is young enough to write by; again, after pauses, where that takes too long.
+        """Reads a row that is young enough for a write. Retries after pauses while the read takes too long.
 
-        Its age counts from the beginning of its read, because it may show what was there then.
+        The age counts from the beginning of the read, because the row may be as it was then.
         """
         until, pause = self._clock.boottime() + SLOW, FIRST_PAUSE
         while True:
@@ -175,30 +174,34 @@ class QueueCache:
             pause *= 2
 
     async def current(self, queue: Queue, *, since: float | None = None) -> Row:
-        """Returns the row of a queue that has not changed, read at boot time ``since`` or later (None: within C)."""
+        """Returns the row of a queue that has not changed, read at boot time ``since`` or later (None: within C).
+
+        Raises:
+            QueueChanged: The queue has changed or is gone.
+        """
         self._check_open()
         if (row := self.held(queue, since=since)) is not None:
             return row
         key, began = (queue.application, queue.name), self._clock.boottime()
-        [found] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
+        [rows] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
         try:
-            row = self._take(key, found, began)
+            row = self._take(key, rows, began)
         except QueueNotFound as error:
             raise QueueChanged(queue.name) from error
-        # A row of another version may be older than the caller's or newer: versions are random and do not say.
+        # Versions are random, so a row of another version may be older or newer than the caller's.
         if row.queue.version != queue.version:
             raise QueueChanged(queue.name)
         return row
 
     def held(self, queue: Queue, *, since: float | None = None) -> Row | None:
-        """Returns the row like :meth:`current` if it need not be read for that; never blocks."""
+        """Returns the row like :meth:`current`, but only from memory. Never blocks."""
         row = self.get(queue.application, queue.name)
         if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
             return None
         return row
 
     def put(self, row: Row) -> None:
-        """Keeps a row, unless one that was read later is there."""
+        """Keeps a row, unless a row that was read later is kept."""
         key = row.queue.application, row.queue.name
         present = self._rows.get(key)
         if not self._is_closed and (present is None or present.read_at <= row.read_at):
@@ -212,29 +215,30 @@ class QueueCache:
 
     def close(self) -> None:
         self._is_closed = True
-        with suppress(StoreClosed):  # In a forked child, where nobody uses them.
+        with suppress(StoreClosed):  # In a forked child the rows are not used.
             self._driver.loop.call(self._rows.clear)
 
     async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
         """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
 
-        ``given``: readers' horizons may have passed the ids, so a call that changes the row returns when no process
-        uses the row of before. A call that finds it changed does not wait, also if another process still does.
+        ``given``: readers' horizons may have passed the ids, so a call that changes the row returns only when no
+        process uses the previous row. A call that finds the row changed does not wait, even if another process still
+        does.
         """
         if covering(row, ttls, size) is row:
             return row
         queue = row.queue
         async with self._transactions.turn(("queue", queue.application, queue.name)):
             row = await self.current(queue)
-            while (wanted := covering(row, ttls, size)) is not row:
+            while (covering_row := covering(row, ttls, size)) is not row:
                 began = self._clock.boottime()
-                numbers = wanted.longest_ttl, wanted.longest_row
-                known = queue.version, row.longest_ttl, row.longest_row
-                values = *numbers, queue.application, queue.name, *known
+                new_values = covering_row.longest_ttl, covering_row.longest_row
+                expected = queue.version, row.longest_ttl, row.longest_row
+                values = *new_values, queue.application, queue.name, *expected
                 if (await self._transactions.run(_COVER, values)).is_done:
-                    row = msgspec.structs.replace(wanted, read_at=began)
+                    row = msgspec.structs.replace(covering_row, read_at=began)
                     self.put(row)
-                else:  # Another process raised it, or we did before an answer was lost; or the queue changed.
+                else:  # Another process raised it, this one did before an answer was lost, or the queue changed.
                     row = await self.current(queue, since=began)
         if given:
             await self._driver.loop.sleep(self._timing.assumed.row_age)
@@ -254,13 +258,12 @@ class QueueCache:
         return row
 
     def _drop(self, key: tuple[str, str], began: float) -> None:
-        """Drops a row that was read before a read that found nothing began."""
         present = self._rows.get(key)
         if present is not None and present.read_at <= began:
             self._rows.pop(key)
 
     def _refresh(self, key: tuple[str, str]) -> None:
-        """Reads a row again without waiting, so that calls to a busy queue never do."""
+        """Reads a row again in the background, so that calls to a busy queue never wait."""
         if key in self._refreshing or self._is_closed:
             return
         self._refreshing.add(key)
@@ -269,7 +272,7 @@ class QueueCache:
         def done(found: Sequence[Any] | None, error: Exception | None) -> None:
             self._refreshing.discard(key)
             if error is not None:
-                return  # The old row expires; the next call that needs it reads it and gets the error.
+                return  # The old row expires. The next call that needs a row reads it, and gets the error.
             if found:
                 self.put(row_of(*key, found[0], began))
             else:
@@ -277,5 +280,5 @@ class QueueCache:
 
         try:
             self._driver.send(Request(FIND, key, self._options.catalogue_read), done)
-        except Exception as error:  # noqa: BLE001 - the row is still good; the next refresh tries again
+        except Exception as error:  # noqa: BLE001 - the kept row is still valid; the next refresh tries again
             done(None, error)

@@ -1,6 +1,6 @@
 """The names of an application's queues, in order, from 16 shards.
 
-A row is here before its queue exists and after it has ceased to: what this gives are candidates, by name and uid.
+A queue is indexed before it exists and until after it is gone, so the entries are only candidates, by name and uid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SLICE = Statement(
 
 
 class IndexEntry(NamedTuple):
-    """A queue that may exist. Entries compare like UTF-8 names do in Cassandra: Python compares by code point."""
+    """A queue that may exist. Entries compare like UTF-8 names do in Cassandra, since Python compares by code point."""
 
     name: str
     uid: int
@@ -39,7 +39,7 @@ def shard_of(name: str) -> int:
 
 
 def share_of(wanted: int) -> int:
-    """Returns how many entries to ask each shard for, so that one round nearly always gives the first ``wanted``."""
+    """Returns how many entries to ask of each shard, so that one round nearly always gives the first ``wanted``."""
     mean = wanted / SHARDS
     return math.ceil(mean + 3 * math.sqrt(mean)) + 1
 
@@ -50,14 +50,14 @@ class QueueIndex:
         self._options = options
 
     async def add(self, application: str, name: str, uid: int) -> None:
-        """Adds a queue to the index; to be done before it is made."""
+        """Adds a queue to the index. Call it before the queue is created."""
         values = application, shard_of(name), name, uid
         await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
 
     async def remove(self, application: str, name: str, uid: int) -> None:
         """Removes a queue from the index. Call it only when the queue's row is gone for good.
 
-        Does not fail: what stays is not listed, and what has been decided about the queue must be answered.
+        Never fails: an entry that remains is not listed, and the caller must still answer for the queue's removal.
         """
         values = application, shard_of(name), name, uid
         try:
@@ -71,43 +71,43 @@ class QueueIndex:
     async def slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
-        level = self._options.catalogue_read
-        found = await self._driver.ask_all(
-            [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), level) for shard, entry in after]
+        consistency = self._options.catalogue_read
+        answers = await self._driver.ask_all(
+            [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]
         )
-        return [[IndexEntry(*row) for row in rows] for rows in found]
+        return [[IndexEntry(*row) for row in rows] for rows in answers]
 
 
 class Scan:
-    """One listing: merges the shards, which are read side by side and no further than asked for."""
+    """One listing. Merges the shards, which are read concurrently and no further than needed."""
 
     def __init__(self, index: QueueIndex, application: str, start: str) -> None:
         self._index = index
         self._application = application
         self._ends = dict.fromkeys(range(SHARDS), IndexEntry(start, 0))
-        """The last entry read of every shard that may have more."""
+        """By shard that may have more entries, the last entry read."""
         self._left = [0] * SHARDS
-        """How many entries of each shard are in the heap."""
+        """By shard, the number of its entries in the heap."""
         self._heap: list[tuple[IndexEntry, int]] = []
 
     async def take(self, wanted: int) -> list[IndexEntry]:
-        found: list[IndexEntry] = []
-        while len(found) < wanted:
-            await self._fill(share_of(wanted - len(found)))
+        entries: list[IndexEntry] = []
+        while len(entries) < wanted:
+            await self._fill(share_of(wanted - len(entries)))
             if not self._heap:
                 break
-            while self._heap and len(found) < wanted:
+            while self._heap and len(entries) < wanted:
                 entry, shard = heapq.heappop(self._heap)
-                found.append(entry)
+                entries.append(entry)
                 self._left[shard] -= 1
                 if not self._left[shard] and shard in self._ends:
                     break  # The next entry may be in this shard.
-        return found
+        return entries
 
     async def _fill(self, share: int) -> None:
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
-        found = await self._index.slices(self._application, empty, share)
-        for (shard, _), entries in zip(empty, found, strict=True):
+        slices = await self._index.slices(self._application, empty, share)
+        for (shard, _), entries in zip(empty, slices, strict=True):
             if len(entries) < share:
                 del self._ends[shard]
             else:

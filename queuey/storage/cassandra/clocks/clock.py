@@ -1,12 +1,12 @@
-"""The store's clock, what goes by it, and the ids and timestamps that it gives to writes.
+"""The store's clock, caches that go by it, and the ids and timestamps of writes.
 
-The clock is the time since boot plus an offset. Durations and deadlines are measured on CLOCK_BOOTTIME, which neither a
-step of the wall clock nor a stop of the process (SIGSTOP, a suspended laptop) can hide. The wall clock comes in only
-through :meth:`Clock.accept`, after a check.
+The clock is the time since boot plus an offset. Durations and deadlines are measured on CLOCK_BOOTTIME. Neither a step
+of the wall clock nor a suspend (SIGSTOP, a closed laptop) can falsify it. The wall clock only sets the offset, through
+:meth:`Clock.accept`, after a check.
 
-Cassandra keeps, of two writes of one cell, the one with the higher timestamp (microseconds); of a write and a delete
-with equal ones, the delete. So every write carries one of ours: a new message the time of its id, a delete at least
-that of what it deletes, whatever the clocks of the processes say.
+Of two writes to one cell, Cassandra keeps the one with the higher timestamp (microseconds); of a write and a delete
+with equal timestamps, the delete. So every write carries a timestamp from here: a new message the time of its id, a
+delete at least the timestamp of what it deletes, whatever the clocks of the processes say.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boottime_ns() -> int:
-    """Nanoseconds since boot, time asleep included (CLOCK_MONOTONIC where the system has no CLOCK_BOOTTIME)."""
+    """Nanoseconds since boot, including suspends (CLOCK_MONOTONIC if the system has no CLOCK_BOOTTIME)."""
     return time.clock_gettime_ns(_CLOCK)
 
 
 class Clock:
     """Wall clock time that follows the boot time.
 
-    When a virtual machine stands still its boot time does, too. Once the wall clock is right again and accepted,
-    the time that was missed counts for ages and deadlines as well: what was read before is as old as it is.
+    When a virtual machine is paused, its boot time stops as well. Once the corrected wall clock is accepted, the missed
+    time counts for ages and deadlines: what was read before is as old as it really is.
     """
 
     __slots__ = ("_boottime", "_missed", "_offset", "_wall")
@@ -45,7 +45,7 @@ class Clock:
         self._missed = 0
 
     def boottime(self) -> float:
-        """Seconds since boot, with those that it is known to have missed: for ages and deadlines."""
+        """Seconds since boot, plus the time that is known to be missed. For ages and deadlines."""
         return (self._boottime() + self._missed) / 1e9
 
     def now(self) -> int:
@@ -57,12 +57,12 @@ class Clock:
         return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
     def since_boot(self) -> int:
-        """Nanoseconds since boot, as the machine counts them."""
+        """Nanoseconds since boot, as the machine counts them, without missed time."""
         return self._boottime()
 
     @property
     def offset(self) -> int:
-        """Nanoseconds by which the time since 1970 is ahead of that since boot, by the last accepted wall clock."""
+        """Nanoseconds from the boot time to the time since 1970, by the last accepted wall clock."""
         return self._offset
 
     def wall_offset(self) -> int:
@@ -73,7 +73,7 @@ class Clock:
         return (self._wall() - self._boottime() - self._offset) / 1e9
 
     def accept(self, offset: int) -> None:
-        """Accepts the wall clock. If it has moved ahead of the boot time, that may have missed as much."""
+        """Accepts a wall clock offset. If it has grown, the boot time may have missed the difference."""
         self._missed += max(0, offset - self._offset)
         self._offset = offset
 
@@ -83,24 +83,24 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """A cache by age and weight. Not for several threads at once, but for ``get``."""
+    """A cache limited by age and weight. For one thread, except ``get``."""
 
     def __init__(self, now: Callable[[], float], age: Callable[[], float], most: int) -> None:
         self._now = now
         self._age = age
         self._most = most
         self._kept: OrderedDict[K, tuple[float, int]] = OrderedDict()
-        """When each was read, and its weight, in the order in which it was put here."""
+        """By key, when the value was read and its weight, in order of insertion."""
         self._weight = 0
         self._values: dict[K, V] = {}
         self.get: Callable[[K], V | None] = self._values.get
-        """Returns what is kept, which may be too old by now."""
+        """Returns the value of a key, which may be too old by now."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def put(self, key: K, value: V, read_at: float, weight: int = 1) -> None:
-        """Keeps a value, and drops what is too old by now, or the oldest of what is too much."""
+        """Keeps a value. Drops values that are too old, and the oldest ones above the max weight."""
         self.pop(key)
         self._kept[key] = read_at, weight
         self._values[key] = value
@@ -113,10 +113,10 @@ class Recent(Generic[K, V]):
             self.pop(key)
 
     def pop(self, key: K) -> V | None:
-        found = self._kept.pop(key, None)
-        if found is None:
+        entry = self._kept.pop(key, None)
+        if entry is None:
             return None
-        self._weight -= found[1]
+        self._weight -= entry[1]
         return self._values.pop(key)
 
     def clear(self) -> None:
@@ -131,14 +131,14 @@ def ticks(seconds: float) -> int:
 
 TICKS_PER_MICROSECOND = 10
 AHEAD = TICKS_PER_SECOND
-"""Max ticks that an id may be put ahead of the clock by ``after``, which may be of another process whose clock is ahead
-by S. No reader has passed what is ahead, whatever the read delay is; and :class:`Stamps` knows of it."""
+"""Max ticks that ``after`` may put an id ahead of the clock. ``after`` may come from a process whose clock is ahead by
+S. No reader has passed times that are ahead, whatever the read delay is. :class:`Stamps` allows for it."""
 
 
 class IdGenerator:
-    """Ids of new messages: strictly ascending within the process, never below the clock or a horizon given by it.
+    """Generates ids of new messages: strictly ascending, never below the clock or a horizon that it has returned.
 
-    Ids of other processes differ in ``low``, which is random; those of this process differ in time.
+    Ids of different processes differ in ``low``, which is random; ids of one process differ in time.
     """
 
     __slots__ = ("_clock", "_last", "_lock", "low")
@@ -150,17 +150,17 @@ class IdGenerator:
         self.low = ids.random_low() if low is None else low
 
     def admit(self, after: Position) -> None:
-        """Makes sure that ids may be put above a position.
+        """Checks that ids may be generated above a position.
 
         Raises:
-            InvalidRequest: It is more than a second ahead of the clock and above every id made before: a client could
-                move the ids of all callers ahead with it.
+            InvalidRequest: The position is more than a second ahead of the clock and above every id generated here. A
+                client could otherwise move the ids of all callers ahead.
         """
         if after[0] > self._clock.now() + AHEAD and after > (self._last, self.low):
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
     def generate(self, count: int, after: Position | None = None) -> int:
-        """Returns the ticks of the first of ``count`` ids; the rest follow tick by tick."""
+        """Returns the ticks of the first of ``count`` ids; the others follow tick by tick."""
         with self._lock:
             first = max(self._clock.now(), self._last + 1)
             if after is not None and (first, self.low) <= after:
@@ -169,15 +169,15 @@ class IdGenerator:
             return first
 
     def avoid(self, low: int) -> None:
-        """Makes no further id with a ``low`` that a client has used: a client may put any id, also our next."""
+        """Changes ``low`` if a client has put an id with the same one: its next id could be the next one here."""
         with self._lock:
             if low == self.low:
                 self.low = ids.random_low()
 
     def next_time(self) -> int:
-        """Returns the lowest ticks that the next id may have; later ids stay above, even if the clock is set back.
+        """Returns the lowest ticks of the next id. All later ids stay above, even if the clock is set back.
 
-        So it is a horizon: this process makes no id below it from now on.
+        So it is a horizon: this process generates no id below it any more.
         """
         with self._lock:
             first = max(self._clock.now(), self._last + 1)
@@ -186,10 +186,10 @@ class IdGenerator:
 
 
 class Delayed:
-    """Ids of the delayed messages of one call.
+    """Generates ids of the delayed messages of one call.
 
-    An id's time is the due time; its ``low`` is made up for the call and the delay, so no generator is moved and no id
-    is made twice.
+    The id's time is the due time. Its ``low`` is random for each call and delay, so no generator moves and no id
+    repeats.
     """
 
     __slots__ = ("_lowest", "_made", "_now")
@@ -206,10 +206,10 @@ class Delayed:
 
 
 class Stamps:
-    """Timestamps for writes and deletes by id: ascending within the process, and high enough to take effect.
+    """Timestamps for writes and deletes by id: ascending in the process, and high enough to take effect.
 
-    A delete must lie above the timestamp of what it deletes. That is the time of its id, which may be ahead of the
-    clock of the process that made it, or, for what was delayed or put, some process's clock, which is at most
+    The timestamp of a delete must exceed that of the message. A new message has the time of its id, which may be ahead
+    of its process's clock. A message that was delayed or put has the time of some process's clock, which is at most
     ``difference`` (seconds) ahead of this one.
     """
 
@@ -225,28 +225,27 @@ class Stamps:
     def ahead(self) -> int:
         """Ticks by which the time of an id may be ahead of this clock and still be its timestamp.
 
-        It does not change with S, unless that is above a second: what was written before a change of S must yield to
-        what is written after it.
+        It does not change with S while that is at most a second: writes before a change of S must yield to writes after
+        it.
         """
         return AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
 
     def above(self, ticks: int) -> int:
-        wanted = self.at(self._clock.now(), ticks)
+        stamp = self.at(self._clock.now(), ticks)
         with self._lock:
-            self._last = max(self._last + 1, wanted)
+            self._last = max(self._last + 1, stamp)
             return self._last
 
     def at(self, now: int, ticks: int) -> int:
-        """Returns the lowest timestamp that will do for the id with these ticks, if it is written at ``now``.
+        """Returns the lowest timestamp that takes effect for an id with these ticks, if it is written at ``now``.
 
-        It does not depend on the process's other writes, so its upper bound follows from the time until which it was
-        given.
+        It does not depend on other writes of the process, so the time limit of the write bounds it.
         """
         return stamp_of(max(now, min(ticks, now + self.ahead)))
 
 
 def stamp_of(ticks: int) -> int:
-    """Returns the timestamp of an instant: whole microseconds since 1970."""
+    """Returns the timestamp of a time in ticks: whole microseconds since 1970."""
     return (ticks - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 

@@ -1,14 +1,14 @@
 """Asks the coordinators for their time: all of them in rounds, two of them in light checks.
 
-A light check is one question for all answers to writes that have come. The answers that come in one turn of the loop
-share a check, which begins in the next one. It never serves an answer that came after it began. Several checks may be
-on their way. States of one::
+A light check is one question for all answers to writes that have arrived in one turn of the loop; it begins in the next
+turn. It never counts for an answer that arrived after it began. Several checks may be under way. States of a check::
 
-    asking ──(all are good)──► told
-       ├──(no answer in time)──► asking another coordinator in its place
-       └──(one is not good, or there is no further coordinator)──► all are asked, in a round
+    asking ──(all answers agree)──► passed
+       ├──(an answer times out)──► asking another coordinator instead
+       └──(an answer disagrees, or no coordinator is left)──► a round asks all
 
-Two, because one may be on the very machine that stood still. All of it runs in the thread of the store's loop.
+A check asks two coordinators because one may run on the very machine that was suspended. Everything runs in the thread
+of the store's loop.
 """
 
 from __future__ import annotations
@@ -36,25 +36,24 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 5
 AGAIN = 0.05
 LONGEST = 1.0
-"""Max attempts at a check that an acknowledgement waits for, seconds between them, and seconds after which none
+"""Max attempts at a check before an acknowledgement, seconds between them, and seconds after which no attempt
 begins."""
 LATE = 1.0
-"""Max seconds by which the driver may be late in reporting that a node did not answer."""
+"""Max seconds that the driver takes to report that a node did not answer."""
 REST = 0.1
-"""Timeout in seconds of a round that waits for one more node when most have answered."""
+"""Timeout in seconds of a round for the remaining nodes, once more than half have answered."""
 
 
 NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
-"""A row that every role may read and that costs a node little: it is made in memory, not read from a table."""
+"""Reads a row that every role may read. It costs a node little: the row is made in memory, not read from a table."""
 Told = Callable[[StoreUnavailable | None], object]
 
 _time_at = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
-"""Number of bytes before the value in an answer of one row of one column, without a description of it."""
+"""Number of bytes before the value, in an answer with one row of one column and without a description of it."""
 
 
 def decode_time(body: bytes) -> Rows:
-    """Returns the row of an answer: the coordinator's time in ticks."""
     low, middle, high = _time_at(body, _FIRST_VALUE)
     return [((high & 0x0FFF) << 48 | middle << 32 | low,)]
 
@@ -65,13 +64,13 @@ class _Check:
     def __init__(self, waiting: list[Told], judge: ClockCheck) -> None:
         self.waiting = waiting
         self.nodes = iter(judge.fastest)
-        """Those that were not asked yet."""
+        """Coordinators that have not been asked yet."""
         self.left = max(1, judge.witnesses)
-        """Good answers that are still to come; none: it has ended."""
+        """Good answers that are still needed. At 0 the check has ended."""
 
 
 class LightChecks:
-    """The checks of one store."""
+    """The light checks of one store."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class LightChecks:
         self._patience = patience
         self._ask_all = ask_all
         self._waiting: list[Told] = []
-        """For the check that begins in the next turn."""
+        """Callbacks of the check that begins in the next turn."""
 
     def begin(self, told: Told) -> None:
         self._waiting.append(told)
@@ -95,9 +94,9 @@ class LightChecks:
             self._driver.loop.soon(self._check)
 
     def tell(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
-        for told in waiting:
+        for callback in waiting:
             try:
-                told(error)
+                callback(error)
             except Exception:
                 log.exception("The result of a write could not be delivered.")
 
@@ -108,7 +107,6 @@ class LightChecks:
             self._ask(check)
 
     def _ask(self, check: _Check) -> None:
-        """Asks the next coordinator; without one the check is not good."""
         node = next(check.nodes, None)
         if node is None:
             self._end(check, good=False)
@@ -118,24 +116,24 @@ class LightChecks:
         try:
             self._driver.send(request, done)
         except Exception as error:
-            log.exception("The clock could not be checked.")
+            log.exception("Checking the clock failed.")
             done(None, StoreUnavailable(f"the clock could not be checked: {error}"))
 
     def _answered(self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        good = False
+        is_good = False
         try:
             if rows is None or error is not None:
                 self._judge.slow(node)
                 self._ask(check)
                 return
             theirs = (rows[0][0] - EPOCH_TICKS) * 100
-            good = self._judge.agrees(node, measured(sent, self._since_boot(), theirs))
+            is_good = self._judge.agrees(node, measured(sent, self._since_boot(), theirs))
         except Exception:
-            log.exception("The clock could not be checked.")
-        self._end(check, good=good)
+            log.exception("Checking the clock failed.")
+        self._end(check, good=is_good)
 
     def _end(self, check: _Check, *, good: bool) -> None:
-        """Ends the check with the last answer, or with one that is not good."""
+        """Counts an answer. Ends the check with the last good one, or with the first bad one."""
         if check.left <= 0:
             return
         check.left = check.left - 1 if good else 0
@@ -152,9 +150,9 @@ class _Round:
     Attributes:
         began: Boot time.
         hosts: All coordinators.
-        missing: How many have neither answered nor failed.
+        missing: Number of coordinators that have neither answered nor failed.
         waiting: Called at the end.
-        answers: By address.
+        answers: Answers by address.
     """
 
     began: float
@@ -165,10 +163,10 @@ class _Round:
 
 
 class ClockWatch:
-    """Asks the coordinators again and again.
+    """Compares the clock with the coordinators' at regular intervals.
 
     Attributes:
-        timeout: Seconds that a coordinator has to answer in a round.
+        timeout: Timeout in seconds of a coordinator's answer in a round.
     """
 
     timeout = 1.0
@@ -194,21 +192,21 @@ class ClockWatch:
         self._loop = driver.loop
         self._round: _Round | None = None
         self._waiting: list[Told] = []
-        """For the next round."""
+        """Callbacks of the next round."""
         if interval is not None:
             self._loop.call(self._ask_again)
 
     async def check(self, *, since: float | None = None) -> bool:
-        """Asks now and returns whether the clock is sound; several callers share a round.
+        """Asks all coordinators and returns whether the clock is sound. Concurrent callers share a round.
 
-        ``since``: a round that began at this boot time or later will do; None: a new one.
+        ``since``: a round that began at this boot time or later is enough; None asks for a new one.
         """
         if since is None or not self._clock_check.sound(since):
             await called(lambda done: self._check(partial(done, None)))
         return self._clock_check.sound(-math.inf if since is None else since)
 
     def sound(self, now: float | None = None) -> bool:
-        """Returns whether the clock may be trusted, by the last check, and the times are known.
+        """Returns whether the clock is sound by the last check, and the stored times are fresh.
 
         ``now``: the boot time, for a caller that has just read it.
         """
@@ -224,33 +222,33 @@ class ClockWatch:
 
     @property
     def wrong_until(self) -> float:
-        """Boot time up to which ages count from too late, for a clock has jumped since."""
+        """Boot time up to which ids count as late, because a clock has jumped since."""
         return self._clock_check.wrong_until
 
     def timed_correctly_since(self, minted: float) -> bool:
-        """Returns whether the time since an id was made (boot time) was measured correctly, by the last check."""
+        """Returns whether the time since an id was made (boot time) is measured correctly, by the last check."""
         return self._clock_check.sound() and minted > self._clock_check.wrong_until
 
     async def require(self) -> None:
-        """Makes sure that the clock is sound, by asking if need be."""
+        """Makes sure that the clock is sound and the stored times are fresh; asks if necessary."""
         if not self._clock_check.sound() and not await self.check():
             raise self.refusal()
         if not self._timing.fresh(self._clock.boottime()) and await self._timing.renew(self._driver) is not None:
             raise self._timing.refusal()
 
     async def confirm(self, arrived: float) -> None:
-        """Makes sure of the clock before a write is acknowledged, by asking all nodes."""
+        """Checks the clock before a write is acknowledged, by asking all coordinators."""
         await called(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
 
     def confirm_soon(self, done: Told) -> None:
-        """The same for an answer that has just come, without waiting: one question for all answers that have."""
+        """Checks the clock for an answer that has just arrived, without waiting; see :class:`LightChecks`."""
         self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
-            self._clock_check.complaint() or "the clock could not be compared with the Cassandra nodes'"
+            self._clock_check.complaint() or "the clock could not be compared with the clocks of the Cassandra nodes"
         )
 
     def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
@@ -260,7 +258,7 @@ class ClockWatch:
             self._check(partial(self._conclude, arrived, attempts - 1, done))
 
     def _conclude(self, arrived: float, attempts: int, done: Told, _error: StoreUnavailable | None) -> None:
-        """Goes on after a round: with a further one unless that was good, or there were enough."""
+        """Continues after a round. Begins another one unless that was good or the attempts are used up."""
         if self._clock_check.sound(arrived):
             done(None)
         elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > LONGEST:
@@ -269,7 +267,7 @@ class ClockWatch:
             self._loop.later(AGAIN, partial(self._confirm_since, arrived, attempts, done))
 
     def _ask_again(self) -> None:
-        # A second comparison soon after the start, so that requests need not wait for the first round.
+        # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._ask_again)
         try:
@@ -277,10 +275,9 @@ class ClockWatch:
             if self._round is None:
                 self._begin_round()
         except Exception:
-            log.exception("The clock could not be compared with the Cassandra nodes'.")
+            log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
     def _check(self, done: Told) -> None:
-        """Calls back at the end of the next round."""
         self._waiting.append(done)
         if self._round is None:
             self._begin_round()
@@ -290,18 +287,17 @@ class ClockWatch:
         nodes = [host.address for host in hosts if host.up]
         waiting, self._waiting = self._waiting, []
         current = self._round = _Round(self._clock.boottime(), hosts, len(nodes), waiting)
-        # No part of the call that asks for it: others share the round, and that call may have no time left.
+        # Not part of the call that asks: other calls share the round, and that one may have no time left.
         with self._driver.calls.deadline.running(Call()):
             for node in nodes:
                 request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
                 self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
-        # If a node has stopped, or the driver was closed, no callback comes.
+        # Without a callback if a node has stopped or the driver is closed.
         self._loop.later(self.timeout + LATE if nodes else 0.0, partial(self._end, current))
 
     def _received(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
-        """Measures an answer, in the thread that brings it."""
         answer = None
         if error is None and rows:
             theirs: UUID = rows[0][0]
@@ -319,7 +315,7 @@ class ClockWatch:
             self._loop.later(REST, lambda: self._end(current) if current.missing == missing else None)
 
     def _end(self, current: _Round) -> None:
-        """Applies a round. Nodes of data centres that do not answer at all do not count: they may be cut off."""
+        """Applies a round. Data centres without any answer do not count: they may be cut off."""
         if current is not self._round:
             return
         self._round = None

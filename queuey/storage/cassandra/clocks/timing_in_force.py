@@ -1,6 +1,6 @@
-"""The times that a process goes by, as they stand in the keyspace (:mod:`..timing`), and what it measures of them.
+"""The timing parameters that a process uses, as the keyspace has them (:mod:`..timing`), and its own measurements.
 
-It measures how long its writes and undo writes took lately, so that W and U can be chosen by that.
+It measures how long its recent writes and undo writes took, so that W and U can be chosen accordingly.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, settled
 
 EVERY = 1.0
-"""Interval after which the times are read again, in seconds."""
+"""Interval between reads of the stored timing, in seconds."""
 
 READ = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT 1")
 
 
 class TimingInForce:
-    """The times that a process goes by: those in the keyspace; until they are read, those of the options."""
+    """The timing of the keyspace; until it has been read, the timing of the options."""
 
     def __init__(self, options: CassandraOptions, clock: Clock) -> None:
         self.stored = settled(options.timing)
@@ -43,28 +43,27 @@ class TimingInForce:
         return self.stored.assumed
 
     def clock_difference(self) -> float:
-        """Returns the S that this process keeps within."""
         return self.stored.kept.clock_difference
 
     def fresh(self, at: float) -> bool:
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
 
     def patience(self) -> float:
-        """Timeout of a coordinator before another one is asked, in seconds: W / 4."""
+        """Timeout in seconds before another coordinator is asked: W / 4."""
         return min([level.deadline for level in self.kept.levels.values()]) / 4
 
     def refusal(self) -> StoreUnavailable:
-        return StoreUnavailable(self._problem or "the times that stand in the keyspace could not be read for a while")
+        return StoreUnavailable(self._problem or "the timing of the keyspace could not be read for a while")
 
     async def renew(self, driver: Driver) -> str | None:
-        """Reads the stored times; returns why this process cannot serve, None if it can."""
+        """Reads the stored timing. Returns why this process cannot serve, None if it can."""
         if not self._options.follow:
             return None
         began = self._clock.boottime()
         return self._take(await driver.ask(Request(READ, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
-        """Begins to read the stored times again if that is due; never blocks."""
+        """Begins to read the stored timing again if that is due. Never blocks."""
         now = self._clock.boottime()
         if not self._options.follow or now - max(self._read_at, self._asked_at) < EVERY:
             return
@@ -81,7 +80,7 @@ class TimingInForce:
             return self._problem
         try:
             if not rows or rows[0][0] is None:
-                raise SettingsError("no times stand in the keyspace; run `queuey migrate`")  # noqa: TRY301 - as others
+                raise SettingsError("the keyspace has no timing; run `queuey migrate`")  # noqa: TRY301 - as others
             stored = decode(rows[0][0])
             compare(self._options.stated, stored)
         except SettingsError as error:
@@ -95,35 +94,35 @@ class TimingInForce:
 
 
 def compare(stated: Mapping[str, float], stored: StoredTiming) -> None:
-    """Refuses settings that differ from what stands in the keyspace; during a change they may be of either set."""
+    """Refuses settings that differ from the stored timing. During a change, both sets are allowed."""
     for name, value in stated.items():
-        there = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]
-        if value not in there:
+        stored_values = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]
+        if value not in stored_values:
             raise SettingsError(
-                f"setting {name} is {value:g}, but {there[-1]:g} stands in the keyspace, for all processes: leave the "
-                "setting out, or change what stands there by `queuey timing`"
+                f"setting {name} is {value:g}, but the keyspace has {stored_values[-1]:g} for all processes: remove "
+                "the setting, or change the keyspace with `queuey timing`"
             )
 
 
 STEP = 1.1
 SHORTEST = 1e-4
 BUCKETS = 140
-"""Number of classes in which times are counted, each a tenth longer than the one before: from 0.1 ms to a minute."""
+"""Number of histogram buckets, each a tenth wider than the one before, from 0.1 ms to a minute."""
 SPAN = 300.0
-"""Interval after which counts begin anew, in seconds; those of the span before count as well."""
+"""Interval after which counts start again, in seconds. The counts of the previous interval are included."""
 TOLD_EVERY = 30.0
-"""Interval between the rows that tell others, in seconds."""
+"""Interval between the rows that publish measurements, in seconds."""
 
 _LOG = math.log(STEP)
 TELL_TAILS = Statement("INSERT INTO heartbeats (process, tails) VALUES (?, ?)")
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """How long something took, in seconds.
+    """Durations of an operation, in seconds.
 
     Attributes:
-        count: How often it was measured.
-        p99, p999, longest: Ninety-nine of a hundred took no longer, 999 of a thousand, and none.
+        count: Number of measurements.
+        p99, p999, longest: 99th percentile, 99.9th percentile, and maximum.
     """
 
     count: int = 0
@@ -136,10 +135,10 @@ class Measured(msgspec.Struct, frozen=True):
     """The measurements of a process in the last minutes.
 
     Attributes:
-        write: From the making of an id to the answer of Cassandra.
-        undo: From the failure of a write to its undo write's confirmation.
-        clock_error: Seconds by which its clock may be off at most.
-        change: What stands in the keyspace, as it has read it.
+        write: From generating an id to Cassandra's answer.
+        undo: From the failure of a write to the confirmation of its undo write.
+        clock_error: Max seconds that its clock may be off.
+        change: The change id of the timing that it has read.
     """
 
     write: Tail = Tail()
@@ -149,7 +148,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Counted:
-    """Counts how long something takes. Threads may race; what is lost is a count."""
+    """A histogram of durations. Threads may race, which at worst loses a count."""
 
     __slots__ = ("_before", "_clock", "_longest", "_now", "_since")
 
@@ -181,17 +180,16 @@ class Counted:
 
 
 def _quantile(counts: list[int], total: int, part: float, longest: float) -> float:
-    """Returns the upper end of the class that reaches a part of all."""
-    left = math.ceil(total * part)
+    remaining = math.ceil(total * part)
     for number, count in enumerate(counts):
-        left -= count
-        if left <= 0:
+        remaining -= count
+        if remaining <= 0:
             return min(longest, SHORTEST * STEP**number)
     return longest
 
 
 class Tails:
-    """The measurements of a process, which it writes to its row of ``heartbeats``."""
+    """The measurements of a process, which it publishes in its row of ``heartbeats``."""
 
     def __init__(self, clock: Clock, error: Callable[[], float]) -> None:
         self.write = Counted(clock)
@@ -211,5 +209,5 @@ class Tails:
 
     def text(self, change: str) -> str:
         error = self._error()
-        known = error if error < math.inf else 0.0  # Nobody has compared the clock yet.
-        return msgspec.json.encode(Measured(self.write.tail(), self.undo.tail(), known, change)).decode()
+        clock_error = error if error < math.inf else 0.0  # Infinite until the clock has been compared.
+        return msgspec.json.encode(Measured(self.write.tail(), self.undo.tail(), clock_error, change)).decode()

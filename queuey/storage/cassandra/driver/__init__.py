@@ -1,6 +1,6 @@
-"""The way to Cassandra: the only package that imports the driver.
+"""Access to Cassandra: the only package that imports the driver.
 
-Nothing above it sees an exception, a consistency constant or a row type of the driver.
+Code above it sees no exception, consistency constant or row type of the driver.
 """
 
 from queuey.storage.cassandra.driver.connection import Driver, connected

@@ -1,13 +1,13 @@
-"""The connection to a Cassandra cluster: made in the background, kept by the driver, and never waited for too long.
+"""The connection to a Cassandra cluster: made in the background, kept by the driver, with a limit on every wait.
 
 States::
 
-    connecting ──(connected, keyspace there, schema known)──► ready ──(close)──► closed
+    connecting ──(connected, keyspace exists, schema known)──► ready ──(close)──► closed
         │  ▲
         └──┘ every second; calls meanwhile raise StoreUnavailable
 
-Once ready, nodes may come and go: the driver reconnects to their addresses. If no node is left, and the names of the
-hosts stand for other addresses than when it connected, it is connected anew.
+Once ready, nodes may come and go: the driver reconnects to their addresses. If no node is up, and the host names
+resolve to other addresses than before, the cluster is connected anew.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 log = logging.getLogger(__name__)
 
 MOST = 128
-"""Max requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
+"""Max requests of one call in flight, so that a call with very many does not hold up other calls."""
 
 _FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
 
 
 class _NotPreparedError(Exception):
-    """A statement has to be prepared first, in a thread other than the event loop's."""
+    """A statement must be prepared first, in a thread other than the event loop's."""
 
 
 class Driver:
-    """The connection to a cluster. All methods but coroutines may be called from any thread.
+    """The connection to a cluster. All methods except coroutines may be called from any thread.
 
     Args:
         target: The hosts and the keyspace.
         options: Timeouts, credentials and certificates.
         verify: Called with the driver once connected; returns why the schema cannot be used, or None.
-        keyspace: False: connect without it, to create it.
-        deadline: That of the calls for which requests are sent.
+        keyspace: False connects without the keyspace, to create it.
+        deadline: Limits the calls for which requests are sent.
 
     Attributes:
-        loop: Where frequent requests are sent, and end.
+        loop: The event loop that sends frequent requests and receives their answers.
         calls: The coroutines that send requests, in the loop's thread.
     """
 
     _verifying: Call | None = None
-    """The call by which the schema is verified: its requests are sent before that has ended."""
+    """The call that verifies the schema. Its requests are sent before the driver is usable."""
 
     def __init__(
         self,
@@ -97,25 +97,26 @@ class Driver:
         self.loop = StoreLoop(self._enter_loop)
         self.calls = Calls(self.loop, self._deadline)
         self._addresses: frozenset[str] = frozenset()
-        """What the names of the hosts stood for when it connected."""
+        """Addresses that the host names resolved to when the cluster was connected."""
         self._usable = False
         self._copies: tuple[object, Mapping[str, int]] = None, {}
-        """The keyspace's strategy, and what it means."""
+        """The keyspace's replication strategy, and the copies by data centre that follow from it."""
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = threading.Lock()
         self._preparer = ThreadPoolExecutor(1, thread_name_prefix="queuey-prepare")
-        """For the loop, whose own threads others need while a node keeps a statement waiting."""
+        """Prepares statements for the loop. A slow node would otherwise block the loop's own threads, which others
+        need."""
         self._ready = threading.Event()
         self._closed = threading.Event()
         self.requests = 0
-        """How many requests were made; for tests and metrics, roughly right under threads."""
+        """Number of requests made, for tests and metrics. Not exact under threads."""
         self._thread = threading.Thread(target=self._connect, name="queuey-cassandra", daemon=True)
         self._thread.start()
 
     # Connecting
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """Makes the client of a loop; returns what ends it."""
+        """Makes the client of a loop; returns a function that ends it."""
         options = self._options
         client = self._client = CqlClient(
             loop,
@@ -134,7 +135,6 @@ class Driver:
         client.close()
 
     def _follow(self) -> None:
-        """Has the client go by the present cluster, in the loop's thread."""
         if self._client is not None:
             self._client.follow(self._cluster)
 
@@ -157,7 +157,7 @@ class Driver:
             self._closed.wait(RETRY_EVERY)
 
     def _has_moved(self) -> bool:
-        """Returns whether no node is left, and the names of the hosts stand for other addresses."""
+        """Returns whether no node is up and the host names resolve to other addresses."""
         cluster = self._cluster
         hosts = [] if cluster is None else cluster.metadata.all_hosts()
         if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
@@ -165,14 +165,14 @@ class Driver:
         return addresses_of(self.target) not in {self._addresses, frozenset()}
 
     def _attempt(self, *, open_anew: bool) -> str | None:
-        # Until the schema is verified, only what that asks is sent: a program too old for it must not write.
+        # Only requests of the verification may be sent yet: a program too old for the schema must not write.
         self._usable = False
         try:
             if open_anew:
                 self._open()
             dcs = {host.dc for host in self.hosts()}
             if self._options.local_dc is None and len(dcs) > 1:
-                return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): say which one is local"
+                return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): set the local one"
             self._verifying = Call()
             with self._deadline.running(self._verifying):
                 problem = self._verify(self)
@@ -203,10 +203,10 @@ class Driver:
         self._update_client()
 
     def _update_client(self) -> None:
-        """Has the client go by the present nodes and replicas.
+        """Passes the current nodes and replicas to the client.
 
-        The driver computes the replicas when they are first asked for, so that is done here: for 30 nodes of 256 tokens
-        it takes 50 ms, for which the loop would stand still.
+        The driver computes the replicas when they are first needed. That takes 50 ms for 30 nodes with 256 tokens each,
+        so it is done here, not in the loop.
         """
         cluster = self._cluster
         if cluster is not None:
@@ -215,25 +215,24 @@ class Driver:
             self.loop.call(self._follow)
 
     def _end(self) -> None:
-        """Ends the connection to the cluster, if there is one."""
         cluster, self._cluster, self._session = self._cluster, None, None
         self._prepared.clear()
         if cluster is not None:
             cluster.shutdown()
 
     def _start(self, cluster: Cluster) -> Session:
-        """Connects; if the driver only says that no host can be reached, the error here says why."""
+        """Connects to the cluster. Explains the driver's bare error if the local data centre does not exist."""
         keyspace, local = self.target.keyspace, self._options.local_dc
         try:
             session = cluster.connect()
         except NoHostAvailable as error:
             dcs = sorted({str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter})
             if dcs and local is not None and local not in dcs:
-                raise StoreUnavailable(f"Cassandra has no data centre {local!r} (but {', '.join(dcs)})") from error
+                raise StoreUnavailable(f"Cassandra has no data centre {local!r}, only {', '.join(dcs)}") from error
             raise
         if self._keyspace:
             if keyspace not in cluster.metadata.keyspaces:
-                raise StoreUnavailable(f"keyspace {keyspace} is not there; run `queuey migrate`")
+                raise StoreUnavailable(f"keyspace {keyspace} does not exist; run `queuey migrate`")
             session.set_keyspace(keyspace)
         return session
 
@@ -247,7 +246,7 @@ class Driver:
         self._end()
         self.loop.close()
 
-    # The cluster as the driver knows it
+    # The cluster's state
 
     def hosts(self) -> list[Host]:
         cluster, client = self._cluster, self._client
@@ -261,23 +260,23 @@ class Driver:
         return hosts
 
     def await_pools(self, timeout: float) -> None:
-        """Waits until the nodes that are up can be asked by name: the first one that answers makes a session usable."""
+        """Waits until each node that is up can be asked by name. A session is usable once the first one answers."""
         session = self._open_session()
         futures.wait(session._initial_connect_futures, timeout)  # noqa: SLF001 - the driver offers no other way
 
     def replication(self) -> Mapping[str, int]:
-        """Copies by data centre; one entry under an empty name where the strategy knows no data centres.
+        """Returns the copies by data centre, or one entry under an empty name if the strategy knows no data centres.
 
-        They are up to date: the driver reads the schema again when Cassandra reports a change, and after it has lost
-        the connection for such reports.
+        They are current: the driver reads the schema again when Cassandra reports a change, and after it has lost the
+        connection for such reports.
         """
         cluster = self._cluster
         keyspace = None if cluster is None else cluster.metadata.keyspaces.get(self.target.keyspace)
         if keyspace is None:
             raise self._refusal()
-        known, copies = self._copies
+        known_strategy, copies = self._copies
         strategy = keyspace.replication_strategy
-        if strategy is not known:  # A new object with each change; every read asks.
+        if strategy is not known_strategy:  # A new object after each change; every read comes here.
             copies = copies_of(strategy)
             self._copies = strategy, copies
         return copies
@@ -290,7 +289,6 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """Prepares statements before they are needed."""
         try:
             for statement in statements:
                 self._prepare(self._open_session(), statement)
@@ -298,12 +296,11 @@ class Driver:
             raise translate(error, reads=True) from error
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """Sends a request; never raises: rows and errors go to ``done``, once, in any thread.
+        """Sends a request. Never raises: ``done`` gets the rows or the error, once, in any thread.
 
-        What was sent to a node as an :class:`Encoded`, a frequent statement or a conditional batch ends in the loop's
-        thread. A write's error is :class:`InDoubt` if it may have been made. What may wait for a node, the thread of an
-        event loop leaves to another thread: preparing a statement that is not among those prepared ahead, and sending
-        through the driver.
+        An :class:`Encoded`, a frequent statement and a conditional batch that reached a node end in the loop's thread.
+        The error of a write is :class:`InDoubt` if it may have been applied. An event loop's thread leaves work that
+        may block to another thread: preparing a statement that was not prepared ahead, and sending through the driver.
         """
         try:
             session = self._open_session()
@@ -328,21 +325,20 @@ class Driver:
             done(None, _failure(error, reads=request.statement.reads))
 
     def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
-        """Sends something as part of a call that was begun in another thread."""
         with self._deadline.running(call):
             send(*arguments, **named)
 
     async def ask(self, request: Request | Encoded) -> Rows:
-        """Sends a request, unless the call is over; returns its rows, as many pages as they take."""
+        """Sends a request, unless the call has ended; returns the rows of all pages."""
         self._deadline.left()
         rows: Rows | None = await called(partial(self.send, request))
         return rows or []
 
     async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
-        """Sends requests side by side, ``most`` at a time; returns the rows of each.
+        """Sends requests concurrently, ``most`` at a time; returns the rows of each.
 
         Raises:
-            StoreUnavailable: Any of them failed; ``InDoubt``: a write's result is unknown, or only some were made.
+            StoreUnavailable: A request failed. ``InDoubt``: a write's result is unknown, or only some were applied.
         """
         if len(requests) == 1:
             return [await self.ask(requests[0])]
@@ -360,7 +356,7 @@ class Driver:
         ends: list[Any] = [None] * len(requests)
         missing = itertools.count(len(requests) - 1, -1)
 
-        def end(number: int, *answer: Any) -> None:  # noqa: ANN401 - rows and error, in any thread
+        def end(number: int, *answer: Any) -> None:  # noqa: ANN401 - rows and error, from any thread
             ends[number] = answer
             if not next(missing):
                 done(ends, None)
@@ -369,7 +365,6 @@ class Driver:
             self.send(request, partial(end, number))
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
-        """Sends one :class:`Request`, for callers that block; returns all its rows."""
         return self.calls.run(self.ask(Request(statement, values, consistency, **how)))
 
     def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
@@ -457,19 +452,19 @@ class Driver:
             done(None, _failure(error, reads=reads, attempts=attempts))
             return
         hosts = future.attempted_hosts
-        # The driver calls back whenever an attempt ends; with a speculative one that is twice. What it calls must not
-        # lead back to it for ever: nothing would be freed before the collector of cycles comes.
+        # The driver calls back for each attempt, so twice if one is speculative. The callbacks must not keep the future
+        # alive: only the collector of cycles would free it.
         waiting = [future]
 
         def answered(rows: Rows | None) -> None:
             if (ended := _taken(waiting)) is None:
                 return
-            further = ended._paging_state  # noqa: SLF001 - the driver has no name for it
-            found = rows if before is None else before + list(rows or [])
-            if further is None:
-                done(found, None)
+            next_page = ended._paging_state  # noqa: SLF001 - the driver has no name for it
+            so_far = rows if before is None else before + list(rows or [])
+            if next_page is None:
+                done(so_far, None)
                 return
-            send(before=list(found or []), page=further)
+            send(before=list(so_far or []), page=next_page)
 
         def failed(error: BaseException) -> None:
             if _taken(waiting) is not None:
@@ -478,7 +473,7 @@ class Driver:
         future.add_callbacks(answered, failed)
 
     def _patience(self, timeout: float | None, *, reads: bool) -> float:
-        """Returns the seconds to wait for a request that is sent now: no longer than the call has that needs it."""
+        """Returns the timeout of a request sent now, in seconds, limited by the call's remaining time."""
         seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
         if not reads:
             self._deadline.sent()
@@ -500,7 +495,7 @@ class Driver:
         if prepared is None:
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
                 raise _NotPreparedError
-            # One at a time, or a burst at the start would prepare the same statement many times over.
+            # One thread at a time, or a burst at the start would prepare the same statement many times.
             with self._preparing:
                 prepared = self._prepared.get(statement)
                 if prepared is None:
@@ -511,9 +506,8 @@ class Driver:
         return prepared
 
     def _text_of(self, query_id: bytes) -> str | None:
-        """Returns the statement that has this id."""
         statements = list(self._prepared.values())
-        return next((one.query_string for one in statements if one.query_id == query_id), None)
+        return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
 
     def _host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
         if address is None:
@@ -529,12 +523,12 @@ class Driver:
 def _in_thread(
     work: Callable[[], object], refuse: Callable[[Exception], object], threads: ThreadPoolExecutor | None = None
 ) -> None:
-    """Does in another thread what must not hold up the event loop of this one; ``refuse`` gets its error."""
+    """Runs work that would block this thread's event loop in another thread; ``refuse`` gets its error."""
 
     def attempt() -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - of any kind: else whoever waits for the end would do so in vain
+        except Exception as error:  # noqa: BLE001 - every error must reach the caller, which would wait for ever otherwise
             refuse(error)
 
     try:
@@ -566,11 +560,11 @@ def connected(
     keyspace: bool = True,
     driver: Callable[..., Driver] = Driver,
 ) -> Iterator[Driver]:
-    """Gives a driver of its own to whoever looks after a store, and closes it."""
-    found = driver(target, options, keyspace=keyspace)
+    """Opens a driver for an administration command, and closes it afterwards."""
+    opened = driver(target, options, keyspace=keyspace)
     try:
-        if not found.ready(within):
-            raise StoreUnavailable(found.problem() or "Cassandra cannot be reached")
-        yield found
+        if not opened.ready(within):
+            raise StoreUnavailable(opened.problem() or "Cassandra cannot be reached")
+        yield opened
     finally:
-        found.close()
+        opened.close()

@@ -3,16 +3,16 @@
 ::
 
     sent ──(result)──────────────────────────────► answered
-      ├──(no answer for a while)──► sent to another node as well *; the first result counts. Of requests to nodes
-      │                             that do answer others only a tenth: what is slow everywhere must not become more
-      ├──(an error that asking again would not change, of all that were asked)──► answered
-      ├──(no answer in time)──► answered: timed out
-      ├──(a connection that broke, a node that is overloaded or had no time)──► through the driver * ──► answered
+      ├──(no answer for a while)──► sent to a second node as well *; the first result wins. Nodes that do answer other
+      │                             requests are spared: only a tenth of requests may be sent twice because of them
+      ├──(an error that a retry would not change, from all nodes asked)──► answered
+      ├──(timeout)──► answered: timed out
+      ├──(the connection broke, or the node is overloaded or timed out)──► through the driver * ──► answered
       └──(no connection; a node that is starting or has forgotten the statement)──► through the driver ──► answered
 
-* only what is idempotent. Anything else is answered: it is in doubt.
+* idempotent requests only. The answer to any other request is that its result is in doubt.
 
-All of it runs in the thread of the store's loop (:mod:`.store_loop`); :mod:`.cql` sends the attempts.
+Everything runs in the thread of the store's loop (:mod:`.store_loop`); :mod:`.cql` sends the attempts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.requests import Decode, Done, Rows
 
 LOOK_EVERY = 0.02
-"""Interval between checks for requests whose time is over, in seconds."""
+"""Interval between checks for requests that have timed out, in seconds."""
 SPARED, MOST_SPARE = 0.1, 20.0
-"""Max part of requests that are sent to another node as well although their node answers others, and max at once."""
+"""Second attempts earned per request, and max second attempts saved up. They are spent on nodes that still answer other
+requests."""
 MOST_WAITING = 64 << 20
 """Max bytes that wait for one connection; further requests are refused."""
 
@@ -49,31 +50,32 @@ _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
 _PERHAPS_DONE = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
 
 DriverFallback = Callable[[Done, int, float], None]
-"""Sends through the driver: the callback, how many nodes may have the request already, and the timeout in seconds."""
+"""Sends a request through the driver: the callback, the number of nodes that may have it already, and the timeout in
+seconds."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FastRequest:
-    """One request, and how its attempts fare.
+    """A request and the state of its attempts.
 
     Attributes:
-        opcode, body: As they are sent.
-        routing_key: Of its row; the nodes that have it are asked.
+        opcode, body: The CQL message.
+        routing_key: The row's key; the nodes that have the row are asked.
         address: The only node to ask, whatever the row.
         metadata: The result's columns, for answers of an unusual shape.
         timeout: Timeout in seconds.
-        decode: Makes rows of a result of the usual shape. Without it the result is when the answer was received.
+        decode: Decodes the rows of a usual result. Without it, the result is the time at which the answer was received.
         done: Called once with the result, in the loop's thread unless the store was closed.
-        driver_fallback: Sends it again through the driver.
+        driver_fallback: Sends the request again through the driver.
         into_loop: Makes a call in the loop's thread.
-        reads: It changes nothing.
-        idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
-        clock: Seconds, for ``began``, ``answered_at`` and the time that is left.
-        asked: Nodes that may have got it.
-        nodes: The nodes that are still to be asked, in turn.
+        reads: The request changes nothing.
+        idempotent: The request may be sent twice: to a second node when the first one does not answer.
+        clock: Clock in seconds, for ``began``, ``answered_at`` and the remaining time.
+        asked: Number of nodes that may have the request.
+        nodes: The nodes still to be asked, in order.
         host: The connection to the node that was asked last.
         answered_at: When the last answer was received.
-        is_answered: Its ``done`` was called.
+        is_answered: ``done`` was called.
     """
 
     opcode: int
@@ -99,7 +101,6 @@ class FastRequest:
     is_answered: bool = False
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
-        """Goes on with the end of one attempt."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
         elif isinstance(answer, _NOT_BEGUN):
@@ -112,7 +113,6 @@ class FastRequest:
             self.refuse(answer.to_exception())
 
     def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - a connection
-        """Records that it is sent to a node."""
         self.host = host
         self.asked += 1
         self.flying += 1
@@ -123,30 +123,30 @@ class FastRequest:
             return
         try:
             rows = [(self.answered_at,)] if self.decode is None else self.decode(answer)
-        except Exception as error:  # noqa: BLE001 - of another shape than expected
+        except Exception as error:  # noqa: BLE001 - the result has an unexpected shape
             self.lose(error)
         else:
             self.tell(rows, None)
 
     def refuse(self, error: BaseException) -> None:
-        """Answers with the error of an attempt unless another attempt may still succeed."""
+        """Answers with the error of an attempt, unless another attempt may still succeed."""
         self.flying -= 1
         if not self.flying and not self.turned:
             self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
 
     def lose(self, error: BaseException) -> None:
-        """Finds out by another attempt what became of this one, or answers as in doubt."""
+        """Sends an idempotent request through the driver; answers any other one as in doubt."""
         if self.idempotent:
             self.turn()
         else:
             self.refuse(error)
 
     def turn(self) -> None:
-        """Sends it through the driver in the time that is left, unless that was done or it is answered."""
+        """Sends the request through the driver in the remaining time, once, unless it is answered."""
         if not self.turned and not self.is_answered:
             self.turned = True
-            left = self.timeout - (self.clock() - self.began)
-            self.driver_fallback(self._tell_from_driver, self.asked, max(LOOK_EVERY, left))
+            remaining = self.timeout - (self.clock() - self.began)
+            self.driver_fallback(self._tell_from_driver, self.asked, max(LOOK_EVERY, remaining))
 
     def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if not self.is_answered:
@@ -161,12 +161,12 @@ class FastRequest:
 
 
 class InFlight:
-    """Requests that wait for an answer. One check sees to all of them, as often as LOOK_EVERY says.
+    """Requests that wait for an answer. One check every LOOK_EVERY seconds handles all of them.
 
     Args:
-        ask: Sends a request to the next of its nodes; returns False if none has taken it.
-        last_answer: Returns when a node last answered anything.
-        patience: Seconds after which an idempotent request goes to another node as well; a quarter of its timeout if
+        ask: Sends a request to its next node; returns False if no node accepts it.
+        last_answer: Returns when a connection last received an answer to any request.
+        patience: Seconds after which an idempotent request goes to a second node as well; a quarter of its timeout if
             that is less.
     """
 
@@ -177,10 +177,10 @@ class InFlight:
         self._last_answer = last_answer
         self._patience = round(patience / LOOK_EVERY)
         self._sent: defaultdict[int, deque[FastRequest]] = defaultdict(deque)
-        """By how many checks they wait before another node is asked; few different numbers."""
+        """By number of checks before a second node is asked; there are few different numbers."""
         self._late: deque[FastRequest] = deque()
         self._spare = MOST_SPARE
-        """Second requests to nodes that do answer, which may be sent at once."""
+        """Second attempts that may be sent now although the first node answers other requests."""
 
     def __bool__(self) -> bool:
         return bool(self._late) or any(self._sent.values())
@@ -192,7 +192,7 @@ class InFlight:
         queue.append(request)
 
     def check(self, now: float) -> None:
-        """Sends what has waited for long to another node as well, and ends what has waited for too long."""
+        """Sends requests that have waited long to a second node as well, and fails those that have timed out."""
         for waits, sent in list(self._sent.items()):
             while sent and (sent[0].is_answered or sent[0].began < now - waits * LOOK_EVERY):
                 request = sent.popleft()
@@ -211,7 +211,7 @@ class InFlight:
                 request.tell(None, translate(error, reads=request.reads, attempts=request.asked))
 
     def _may_ask_another(self, request: FastRequest) -> bool:
-        """Returns whether a request that waits is sent to another node as well: a silent node is not spared."""
+        """Returns whether to send a request to a second node: always if the first node answers nothing at all."""
         if self._last_answer(request.host) < request.began:
             return True
         if self._spare < 1.0:

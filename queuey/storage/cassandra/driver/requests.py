@@ -1,4 +1,4 @@
-"""Statements, and how they become requests of the driver."""
+"""Statements, and how they become driver requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cassandra.query import Statement as DriverStatement
 
 from queuey.errors import StoreUnavailable
 
-# Bound in place of a value, leaves its column alone (None would write a tombstone).
+# A value to bind that leaves its column unchanged (None would write a tombstone).
 UNSET = UNSET_VALUE
 
 Rows = list[Any]
@@ -27,9 +27,9 @@ Rows = list[Any]
 
 Call = tuple["Statement", Sequence[Any]]
 Decode = Callable[[bytes], Rows]
-"""Makes rows of a result's body."""
+"""Decodes the rows of a result's body."""
 Done = Callable[[Rows | None, StoreUnavailable | None], None]
-"""Called once, in any thread, with the rows (None of a plain write) or the error."""
+"""Called once, in any thread, with the rows (None for a plain write) or the error."""
 
 LEVELS: dict[str, int] = ConsistencyLevel.name_to_value
 """The driver's numbers of consistency levels."""
@@ -38,13 +38,13 @@ _TABLE = re.compile(r"\b(FROM|INTO|UPDATE) ([a-z][a-z0-9_]*)(?![.\w])")
 
 
 class Statement(NamedTuple):
-    """A statement to be prepared when it is first used.
+    """A statement that is prepared when it is first used.
 
     Attributes:
-        cql: Its text, tables without a keyspace.
-        idempotent: It may be sent twice. False for everything with a condition.
-        prepared: False for what cannot be prepared (changes of the schema), or whose table may not be there.
-        frequent: It is sent over the loop's connections, and its answer is one short page.
+        cql: Text, with tables that name no keyspace.
+        idempotent: The statement may be sent twice. False for every statement with a condition.
+        prepared: False for schema changes, which cannot be prepared, and for tables that may not exist.
+        frequent: The statement is sent over the loop's connections, and its answer is one short page.
     """
 
     cql: str
@@ -57,7 +57,7 @@ class Statement(NamedTuple):
         return cls(cql, idempotent=False, prepared=False)
 
     def within(self, keyspace: str) -> str:
-        """Returns its text with its table in a keyspace: nodes warn of prepared statements that leave that open."""
+        """Returns the text with its table in a keyspace: nodes warn of prepared statements without one."""
         return _TABLE.sub(rf'\1 "{keyspace}".\2', self.cql)
 
     @property
@@ -66,16 +66,16 @@ class Statement(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A statement with Python values, or an unlogged batch of several that are all of one Cassandra partition.
+    """A statement with Python values, or an unlogged batch of statements for one Cassandra partition.
 
     Attributes:
-        statement: What to run; of a batch, the first.
-        values: In the order of its markers.
-        consistency: Of the read, the write or the commit of a conditional write.
+        statement: The statement, or the first one of a batch.
+        values: Values in the order of the statement's markers.
+        consistency: Consistency level of the read, the write or the commit of a conditional write.
         serial: ``SERIAL`` or ``LOCAL_SERIAL`` if there is a condition.
-        timeout: Seconds for each page of the answer; the options' if None. The call's deadline counts as well, but for
-            frequent statements with a timeout of their own.
-        host: Address of the node to ask, and no other.
+        timeout: Seconds for each page of the answer; the options' timeout if None. The call's deadline counts as well,
+            except for frequent statements with a timeout of their own.
+        host: Address of the only node to ask.
         further: The other statements of a batch.
     """
 
@@ -93,18 +93,18 @@ class Request(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A frequent request, its values serialized by the caller: a read of one page, or a write of rows.
+    """A frequent request with values serialized by the caller: a read of one page, or a write of rows.
 
     Attributes:
-        statement: Reads, or writes one row; idempotent.
-        markers: How many values it takes.
-        rows: The values of each row, one if it reads: each value behind its length, or -1 for null, -2 for nothing, in
-            four bytes. All are of one Cassandra partition.
+        statement: Reads, or writes one row. It is idempotent.
+        markers: Number of values that the statement takes.
+        rows: The values of each row; a read has one. Before each value stands its length in four bytes: -1 means null,
+            -2 means unset. All rows belong to one Cassandra partition.
         routing_key: The partition's key, as it is hashed.
-        consistency: Of the read or the write.
-        decode: Makes rows of the answer's body; None if it writes.
-        timeout: Seconds, whatever time the call has in whose thread it is sent; as long as the call may wait if None.
-        host: Address of the only node to ask, once, not through the driver; ``routing_key`` means nothing then.
+        consistency: Consistency level of the read or the write.
+        decode: Decodes the rows of the answer's body; None for a write.
+        timeout: Seconds, whatever time is left to the call that sends it; the remaining time of that call if None.
+        host: Address of the only node to ask, once, not through the driver. ``routing_key`` is then ignored.
     """
 
     statement: Statement
@@ -118,27 +118,26 @@ class Encoded(NamedTuple):
 
 
 def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
-    """Returns a request as the driver sends it."""
-    level = LEVELS[request.consistency]
+    consistency = LEVELS[request.consistency]
     if request.further:
-        found = BatchStatement(batch_type=_UNLOGGED, consistency_level=level)
+        driver_statement = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)
         for statement, values in [(request.statement, request.values), *request.further]:
-            found.add(prepare(statement), values)
-        found.is_idempotent = request.idempotent
+            driver_statement.add(prepare(statement), values)
+        driver_statement.is_idempotent = request.idempotent
     elif request.statement.prepared:
-        found = prepare(request.statement).bind(request.values)
-        found.consistency_level = level
+        driver_statement = prepare(request.statement).bind(request.values)
+        driver_statement.consistency_level = consistency
     else:
-        found = SimpleStatement(request.statement.cql, consistency_level=level)
+        driver_statement = SimpleStatement(request.statement.cql, consistency_level=consistency)
     if request.serial is not None:
-        found.serial_consistency_level = LEVELS[request.serial]
-    return found
+        driver_statement.serial_consistency_level = LEVELS[request.serial]
+    return driver_statement
 
 
 def raw(
     prepared: PreparedStatement, rows: Sequence[Sequence[Any]], routing_key: bytes, consistency: int, keyspace: str
 ) -> BatchStatement | BoundStatement:
-    """Returns an idempotent request of serialized values: a batch, or a single one if there is one row."""
+    """Returns an idempotent request with serialized values: a single statement for one row, otherwise a batch."""
     if len(rows) == 1:
         request = BoundStatement(prepared, consistency_level=consistency, routing_key=routing_key)
         request.values = list(rows[0])

@@ -1,16 +1,15 @@
-"""The event loop of a store, in whose thread requests are sent and answered, and the coroutines that run there.
+"""The event loop of a store, whose thread sends requests and receives answers, and the coroutines that run there.
 
-It is the service's, once that has adopted the store. Otherwise a daemon thread runs one for the store, from the first
-call on. States::
+Once the service has adopted the store, this is the service's loop. Otherwise a daemon thread runs a loop for the store
+alone, from the first call on. States::
 
     none ──(a call)──► own ──(adopt)──► adopted ──(adopt None)──► none
       └──────────────────(adopt)──────────▲
     any ──(close; in a forked child)──► closed
 
-When the loop changes, the thread of the former one ends what belongs to it before the thread of the next one goes on.
-So only one thread at a time makes calls. If the former one is busy for longer than HAND_OVER_TIMEOUT, the next one goes
-on without it, and the former ends its part when it gets to it. Calls that were not made yet, and timers, go over to the
-next loop.
+When the loop changes, the thread of the old loop cleans up before the thread of the new loop goes on. So only one
+thread at a time makes calls. If the old loop is busy for longer than HAND_OVER_TIMEOUT, the new one goes on without it,
+and the old one cleans up later. Pending calls and timers move to the new loop.
 
 A call of a store is a coroutine (:class:`Calls`), but not a task. Whatever brings an answer runs it up to its next
 request, so it needs no turn of the loop of its own::
@@ -49,19 +48,19 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 HAND_OVER_TIMEOUT = 5.0
-"""Max seconds that the thread of the next loop waits for that of the former one."""
+"""Max seconds that the new loop's thread waits for the old loop's thread."""
 
 
 def nothing(*_: object) -> None: ...
 
 
 class StoreLoop:
-    """The event loop of one store, and the way into its thread. All methods may be called in any thread.
+    """The event loop of one store, and how to reach its thread. All methods may be called in any thread.
 
     Args:
-        enter: Called in the thread of each loop before anything else is. What it returns is called there when the loop
-            ceases to be the store's.
-        clock: Seconds, for timers.
+        enter: Called in the thread of each loop before any other call. It returns a function that is called in that
+            thread when the loop stops being the store's.
+        clock: Clock in seconds, for timers.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class StoreLoop:
         self._enter = enter
         self._clock = clock
         self._leave: dict[asyncio.AbstractEventLoop, Callable[[], object]] = {}
-        """What ends the part of each loop that was entered."""
+        """By loop that was entered, the function that cleans up."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end_own: Callable[[], object] = nothing
         self._lock = threading.Lock()
@@ -83,19 +82,18 @@ class StoreLoop:
         self._is_waking = False
         self._is_closed = False
         self._is_ended = False
-        """It is closed, and no calls are left."""
+        """The loop is closed, and no calls are pending."""
         self.on_fork: Callable[[], object] = nothing
         """Called in a forked child."""
         _living.add(self)
 
     @property
     def is_here(self) -> bool:
-        """This is the loop's thread."""
         running = asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
         return running is not None and running is self._loop
 
     def call(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's thread, at once if this is it.
+        """Makes a call in the loop's thread, at once if this is that thread.
 
         Raises:
             StoreClosed: The store is closed, or belongs to the parent of this process.
@@ -106,7 +104,7 @@ class StoreLoop:
             self.soon(call, *args)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's next turn; one wake-up serves all that come until then. Raises as :meth:`call`."""
+        """Makes a call in the loop's next turn. All calls until then share one wake-up. Raises like :meth:`call`."""
         if self._is_closed and not self.is_here:
             raise StoreClosed("the store is closed")
         self._calls.append((call, args))
@@ -116,7 +114,7 @@ class StoreLoop:
             raise StoreClosed("the store is closed")
 
     def _is_left(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
-        """Returns whether a call came too late for the thread that closed the store, and takes it out."""
+        """Removes a call that came too late for the thread that closed the store. Returns whether it did."""
         try:
             self._calls.remove(entry)
         except ValueError:
@@ -124,15 +122,14 @@ class StoreLoop:
         return True
 
     async def next_turn(self) -> None:
-        """Goes on in the loop's next turn; for long work."""
+        """Waits for the loop's next turn. Long work must do so now and then."""
         await called(lambda done: self.soon(done, None, None))
 
     async def sleep(self, seconds: float) -> None:
-        """Goes on after a time, or when the store is closed."""
         await called(lambda done: self.later(seconds, partial(done, None, None)))
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
-        """Makes a call after a time, or when the store is closed; for the loop's thread.
+        """Makes a call after a time, or when the store is closed. For the loop's thread.
 
         The loop may change meanwhile.
         """
@@ -151,13 +148,13 @@ class StoreLoop:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is not self._loop or self._is_closed:
-            return  # It was replaced before it ran.
+            return  # Another loop has replaced this one before it ran.
         self._leave[loop] = self._enter(loop)
         for number in self._timers:
             self._set_timer(number)
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Makes a loop that of the store, in that loop's thread; None ends that, if it is the store's."""
+        """Makes a loop the store's; None releases the present one. Call it in the thread of that loop."""
         if self._is_closed or (loop is None and not self.is_here):
             return
         self._replace(loop)
@@ -167,7 +164,7 @@ class StoreLoop:
             self._wake()
 
     def close(self) -> None:
-        """Makes what calls are left, and ends the loop if it is the store's own."""
+        """Makes all pending calls, and ends the loop if it is the store's own."""
         if not self._is_closed:
             self._is_closed = True
             self._replace(None)
@@ -182,19 +179,19 @@ class StoreLoop:
             return
         with self._lock:
             if self._is_closed:
-                return  # Whoever closes it makes the calls that are left.
+                return  # The thread that closes the loop makes the pending calls.
             self._is_waking = True
             try:
                 (self._loop or self._start()).call_soon_threadsafe(self._make_calls)
             except RuntimeError:  # The adopted loop was closed.
-                self._is_waking = False  # Should there be no thread for another one, a later call tries again.
+                self._is_waking = False  # If no thread can be started, a later call tries again.
                 loop = self._start()
-                self._is_waking = True  # Before the call, which the other thread may make at once.
+                self._is_waking = True  # Set before the call, which the other thread may make at once.
                 loop.call_soon_threadsafe(self._make_calls)
 
     def _make_calls(self) -> None:
         if not self.is_here:
-            return  # The loop has changed; the next one makes them.
+            return  # The loop has changed; the new one makes the calls.
         self._is_waking = False
         self._make_calls_now()
 
@@ -209,25 +206,25 @@ class StoreLoop:
         return self._loop
 
     def _replace(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Replaces the loop when the thread of the former one has left it, which this thread waits for."""
+        """Replaces the loop. Waits until the thread of the old one has left it, up to HAND_OVER_TIMEOUT."""
         with self._lock:
             former, end_own, self._end_own = self._loop, self._end_own, nothing
             self._loop = loop or former
         if former is not None:
             has_left = threading.Event()
 
-            def leave_and_tell() -> None:
+            def leave() -> None:
                 try:
                     self._leave_loop(former)
                 finally:
                     has_left.set()
 
-            with suppress(RuntimeError):  # It may be closed.
-                is_over = end_own is nothing and not former.is_running()
-                if is_over or asyncio._get_running_loop() is former:  # noqa: SLF001 - as above
-                    leave_and_tell()
+            with suppress(RuntimeError):  # The old loop may be closed.
+                is_stopped = end_own is nothing and not former.is_running()
+                if is_stopped or asyncio._get_running_loop() is former:  # noqa: SLF001 - as above
+                    leave()
                 else:
-                    former.call_soon_threadsafe(leave_and_tell)
+                    former.call_soon_threadsafe(leave)
                 if not has_left.wait(HAND_OVER_TIMEOUT):
                     log.warning("The former event loop of the store is busy; the store goes on without it.")
         with self._lock:
@@ -235,7 +232,7 @@ class StoreLoop:
         end_own()
 
     def _leave_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends a loop's part; if the store is closed, what waits for its turn or its time goes on before that ends."""
+        """Cleans up a loop's part. If the store is closed, pending calls and timers run first."""
         if self._is_closed:
             self._make_calls()
         self._leave.pop(loop, nothing)()
@@ -246,7 +243,7 @@ class StoreLoop:
                 self._make_calls()
 
     def begin_in_child(self) -> None:
-        """Runs in a forked child, which has none of the parent's threads and must not touch its loop."""
+        """Closes this loop in a forked child, which has none of the parent's threads and must not touch its loop."""
         self._lock = threading.Lock()
         self._loop, self._end_own, self._is_closed, self._is_ended = None, nothing, True, True
         self._calls.clear()
@@ -262,7 +259,7 @@ def _make(call: Callable[..., object], *args: object) -> None:
 
 
 def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
-    """Runs a loop in a thread of its own; returns it, and what ends it after all calls that were made before."""
+    """Runs a loop in a new thread. Returns it, and a function that ends it after all calls made before."""
     loop = asyncio.new_event_loop()
     ended = loop.create_future()
 
@@ -276,19 +273,19 @@ def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
 
 @coroutine
 def called(start: Start) -> Generator[Start, Any, Any]:
-    """Awaits what is started and calls back; returns its result."""
+    """Awaits an operation that calls back; returns its result."""
     return (yield start)
 
 
 class Calls:
-    """The calls of a store that have not ended.
+    """The calls of a store that are under way.
 
     Args:
-        loop: The store's.
-        deadline: How long each may take.
+        loop: The store's loop.
+        deadline: Limits the duration of each call.
 
     Attributes:
-        is_closed: No further ones begin.
+        is_closed: New calls are refused.
     """
 
     def __init__(self, loop: StoreLoop, deadline: Deadline) -> None:
@@ -299,7 +296,7 @@ class Calls:
         loop.on_fork = self._running.clear
 
     def begin(self, work: Coroutine[Start, Any, Any], done: Done, call: Call | None = None) -> Callable[[], Outcome]:
-        """Begins a coroutine as a call, by default as part of that of this thread. Returns what gives it up.
+        """Begins a coroutine as a call, by default as part of this thread's call. Returns a function that gives it up.
 
         Raises:
             StoreClosed: The store is closed; ``done`` is not called.
@@ -311,7 +308,7 @@ class Calls:
             call.ends = self.deadline.next_end()
         running = _Running(self, work, done, call, is_part=is_part)
         self._running.add(running)
-        # Asked after it was added: whoever closes the store ends those that are there.
+        # Checked after adding: close() ends the calls that it finds.
         if self.is_closed and self._remove(running):
             work.close()
             raise StoreClosed("the store is closed")
@@ -326,15 +323,14 @@ class Calls:
     def ended(
         self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False
     ) -> Coroutine[Any, Any, Any]:
-        """Starts something for a call, and awaits its result; see :func:`queuey.storage.calls.ended`."""
         if bridge.thread.runs and self.loop.is_here:
-            raise RuntimeError("the loop's thread would wait for itself")
+            raise RuntimeError("the loop's thread would wait for itself: await the call instead")
         return ended(begin, self.deadline, late, long=long, tells=tells)
 
     async def awaited(
         self, work: Coroutine[Start, Any, T], late: str | None = None, *, long: bool = False, tells: bool = False
     ) -> T:
-        """Begins a coroutine as a call, and awaits its result; see :meth:`ended`."""
+        """Begins a coroutine as a call, and awaits its result; see :func:`queuey.storage.calls.ended`."""
         call, has_begun = Call() if long and not blocks() else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:
@@ -350,16 +346,15 @@ class Calls:
         return result
 
     def run(self, work: Coroutine[Start, Any, T], *, long: bool = False) -> T:
-        """Does as :meth:`awaited`, and waits in this thread, which is not that of the loop."""
+        """Begins a coroutine like :meth:`awaited`, and blocks until its result. Not for the loop's thread."""
         return bridge.run(self.awaited(work, long=long))
 
     def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
-        """Answers a call, unless that was done. In any thread."""
         if self._remove(running) and (running.is_part or not running.call.is_given_up):
             running.done(value, error)
 
     def _remove(self, running: _Running) -> bool:
-        """Returns whether a call was still under way, for others that remove it at the same moment."""
+        """Returns whether the call was still under way: only one of several threads may end it."""
         try:
             self._running.remove(running)
         except KeyError:
@@ -367,7 +362,7 @@ class Calls:
         return True
 
     def close(self, timeout: float) -> None:
-        """Refuses further calls, waits for calls that are under way, and gives up the rest. Idempotent."""
+        """Refuses new calls, waits for calls that are under way, and gives up the rest. Idempotent."""
         self.is_closed = True
         ends, pause = self.deadline.clock() + timeout, threading.Event()
         while self._running and not self.loop.is_here and self.deadline.clock() < ends:
@@ -380,7 +375,7 @@ class Calls:
 
 
 class _Running:
-    """A coroutine on its way; called with the answer to what it awaits."""
+    """A coroutine under way. Calling it delivers the answer that the coroutine awaits."""
 
     __slots__ = ("_answer", "_calls", "_is_starting", "_work", "call", "done", "is_part")
 
@@ -391,11 +386,11 @@ class _Running:
         self._work = work
         self._is_starting = False
         self._answer: tuple[Any, Any] | None = None
-        """To what is being started."""
+        """An answer that came while the request was being started."""
         self.done = done
         self.call = call
         self.is_part = is_part
-        """It is a part of another call, which waits for its end, also if it was given up."""
+        """Another call waits for this one, even after that call was given up."""
 
     def __call__(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
         loop = self._calls.loop
@@ -407,7 +402,7 @@ class _Running:
         self.go_on(value, error)
 
     def go_on(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
-        """Runs it up to its next request that is not answered at once."""
+        """Runs the coroutine up to its next request that is not answered at once."""
         if self._is_starting:
             self._answer = value, error
             return
@@ -427,11 +422,11 @@ class _Running:
                 value, error = self._answer
         except StopIteration as end:
             value, error = end.value, None
-        except Exception as failure:  # noqa: BLE001 - passed to whoever waits
+        except Exception as failure:  # noqa: BLE001 - passed to the caller
             value, error = None, failure
         finally:
             deadline.call = before
-        deadline.call = NO_CALL  # What its end begins belongs to no call, also if it comes within another one.
+        deadline.call = NO_CALL  # Calls that ``done`` begins are not part of this one, nor of the one around it.
         try:
             self._calls.end(self, value, error)
         finally:
@@ -439,18 +434,18 @@ class _Running:
 
 
 async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], *, most: int) -> list[T]:
-    """Runs coroutines side by side, ``most`` at a time, as parts of the present call; returns their results in order.
+    """Runs coroutines concurrently, ``most`` at a time, as parts of the current call; returns their results in order.
 
     Raises:
-        Exception: The first that one of them did not catch; others may be under way.
+        Exception: The first one that a coroutine raised; others may be under way.
     """
     call, waiting = calls.deadline.call, enumerate(works)
     results: dict[int, T] = {}
     errors: list[Exception] = []
 
     async def run_in_turn() -> None:
-        for number, work in waiting:
-            results[number] = await work
+        for index, work in waiting:
+            results[index] = await work
             if errors:
                 return
 
@@ -469,7 +464,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
             calls.begin(run_in_turn(), ended, call)
 
     await called(start)
-    return [results[number] for number in range(len(results))]
+    return [results[index] for index in range(len(results))]
 
 
 def store_call(
@@ -477,9 +472,12 @@ def store_call(
 ) -> Callable[
     [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
-    """Makes a call of a contract of a coroutine that runs in the loop's thread; see :meth:`Calls.awaited`."""
+    """Makes a contract's coroutine run as a call, in the loop's thread.
 
-    def made(
+    For the arguments see :meth:`Calls.awaited`.
+    """
+
+    def decorate(
         method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
     ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         def call(contract: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
@@ -487,7 +485,7 @@ def store_call(
 
         return cast("Callable[Concatenate[S, P], Coroutine[Any, Any, T]]", wraps(method)(call))
 
-    return made
+    return decorate
 
 
 _living: WeakSet[StoreLoop] = WeakSet()

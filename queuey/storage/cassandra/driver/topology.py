@@ -1,7 +1,7 @@
-"""The nodes, how many copies they keep, and how the driver is to connect to them, to route and to repeat.
+"""The nodes and their copies, and the driver's rules for connecting, routing and retrying.
 
-The driver's own retry policy sends any statement again when a connection breaks, lightweight transactions included.
-Ours never sends a statement again that is not idempotent, and others once, to another node.
+The driver's default retry policy resends any statement when a connection breaks, even a lightweight transaction. This
+one never resends a statement that is not idempotent, and resends others once, to another node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONNECT_TIMEOUT = 3.0
 
 
 class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
-    """A connection that sends a request as one piece and receives in larger ones."""
+    """A connection that sends each request in one piece and receives in larger ones."""
 
     in_buffer_size = 1 << 16
     out_buffer_size = 1 << 22
@@ -49,9 +49,9 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
 
     @property
     def _socket_writable(self) -> bool:
-        """Requests may wait, up to a limit.
+        """Lets requests wait, up to a limit.
 
-        The driver refuses all while the socket accepts no bytes, which is so for a moment after each long body.
+        The driver refuses all requests while the socket accepts no bytes, which happens briefly after each long body.
         """
         return self._takes_all or self._waiting() < MOST_WAITING
 
@@ -60,7 +60,7 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
         self._takes_all = value
 
     def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
-        """Notes when all is sent, which the driver only does if it refused requests."""
+        # The driver marks the socket writable again only after it has refused requests.
         sent = super().handle_write(*event)
         if not self._takes_all and not self._waiting():
             self._takes_all = True
@@ -75,22 +75,22 @@ Decision = tuple[int, None]
 
 
 class OnlyIdempotent(RetryPolicy):  # type: ignore[misc] # the driver ships no types
-    """Sends an idempotent request once more, to another node, when its coordinator broke off or had no time."""
+    """Resends an idempotent request once, to another node, when its coordinator broke off or timed out."""
 
     def on_read_timeout(self, query: Any, *_args: Any, retry_num: int, **_named: Any) -> Decision:  # noqa: ANN401
-        """A read may be sent again; a conditional write, whose own read may time out, may not."""
+        # Also called for a conditional write whose read timed out. That is not idempotent, so it is not sent again.
         return _once_more(query, retry_num)
 
     def on_write_timeout(self, *_args: Any, **_named: Any) -> Decision:  # noqa: ANN401
-        """The coordinator waited for as long as we want to wait."""
+        # The coordinator has waited as long as this process would.
         return self.RETHROW, None
 
     def on_unavailable(self, *_args: Any, **_named: Any) -> Decision:  # noqa: ANN401
-        """Another coordinator knows of no other replicas."""
+        # Another coordinator would find the same replicas.
         return self.RETHROW, None
 
     def on_request_error(self, query: Any, consistency: int, error: Any, retry_num: int) -> Decision:  # noqa: ANN401, ARG002
-        """The connection broke, or the node is overloaded or starting."""
+        # The connection broke, or the node is overloaded or starting.
         return _once_more(query, retry_num)
 
 
@@ -127,7 +127,7 @@ class Host(NamedTuple):
 
 
 class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no types
-    """Reports nodes that are lost and nodes that are back, each once."""
+    """Logs when a node is lost and when it is back, once each."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Trouble] = {}
@@ -135,7 +135,7 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
     def on_down(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         address = str(host.address)
         node = self._nodes.setdefault(address, Trouble(log, f"Cassandra node {address}", quiet=0.0))
-        node.met("down", f"lost (data centre {host.datacenter}); it is tried again until it answers")
+        node.met("down", f"lost (data centre {host.datacenter}); retrying until it answers")
 
     def on_up(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         node = self._nodes.get(str(host.address))
@@ -143,14 +143,14 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
             node.passed()
 
     def on_add(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Called by the driver for a node that it has not known before."""
+        pass
 
     def on_remove(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         self._nodes.pop(str(host.address), None)
 
 
 def addresses_of(target: DataCentreTarget) -> frozenset[str]:
-    """Returns the addresses that the hosts' names stand for now; empty: none is known."""
+    """Returns the addresses that the host names resolve to now; empty if none resolves."""
     addresses: set[str] = set()
     for host in target.hosts:
         with suppress(OSError):
@@ -159,7 +159,6 @@ def addresses_of(target: DataCentreTarget) -> frozenset[str]:
 
 
 def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
-    """Returns what the driver's strategy of a keyspace means: copies by data centre."""
     factors = getattr(strategy, "dc_replication_factors_info", None)
     if factors is None:
         return {"": int(strategy.replication_factor)}
@@ -170,7 +169,7 @@ def tls(options: CassandraOptions) -> ssl.SSLContext | None:
     if not (options.tls or options.tls_ca or options.tls_cert):
         return None
     context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
-    context.check_hostname = options.tls_hostname  # The name is the node's address: the driver connects by it.
+    context.check_hostname = options.tls_hostname  # Checks the node's address, by which the driver connects.
     if options.tls_cert is not None and options.tls_key is not None:
         context.load_cert_chain(options.tls_cert, options.tls_key)
     return context
@@ -187,7 +186,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
         connection_class=BufferedConnection,
         auth_provider=auth,
         ssl_context=tls(options),
-        # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
+        # Without it a batch of 100 messages waits for a delayed TCP acknowledgement, which is 48 times slower.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         execution_profiles={EXEC_PROFILE_DEFAULT: _profile(options)},
         connect_timeout=CONNECT_TIMEOUT,

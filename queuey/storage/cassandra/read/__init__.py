@@ -1,1 +1,1 @@
-"""Reading messages: slices of a partition, whole ranges, and how much there is."""
+"""Reads messages: slices of partitions, and whole ranges as Arrow columns."""

@@ -1,14 +1,14 @@
-"""Whole ranges as Arrow columns: raw answers of Cassandra are cut into columns without an object for each cell.
+"""Reads whole ranges as Arrow columns: cuts raw Cassandra answers into columns, without an object for each cell.
 
-Every bucket that may hold a message of the range is read by a :class:`Stream`, page by page in the order of ids; the
-next page is asked for as soon as it is known where the present one ends, and is on its way while that is converted.
-:func:`scan` puts the streams together::
+A :class:`Stream` reads one bucket that may hold messages of the range, page by page in the order of ids. It requests
+the next page as soon as the end of the present one is known, so the request runs while the present page is converted.
+:func:`scan` merges the streams::
 
-    bucket  ──[page]──[page]──►            what lies below the lowest end of all pages at hand
-    bucket  ────[page]─────────►  ──cut──► is complete: it is sorted, each id taken once, and given out
+    bucket  ──[page]──[page]──►            rows below the lowest end of all pages in memory
+    bucket  ────[page]─────────►  ──cut──► are complete: they are sorted, deduplicated and yielded
     bucket         [not begun]──►
 
-NumPy and Arrow are needed here and nowhere else in the store, so only pipelines import this module.
+This module needs NumPy and Arrow, so only pipelines import it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe, S
 from queuey.storage.columns import BYTES, PLACES, SCHEMA, TEXT, rows_as_bytes
 
 FIRST_ROWS = 64
-"""Max rows of the first page of a range, when nothing is known of how large bodies are."""
+"""Max rows of the first page of a range, while the size of bodies is unknown."""
 PAGE_ROWS = 5_000
 PAGE_BYTES = 2 << 20
 GROWTH = 16
-"""Max ratio of the rows of a page to those of the one before."""
+"""Max ratio of the rows of a page to the rows of the page before."""
 AHEAD = 4
-"""Max buckets that are begun before anything of them is needed, where pages are large; else one."""
+"""Max buckets that are requested before their rows are needed, if pages are large; otherwise one."""
 LARGE = 1000
 """Min rows of a large page."""
 
@@ -53,10 +53,10 @@ Array = np.ndarray[Any, Any]
 
 
 class ScanPage(NamedTuple):
-    """An answer, and where its rows begin in it.
+    """An answer, and the offsets of its rows.
 
     Attributes:
-        stride: The bytes of a row, if all rows have values of the same lengths; else 0.
+        stride: Bytes of a row if the values of all rows have the same lengths; otherwise 0.
     """
 
     body: bytes
@@ -65,29 +65,29 @@ class ScanPage(NamedTuple):
 
     @property
     def last(self) -> Position:
-        at = int(self.starts[-1])
-        return message_codec.position_of(self.body[at + 4 : at + 20])
+        start = int(self.starts[-1])
+        return message_codec.position_of(self.body[start + 4 : start + 20])
 
 
 def page_of(body: bytes, columns: int) -> ScanPage:
     """Finds the rows of an answer (see ``driver.cql.protocol.ROWS``) of ``columns`` columns."""
-    found, count = (int(value) for value in np.frombuffer(body, ">i4", 2, 8))
-    if found != columns:
-        msg = f"{found} columns, not {columns}"
+    column_count, count = (int(value) for value in np.frombuffer(body, ">i4", 2, 8))
+    if column_count != columns:
+        msg = f"{column_count} columns, not {columns}"
         raise ValueError(msg)
     if not count:
         return ScanPage(body, np.empty(0, np.int64))
-    stride, rest = divmod(len(body) - _HEAD, count)
-    if not rest and _alike(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
+    stride, remainder = divmod(len(body) - _HEAD, count)
+    if not remainder and _alike(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
         return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD, stride)
     starts = _starts_by_ids(body, columns, count)
     return ScanPage(body, np.array(message_codec.starts(body, columns), np.int64) if starts is None else starts)
 
 
 def _starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
-    """Finds where rows begin by what looks like an id behind its length; None if a value looks like that, too.
+    """Finds the starts of rows by the pattern of an id behind its length. Returns None if a value has the pattern, too.
 
-    The rows are followed one by one only where this fails, because each of them costs half a microsecond then.
+    Only then are the rows walked one by one, because that costs half a microsecond for each.
     """
     octets = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(octets == _ID)
@@ -96,30 +96,30 @@ def _starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
     if len(starts) != count or starts[0] != _HEAD:
         return None
     sizes = np.ndarray((len(body) - 3,), ">i4", body, 0, (1,))
-    at = starts + 4 + _ID
+    offsets = starts + 4 + _ID
     for _ in range(columns - 1):
-        at = np.minimum(at, len(sizes) - 1)
-        at = at + 4 + np.maximum(sizes[at], 0)
-    return starts if at[-1] == len(body) and (at[:-1] == starts[1:]).all() else None
+        offsets = np.minimum(offsets, len(sizes) - 1)
+        offsets = offsets + 4 + np.maximum(sizes[offsets], 0)
+    return starts if offsets[-1] == len(body) and (offsets[:-1] == starts[1:]).all() else None
 
 
 def _alike(table: Array, columns: int) -> bool:
-    """Returns whether rows that might be of equal size are: each value has the length that it has in the first row."""
-    at = 0
+    """Returns whether each value has the same length in all rows."""
+    offset = 0
     for _ in range(columns):
-        lengths = table[:, at : at + 4]
+        lengths = table[:, offset : offset + 4]
         if lengths.shape[1] < 4 or not (lengths == lengths[0]).all():  # noqa: PLR2004 - bytes of a length
             return False
-        at += 4 + max(0, int.from_bytes(lengths[0].tobytes(), "big", signed=True))
-    return at == int(table.shape[1])
+        offset += 4 + max(0, int.from_bytes(lengths[0].tobytes(), "big", signed=True))
+    return offset == int(table.shape[1])
 
 
 class Columns(NamedTuple):
     """Rows in the order of their ids.
 
     Attributes:
-        ticks, low: Their positions.
-        batch: All columns, of ``PLACES`` or ``SCHEMA``.
+        ticks, low: The positions of the rows.
+        batch: All columns, with the schema ``PLACES`` or ``SCHEMA``.
     """
 
     ticks: Array
@@ -130,35 +130,37 @@ class Columns(NamedTuple):
         return len(self.ticks)
 
     def below(self, position: Position) -> int:
-        at, end = np.searchsorted(self.ticks, [position[0], position[0] + 1])
-        return int(at + np.searchsorted(self.low[at:end], position[1]))
+        start, end = np.searchsorted(self.ticks, [position[0], position[0] + 1])
+        return int(start + np.searchsorted(self.low[start:end], position[1]))
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Returns some of them, without copying anything."""
+        """Returns a range of rows without copying them."""
         return Columns(self.ticks[start:stop], self.low[start:stop], self.batch.slice(start, stop - start))
 
 
 def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
-    """Returns the rows of a page as columns, without those that have lost a value (they are about to end)."""
+    """Returns the rows of a page as columns, without rows that have lost a value (they are about to expire)."""
     body, starts, stride = page
     if not len(starts):
         return NOTHING[bodies]
-    if stride and (found := _columns_alike(body, len(starts), stride, bodies=bodies)) is not None:
-        return found
+    if stride and (columns := _columns_alike(body, len(starts), stride, bodies=bodies)) is not None:
+        return columns
     words = np.ndarray((len(body) - 7,), ">u8", body, 0, (1,))
     sizes = np.ndarray((len(body) - 3,), ">i4", body, 0, (1,))
-    after = starts + 20
+    body_ends = starts + 20
     if bodies:
-        lengths = sizes[after].astype(np.int64)
-        after = starts + _ID_AND_SIZE + np.maximum(lengths, 0)
-    whole = sizes[after] == _EXPIRES
+        lengths = sizes[body_ends].astype(np.int64)
+        body_ends = starts + _ID_AND_SIZE + np.maximum(lengths, 0)
+    whole = sizes[body_ends] == _EXPIRES
     kept = whole & (lengths >= 0) if bodies else whole
     if not kept.all():
-        starts, after = starts[kept], after[kept]
+        starts, body_ends = starts[kept], body_ends[kept]
         if not len(starts):
             return NOTHING[bodies]
-    texts = [_cut(body, starts + _ID_AND_SIZE, after), _metas(body, after + 4 + _EXPIRES, sizes)] if bodies else []
-    return _columns(words[starts + 4], words[starts + 12], words[after + 4], *texts)
+    texts = (
+        [_cut(body, starts + _ID_AND_SIZE, body_ends), _metas(body, body_ends + 4 + _EXPIRES, sizes)] if bodies else []
+    )
+    return _columns(words[starts + 4], words[starts + 12], words[body_ends + 4], *texts)
 
 
 def _columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Columns:
@@ -170,9 +172,9 @@ def _columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Colum
 
 
 def _columns_alike(body: bytes, count: int, stride: int, *, bodies: bool) -> Columns | None:
-    """Returns the columns of rows whose values have the same lengths; None where a value is missing.
+    """Returns the columns of rows whose values have the same lengths, or None if a value is missing.
 
-    Nothing is looked up row by row: a column is a slice of a table.
+    Each column is a slice of a table, so no row is visited.
     """
     table = np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride)
 
@@ -183,23 +185,23 @@ def _columns_alike(body: bytes, count: int, stride: int, *, bodies: bool) -> Col
         return np.ndarray((count,), ">u8", body, _HEAD + at, (stride,))
 
     size = length(4 + _ID) if bodies else 0
-    after = _ID_AND_SIZE + size if bodies else 4 + _ID
-    if size < 0 or length(after) != _EXPIRES:
+    body_end = _ID_AND_SIZE + size if bodies else 4 + _ID
+    if size < 0 or length(body_end) != _EXPIRES:
         return None
-    found = [numbers(4), numbers(12), numbers(after + 4).view(">i8")]
+    fixed = [numbers(4), numbers(12), numbers(body_end + 4).view(">i8")]
     if not bodies:
-        return _columns(*found)
-    at = after + 4 + _EXPIRES
+        return _columns(*fixed)
+    at = body_end + 4 + _EXPIRES
     metas = table[:, at + 4 : at + 4 + max(0, length(at))]
     nothing = metas.shape[1] == 0 or (metas.shape[1] == 1 and not metas.any())
     meta = pa.nulls(count, pa.binary()) if nothing else rows_as_bytes(np.ascontiguousarray(metas))
-    if not nothing and metas.shape[1] == 1 and not metas.all():  # Some are null, which the lengths do not say.
+    if not nothing and metas.shape[1] == 1 and not metas.all():  # Some values are null, although the lengths are equal.
         return None
-    return _columns(*found, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE:after])), meta)
+    return _columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE:body_end])), meta)
 
 
 def _metas(body: bytes, at: Array, sizes: Array) -> pa.Array:
-    """Returns the column ``meta``; what says no more than that a body is text is null."""
+    """Returns the column ``meta``; a value that only marks the body as text becomes null."""
     lengths = sizes[at].astype(np.int64)
     octets = np.frombuffer(body, np.uint8)
     first = octets[np.minimum(at + 4, len(body) - 1)]
@@ -210,9 +212,9 @@ def _metas(body: bytes, at: Array, sizes: Array) -> pa.Array:
 
 
 def _cut(body: bytes, starts: Array, ends: Array, nothing: Array | None = None) -> pa.Array:
-    """Returns pieces of an answer as a column: those between each start and end, in their order.
+    """Returns the pieces of an answer between each start and end as a column.
 
-    Arrow is shown the whole answer as a column in which these take turns with what lies between them, and copies every
+    Arrow views the whole answer as a column in which these pieces and the gaps between them alternate, and copies every
     other value.
     """
     count = len(starts)
@@ -235,16 +237,16 @@ NOTHING = {
 
 
 class ScanContext(NamedTuple):
-    """The common part of all streams of a range.
+    """What all streams of a range share.
 
     Attributes:
-        driver: The way to Cassandra.
+        driver: The connection.
         key: qid and partition.
         consistency: The queue's read level.
-        bodies: They are read too.
-        most_rows: A page has no more.
-        most_bytes: Max bytes of bodies of a page, about.
-        note: Called with each probe that found no row at all, to be cached.
+        bodies: True if bodies are read, too.
+        most_rows: Max rows of a page.
+        most_bytes: Approximate max body bytes of a page.
+        note: Called with each probe that found no row, to remember the empty range.
     """
 
     driver: Driver
@@ -257,7 +259,7 @@ class ScanContext(NamedTuple):
 
 
 class Pace:
-    """How many rows to ask for: as many as fit, as far as is known by now."""
+    """Chooses how many rows to request, from the size of the rows so far."""
 
     def __init__(self, reading: ScanContext, *, page_bytes: int = PAGE_BYTES) -> None:
         self._most = min(reading.most_rows, PAGE_ROWS)
@@ -270,7 +272,7 @@ class Pace:
             self.rows = max(1, min(self._most, fit, GROWTH * max(self.rows, len(page.starts))))
 
     def eases(self, failed: Probe) -> bool:
-        """Asks for less after a failure, if it was for much: bodies may have become larger all of a sudden."""
+        """Requests fewer rows after a failed large request: bodies may have become larger. Returns whether it does."""
         if failed.limit <= FIRST_ROWS:
             return False
         self.rows = max(1, failed.limit // GROWTH)
@@ -278,7 +280,7 @@ class Pace:
 
 
 class Stream:
-    """One bucket, page by page."""
+    """Reads one bucket page by page."""
 
     def __init__(
         self, reading: ScanContext, source: BucketSource, lower: Position, upper: Position, pace: Pace
@@ -293,11 +295,10 @@ class Stream:
         self._answers: SimpleQueue[tuple[Probe, Rows | StoreUnavailable]] = SimpleQueue()
         self._columns = NOTHING[reading.bodies]
         self.end = self._at
-        """Up to here the rest of it is in memory."""
+        """Position up to which the remaining rows are in memory."""
 
     @property
     def minted(self) -> bool:
-        """True: rows that were put count more than those found here."""
         return self._place.new_ids_only
 
     @property
@@ -316,12 +317,12 @@ class Stream:
         def done(found: Rows | None, error: StoreUnavailable | None) -> None:
             self._answers.put((probe, error if error is not None else found or []))
 
-        where = *self._reading.key, self._place.bucket
+        bucket_key = *self._reading.key, self._place.bucket
         statements = message_codec.BULK_UP if self._reading.bodies else message_codec.BULK_IDS_UP
         values = message_codec.encoded_range(
-            message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
+            message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
         )
-        sent = statements[self._place.ttl_class], message_codec.RANGED, [values], message_codec.routing_of(*where)
+        sent = statements[self._place.ttl_class], message_codec.RANGED, [values], message_codec.routing_of(*bucket_key)
         self._reading.driver.send(Encoded(*sent, self._reading.consistency, lambda body: [body]), done)
 
     def fill(self) -> None:
@@ -339,7 +340,7 @@ class Stream:
                 raise answer
             return
         columns = message_codec.COLUMNS if self._reading.bodies else message_codec.ID_COLUMNS
-        # The driver gives rows; it is used when something went wrong, and not often.
+        # The driver returns decoded rows. It answers only after the fast path has failed, so rarely.
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.packed(answer, columns)
         page = page_of(body, columns)
         self._pace.note(page)
@@ -355,17 +356,17 @@ class Stream:
         self.end = self._at
 
     def cut(self, position: Position) -> Columns:
-        """Removes and returns what lies below a position, up to which the stream is filled."""
+        """Removes and returns the rows below a position, up to which the stream must be filled."""
         count = self._columns.below(position)
-        found, self._columns = self._columns.slice(0, count), self._columns.slice(count, len(self._columns))
-        return found
+        removed, self._columns = self._columns.slice(0, count), self._columns.slice(count, len(self._columns))
+        return removed
 
 
 def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Columns, Position]]:
     """Reads an extent upwards.
 
     Yields:
-        Columns of any size but 0, with messages that have expired among them; and up to where nothing is missing.
+        Columns with at least one row, including expired messages, and the position up to which they are complete.
     """
     streams = [Stream(reading, source, extent.lower, extent.upper, pace) for source in extent.sources]
     waiting = deque(sorted((stream for stream in streams if not stream.finished), key=lambda stream: stream.begin))
@@ -381,13 +382,13 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
             stream.ask()
         cut = [(stream.minted, stream.cut(needed)) for stream in opened]
         opened = [stream for stream in opened if not stream.finished]
-        found = merged([columns for _, columns in sorted(cut, key=lambda pair: pair[0]) if len(columns)])
-        if found is not None:
-            yield found, needed
+        complete = merged([columns for _, columns in sorted(cut, key=lambda pair: pair[0]) if len(columns)])
+        if complete is not None:
+            yield complete, needed
 
 
 def _filled(opened: Sequence[Stream]) -> Position:
-    """Sees to it that streams have something at hand; returns up to where all of them are complete."""
+    """Waits until each stream has rows or has ended. Returns the position up to which all are complete."""
     for stream in opened:
         stream.ask()
     for stream in opened:
@@ -396,7 +397,7 @@ def _filled(opened: Sequence[Stream]) -> Position:
 
 
 def merged(parts: Sequence[Columns]) -> Columns | None:
-    """Puts parts of one range together in the order of ids; of rows with one id that of the first part counts."""
+    """Merges parts of one range in the order of ids. If an id is in several parts, the row of the first one counts."""
     if len(parts) < 2:  # noqa: PLR2004 - nothing to be merged
         return parts[0] if parts else None
     ticks, low = np.concatenate([part.ticks for part in parts]), np.concatenate([part.low for part in parts])
@@ -409,14 +410,14 @@ def merged(parts: Sequence[Columns]) -> Columns | None:
 
 
 def alive(found: Columns, now: int) -> Columns:
-    left = found.batch.column(2).to_numpy() > now
-    if left.all():
+    is_alive = found.batch.column(2).to_numpy() > now
+    if is_alive.all():
         return found
-    return Columns(found.ticks[left], found.low[left], found.batch.filter(pa.array(left)))
+    return Columns(found.ticks[is_alive], found.low[is_alive], found.batch.filter(pa.array(is_alive)))
 
 
 def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
-    """Returns of each row that was written as the value of a name: the name, and ``meta`` without it."""
+    """Returns the name, and ``meta`` without the name, of each row that was written as the value of a name."""
     if found.batch.num_columns < len(SCHEMA):
         return {}
     metas = found.batch.column(_META)
@@ -428,12 +429,12 @@ def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
 
 
 def unnamed(found: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
-    """Returns the rows with the columns that users know, without those with names that are not shown."""
+    """Returns the rows with the users' columns, without named rows that are not in ``shown``."""
     metas = found.batch.column(_META).to_pylist()
     for row, (_, meta) in marked.items():
         metas[row] = None if meta == TEXT else meta
     columns = [*found.batch.columns[:_META], pa.array(metas, pa.binary())]
-    left = np.ones(len(found), bool)
-    left[[row for row in marked if row not in shown]] = False
-    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).filter(pa.array(left))
-    return Columns(found.ticks[left], found.low[left], batch)
+    is_shown = np.ones(len(found), bool)
+    is_shown[[row for row in marked if row not in shown]] = False
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).filter(pa.array(is_shown))
+    return Columns(found.ticks[is_shown], found.low[is_shown], batch)

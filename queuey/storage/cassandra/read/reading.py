@@ -1,16 +1,16 @@
-"""Reading a slice of a partition out of the buckets it may lie in.
+"""Reads a slice of a partition from the buckets that may hold it.
 
-A slice is read in rounds. A round reads a window of time: the wide buckets that overlap it, and as many narrow ones
-as it is given; each is asked for at most what the page still lacks. If a bucket gave as much as it was asked for, there
-may be more behind its last row, so the round ends there and the next begins. If only one bucket may hold something, its
-rows are the page as they come: no window is chosen, nothing is merged, and no rest of a bucket is remembered. The logic
-is a generator that yields probes and is sent their rows, so slices of several partitions share their round trips, and
-it runs without a server.
+A slice is read in rounds. A round covers a window of time: it queries the wide buckets that overlap the window and a
+limited number of narrow ones, and asks each for at most what the page still lacks. If a bucket returns as many rows as
+were requested, it may have more after the last one, so the round ends there and the next begins. If only one bucket may
+hold messages, its rows are the page: no window is chosen, nothing is merged, and no rest of a bucket is remembered. The
+logic is a generator that yields probes and is sent their rows. So slices of several partitions share their round trips,
+and the logic runs without a server.
 
-What a read holds is bounded by the bytes that its pages may have. As it is not known before how long rows are, each
-counts as the longest that the queue may have (``longest_row`` of its row). Then the rows that are on their way at a
-time make at most :data:`TIMES` times the pages' bytes, or :data:`LEAST_BYTES`. A read holds these, the pages
-themselves, and one body for each slice; more only where a round asks every bucket of one partition for a single row.
+The memory of a read is bounded by the bytes that its pages may have. Because the length of a row is not known before it
+arrives, each row counts as the longest that the queue may have (``longest_row`` of its row). The rows in flight take at
+most :data:`TIMES` times the pages' bytes, or :data:`LEAST_BYTES`. A read holds these rows, the pages, and one body for
+each slice. It holds more only if a round asks every bucket of one partition for a single row.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 
 TIMES = 4
-"""Max ratio of the bytes that a round asks for to those of its page, were all its rows as long as any can be."""
+"""Max ratio of a round's bytes to its page's bytes, if every row were as long as the queue's longest."""
 LEAST_BYTES = 4 << 20
-"""Min bytes that a round may ask for, however few its page may have, if it takes no long rows for that: where the queue
-has none (a hundred rows of each of 32 buckets fit), and when the rows that came before were short."""
+"""Min bytes that a round may request, however small its page, if the queue has no long rows (a hundred rows of each of
+32 buckets fit) or once the page has messages."""
 MOST_NARROW = 16
 MOST_WIDE = 16
-"""Max narrow and wide buckets in one round. Of wide ones there are more only where old ids were put."""
+"""Max narrow and max wide buckets in one round. A window has more wide ones only if old ids were put."""
 _END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 
 
 class Probe(NamedTuple):
-    """One query: rows of a bucket with ids in ``[lower, upper)``, ``limit`` of them from one end, or only their ids."""
+    """A query for rows (or only ids) of one bucket in ``[lower, upper)``, at most ``limit`` of them from one end."""
 
     time_bucket: Bucket
     lower: Position
@@ -54,7 +54,7 @@ class Probe(NamedTuple):
 
 
 class BucketSource(NamedTuple):
-    """A bucket, and the position below which nothing in it is alive."""
+    """A bucket, and the position below which no message in it is alive."""
 
     time_bucket: Bucket
     lowest: Position
@@ -64,9 +64,9 @@ class Extent(NamedTuple):
     """The part of a partition that is to be read.
 
     Attributes:
-        sources: Everything that may hold a message of it, in any order.
-        lower, upper: The bounds.
-        complete: False: beyond the far bound there may be buckets that are not named here.
+        sources: The buckets that may hold a message of the part, in any order.
+        lower, upper: The bounds of the part.
+        complete: False if there may be further buckets beyond the far bound.
     """
 
     sources: Sequence[BucketSource]
@@ -80,12 +80,12 @@ Key = tuple[int, int]
 
 
 class EmptyRanges:
-    """Ranges of buckets in which nothing was found, and nothing ever will be: of each bucket the latest.
+    """Remembers the latest range of each bucket that was found empty and will stay empty.
 
     Buckets for new ids only gain rows at or above the horizon (see :mod:`..bucketing`), and dead rows stay dead. So a
-    range below it that a reader found empty need not be read again: of a busy queue that is mostly the wide bucket
-    beside its narrow ones, half of all queries. That holds only where a read meets all acknowledged writes; elsewhere
-    nothing is noted (:meth:`..consistency_levels.ConsistencyLevels.empty_below`).
+    range below the horizon that was found empty need not be read again. On a busy queue this is mostly the wide bucket
+    beside the narrow ones, and saves half of all queries. It is correct only if a read finds all acknowledged writes;
+    otherwise no range is recorded (:meth:`..consistency_levels.ConsistencyLevels.empty_below`).
     """
 
     def __init__(self, size: int) -> None:
@@ -94,41 +94,41 @@ class EmptyRanges:
         self._lock = threading.Lock()
 
     def note(self, key: Key, probe: Probe, below: Position) -> None:
-        """Remembers a probe that found no row; above ``below`` something may still come."""
+        """Records the range of a probe that found no row, up to ``below``: above it rows may still arrive."""
         low, high = probe.lower, min(probe.upper, below)
         if not probe.time_bucket.new_ids_only or low >= high:
             return
         name = (*key, probe.time_bucket)
         with self._lock:
-            known = self._ranges.pop(name, None)
-            if known is not None and known[0] <= high and low <= known[1]:
-                low, high = min(low, known[0]), max(high, known[1])
+            present = self._ranges.pop(name, None)
+            if present is not None and present[0] <= high and low <= present[1]:
+                low, high = min(low, present[0]), max(high, present[1])
             self._ranges[name] = low, high
             while len(self._ranges) > self._size:
                 self._ranges.popitem(last=False)
 
     def shorten(self, key: Key, source: BucketSource, lower: Position) -> BucketSource:
-        """Returns a source without what is known to be empty from ``lower`` on."""
-        known = self._ranges.get((*key, source.time_bucket))
+        """Returns a source without the known empty range at ``lower``, if there is one."""
+        empty = self._ranges.get((*key, source.time_bucket))
         start = max(lower, source.lowest)
-        if known is not None and known[0] <= start < known[1]:
-            return BucketSource(source.time_bucket, known[1])
+        if empty is not None and empty[0] <= start < empty[1]:
+            return BucketSource(source.time_bucket, empty[1])
         return source
 
 
 Note = Callable[[tuple[int, int], Probe], None]
 """Called with a reader's key and a probe that found no row at all."""
 Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
-"""Yields probes and is sent their rows, or None if there are too many dead rows in between."""
+"""Yields probes and is sent their rows, or None if their ranges have too many dead rows."""
 
 
 class Gathered(NamedTuple):
     """The result of the rounds.
 
     Attributes:
-        messages: Live ones, in the slice's order.
-        end: How far was read: ascending the lowest position not read, descending the highest.
-        more: The page is full; else everything up to the extent's far bound was read.
+        messages: Live messages in the slice's order.
+        end: The first position that was not read: the lowest one if ascending, the highest one if descending.
+        more: True if the page is full. False if everything up to the extent's far bound was read.
     """
 
     messages: list[Message]
@@ -145,19 +145,19 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
     Args:
         requested: The slice.
         extent: The buckets to read.
-        now: Ticks; what has expired by then is left out.
-        first: Rows that may be asked for before any has come (see :func:`room_for`).
-        most: Rows that may be asked for in any other round.
+        now: The time (ticks); messages that have expired by then are left out.
+        first: Max rows of the requests before any row has arrived (see :func:`room_for`).
+        most: Max rows of the requests of any other round.
     """
     down, sources = requested.descending, _not_empty(extent)
     nearest = max if down else min
     position, bound = (extent.upper, extent.lower) if down else (extent.lower, extent.upper)
-    if several := len(sources) > 1:
+    if is_merged := len(sources) > 1:
         sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
     filling, narrow = _PageBuilder(requested, first, most), 1
     span = Span()
     while position > bound if down else position < bound:
-        stop = filling.window(sources, position, bound, narrow) if several else bound
+        stop = filling.window(sources, position, bound, narrow) if is_merged else bound
         probes = filling.probes(sources, position, stop)
         if probes and span.ticks:
             stop = nearest(stop, span.end(probes, down=down))
@@ -176,7 +176,7 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
         if filling.take(merged):
             last = filling.messages[-1].position
             return Gathered(filling.messages, ids.preceding(last) if down else ids.following(last), more=True)
-        if several:
+        if is_merged:
             filling.learn(probes, answers, cut)
         position = cut
         narrow = min(MOST_NARROW, narrow * 2)
@@ -184,12 +184,11 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
 
 
 def _not_empty(extent: Extent) -> list[BucketSource]:
-    """Returns the sources that may hold something below the extent's upper bound."""
     return [source for source in extent.sources if source.lowest < min(extent.upper, (source.time_bucket.end, LOW_MIN))]
 
 
 class _PageBuilder:
-    """A page that is being filled, and what it still lacks."""
+    """Builds one page over several rounds."""
 
     __slots__ = ("_first", "_most", "_rest", "_size", "_sized", "_wanted", "messages")
 
@@ -198,13 +197,13 @@ class _PageBuilder:
         self._first = first
         self._most = most
         self._size = self._sized = 0
-        """Bytes of the messages that are counted, and how many are: all of the rounds before the present one."""
+        """Bytes and number of the messages of earlier rounds."""
         self._rest: dict[Bucket, Position] = {}
-        """Of the buckets that were asked: up to where they are known to hold nothing more."""
+        """By bucket, the position up to which the bucket is known to hold no further messages."""
         self.messages: list[Message] = []
 
     def probes(self, sources: Sequence[BucketSource], begin: Position, stop: Position) -> list[Probe]:
-        """Returns the queries between two positions, the first of which is met first in the slice's direction."""
+        """Returns the probes from ``begin`` to ``stop``, in the slice's direction."""
         descending, bodies = self._wanted.descending, self._wanted.bodies
         spans = self._spans(sources, stop, begin) if descending else self._spans(sources, begin, stop)
         limit = self._limit(len(spans))
@@ -213,18 +212,18 @@ class _PageBuilder:
     def _spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
     ) -> list[tuple[Bucket, Position, Position]]:
-        """Returns the buckets that may hold something between two positions, and where."""
-        found = []
+        """Returns the buckets that may hold messages between two positions, with the bounds in each."""
+        spans = []
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
             if self._rest and (rest := self._rest.get(time_bucket)) is not None:
                 low, high = (low, min(high, rest)) if self._wanted.descending else (max(low, rest), high)
             if low < high:
-                found.append((time_bucket, low, high))
-        return found
+                spans.append((time_bucket, low, high))
+        return spans
 
     def window(self, sources: Sequence[BucketSource], begin: Position, bound: Position, narrow: int) -> Position:
-        """Returns where the window ends that begins at ``begin``, at the latest at ``bound``."""
+        """Returns the end of the window that begins at ``begin``; ``bound`` is its farthest possible end."""
         down = self._wanted.descending
         stop = _window(sources, begin, narrow, down=down)
         if down:
@@ -232,73 +231,73 @@ class _PageBuilder:
         return self._near(sources, begin, _before_next_wide(sources, begin, min(bound, stop)))[1]
 
     def _near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
-        """Ends a window where a bucket continues that was asked before, if others may hold something before that.
+        """Ends a window where the known rest of a bucket begins, if other buckets may hold messages before that.
 
-        Its next rows, which have come once already, are not asked for again until the page reaches them.
+        The next rows of that bucket were read once; they are not read again until the page reaches them.
         """
-        known = [rest for rest in self._rest.values() if start < rest < stop]
-        if known:
-            nearer = (max(known), stop) if self._wanted.descending else (start, min(known))
+        rests = [rest for rest in self._rest.values() if start < rest < stop]
+        if rests:
+            nearer = (max(rests), stop) if self._wanted.descending else (start, min(rests))
             if self._spans(sources, *nearer):
                 return nearer
         return start, stop
 
     def learn(self, probes: Sequence[Probe], answers: Sequence[Rows], cut: Position) -> None:
-        """Notes what a round has shown of its buckets beyond the position up to which the page has everything."""
+        """Records what a round found in its buckets beyond ``cut``, up to which the page is complete."""
         down = self._wanted.descending
         for probe, answer in zip(probes, answers, strict=True):
-            place = bisect_left(answer, x=True, key=lambda row: (message_codec.position_of(row[0]) < cut) == down)
-            if place < len(answer):
-                rest = message_codec.position_of(answer[place][0])
+            index = bisect_left(answer, x=True, key=lambda row: (message_codec.position_of(row[0]) < cut) == down)
+            if index < len(answer):
+                rest = message_codec.position_of(answer[index][0])
                 self._rest[probe.time_bucket] = ids.following(rest) if down else rest
             elif len(answer) < probe.limit:
                 self._rest[probe.time_bucket] = probe.lower if down else probe.upper
 
     def _limit(self, time_buckets: int) -> int:
-        """Returns how many rows to ask each bucket for: what is lacking, but no more than the page's bytes allow.
+        """Returns how many rows to request from each bucket: what the page lacks, as far as its bytes allow.
 
-        How long rows are is not known before they are here, and the next may be longer than those that are.
+        The length of the next rows is unknown; they may be longer than the rows before.
         """
-        wanted, count = self._wanted, len(self.messages)
-        if not wanted.bodies:
-            return wanted.limit - count
-        room, limit = self._first, wanted.limit - count
+        requested, count = self._wanted, len(self.messages)
+        if not requested.bodies:
+            return requested.limit - count
+        row_budget, limit = self._first, requested.limit - count
         if count:
             self._size += bytes_of(self.messages[self._sized :])
-            self._sized, room = count, self._most
-            limit = min(limit, 1 + (wanted.max_bytes - self._size) // max(1, self._size // count))
-        return max(1, int(min(limit, room // max(1, time_buckets))))
+            self._sized, row_budget = count, self._most
+            limit = min(limit, 1 + (requested.max_bytes - self._size) // max(1, self._size // count))
+        return max(1, int(min(limit, row_budget // max(1, time_buckets))))
 
     def take(self, merged: list[Message]) -> bool:
-        """Adds messages until the page is full; returns whether it is."""
-        wanted = self._wanted
-        del merged[wanted.limit - len(self.messages) :]
+        """Adds messages until the page is full. Returns whether it is full."""
+        requested = self._wanted
+        del merged[requested.limit - len(self.messages) :]
         self.messages += merged
-        if wanted.bodies and self._size + bytes_at_most(merged) >= wanted.max_bytes:
+        if requested.bodies and self._size + bytes_at_most(merged) >= requested.max_bytes:
             size = self._size
             for number, message in enumerate(merged, self._sized + 1):
                 size += rendered_bytes(message.body, message.meta)
-                if size >= wanted.max_bytes:
+                if size >= requested.max_bytes:
                     del self.messages[number:]
                     return True
-        return len(self.messages) >= wanted.limit
+        return len(self.messages) >= requested.limit
 
 
 class Span:
-    """How much time a round may cover: all there is, until it turns out that there are too many dead rows in it."""
+    """The max time that a round covers: unlimited until a range has too many dead rows."""
 
     ticks: int | None = None
 
     def narrow(self, probes: Sequence[Probe]) -> None:
-        """Covers a quarter of what the probes covered."""
+        """Limits rounds to a quarter of the time that the probes covered."""
         covered = max(probe.upper for probe in probes)[0] - min(probe.lower for probe in probes)[0]
         self.ticks = covered // 4
         if not self.ticks:
             raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
 
     def end(self, probes: Sequence[Probe], *, down: bool) -> Position:
-        """Returns where a round ends that covers no more."""
-        assert self.ticks is not None  # noqa: S101 - asked only then
+        """Returns where a round of this length ends."""
+        assert self.ticks is not None  # noqa: S101 - callers check it
         if down:
             return max(probe.upper for probe in probes)[0] - self.ticks, LOW_MIN
         return min(probe.lower for probe in probes)[0] + self.ticks, LOW_MIN
@@ -309,9 +308,9 @@ class Span:
 
 
 def _window(sources: Sequence[BucketSource], begin: Position, narrow: int, *, down: bool) -> Position:
-    """Returns where a window ends that begins at a position and holds ``narrow`` narrow buckets (more if they overlap).
+    """Returns the end of the window that begins at ``begin`` and has ``narrow`` narrow buckets (more if they overlap).
 
-    ``down``: it lies below its begin, and buckets are met at their ends first.
+    ``down``: the window lies below ``begin``, so a bucket's end comes before its start.
     """
     if len(sources) <= narrow:
         return ids.FIRST if down else _END
@@ -321,38 +320,38 @@ def _window(sources: Sequence[BucketSource], begin: Position, narrow: int, *, do
 
     time_buckets = [source.time_bucket for source in sources]
     stops: list[int] = []
-    for wide, most in ((False, narrow), (True, MOST_WIDE)):
-        edges = [(one.end, one.start) if down else (one.start, one.end) for one in time_buckets if one.wide == wide]
+    for wide, max_buckets in ((False, narrow), (True, MOST_WIDE)):
+        edges = [(b.end, b.start) if down else (b.start, b.end) for b in time_buckets if b.wide == wide]
         ahead = [near for near, far in edges if is_ahead(far)]
-        stops += [near for near in ahead[most:] if is_ahead(near)][:1]
+        stops += [near for near in ahead[max_buckets:] if is_ahead(near)][:1]
     if not stops:
         return ids.FIRST if down else _END
     return (max(stops) if down else min(stops)), LOW_MIN
 
 
 def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
-    """Ends the window before the first wide bucket that is known to be empty until then, if others come before.
+    """Ends the window where the first partly empty wide bucket may hold messages, if other buckets may before.
 
-    A page mostly fills before that, and then the wide one is not asked at all.
+    The page mostly fills before that, and then the wide bucket is not queried.
     """
-    known = [
+    starts = [
         lowest
         for time_bucket, lowest in sources
         if time_bucket.wide and at < lowest < stop and lowest[0] > time_bucket.start
     ]
-    if not known:
+    if not starts:
         return stop
-    ahead = min(known)
-    before = any(lowest < ahead and (time_bucket.end, LOW_MIN) > at for time_bucket, lowest in sources)
-    return ahead if before else stop
+    nearest = min(starts)
+    has_earlier = any(lowest < nearest and (time_bucket.end, LOW_MIN) > at for time_bucket, lowest in sources)
+    return nearest if has_earlier else stop
 
 
 def _merge(
     probes: Sequence[Probe], answers: Sequence[Rows], cut: Position, requested: Slice, now: int
 ) -> list[Message]:
-    """Returns the live messages of a round up to where it ends, in the slice's order, each once.
+    """Returns the live messages of a round up to ``cut``, in the slice's order and without duplicates.
 
-    While a message is being written under an id that exists already, it may be in two buckets; what was put counts.
+    While a message is put at an existing id, it may be in two buckets; the put one counts.
     """
     filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
     if len(filled) == 1:
@@ -400,14 +399,14 @@ async def run(
     Args:
         driver: The connection.
         readers: One for each slice.
-        keys: qid and partition of each.
+        keys: qid and partition of each reader.
         consistency: The queue's read level.
-        note: Remembers empty probes.
-        room: Max rows asked for at a time, unless one reader alone asks for more.
-        enough: When results have as many bytes, readers that have none yet are given up, but for the first of them.
+        note: Called with each empty probe.
+        room: Max rows requested at a time, unless one reader alone requests more.
+        enough: When the results have this many bytes, all unfinished readers but the first are given up.
 
     Returns:
-        Their results, ``GIVEN_UP`` for those that were given up.
+        The result of each reader; ``GIVEN_UP`` if it was given up.
     """
     results = [GIVEN_UP] * len(readers)
     waiting: dict[int, list[Probe]] = {}
@@ -425,10 +424,10 @@ async def run(
         pending = waiting.copy() if len(waiting) == 1 else _fitting(waiting, room)
         answers = await _answers(driver, keys, pending, consistency)
         for number, probes in pending.items():
-            found = answers.pop(number)
-            if note is not None and found is not None and not all(found):
-                _note_empty(note, keys[number], probes, found)
-            advance(number, found)
+            rows = answers.pop(number)
+            if note is not None and rows is not None and not all(rows):
+                _note_empty(note, keys[number], probes, rows)
+            advance(number, rows)
         if len(waiting) > 1 and enough < math.inf:
             enough -= sum([bytes_of(results[number].messages) for number in pending])
             if enough <= 0:
@@ -438,10 +437,10 @@ async def run(
 
 
 def room_for(max_bytes: int, longest: int, *, first: bool = False) -> float:
-    """Returns how many rows may be on their way at a time for pages of ``max_bytes`` together.
+    """Returns how many rows may be in flight for pages of ``max_bytes`` together.
 
-    ``longest``: bytes of the longest row. ``first``: no row has come yet; a page of long rows ends after a few, and the
-    others would be read for nothing.
+    ``longest``: bytes of the longest row. ``first``: no row has arrived yet. A page of long rows is full after a few,
+    and further rows would be read in vain.
     """
     room = TIMES * max_bytes
     return (room if first and longest > SHORTEST else max(room, LEAST_BYTES)) / longest
@@ -466,29 +465,29 @@ def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Pro
 async def _answers(
     driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str
 ) -> dict[int, list[Rows] | None]:
-    """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
-    wanted = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
+    """Sends all probes together, or one reader after the other if one has too many dead rows. That one gets None."""
+    queries = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
     try:
-        rows = await driver.ask_all(wanted)
+        rows = await driver.ask_all(queries)
     except TooManyDead:
         if len(asked) == 1:
             return dict.fromkeys(asked)
     else:
         if len(asked) == 1:
             return dict.fromkeys(asked, rows)
-        found = iter(rows)
-        return {number: [next(found) for _ in probes] for number, probes in asked.items()}
+        answer_iterator = iter(rows)
+        return {number: [next(answer_iterator) for _ in probes] for number, probes in asked.items()}
     answers: dict[int, list[Rows] | None] = {}
-    for one in asked.items():
-        answers |= await _answers(driver, keys, dict([one]), consistency)
+    for reader_probes in asked.items():
+        answers |= await _answers(driver, keys, dict([reader_probes]), consistency)
     return answers
 
 
 def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
-    """Returns the query for a probe, whose rows are: id, body, expires, meta; or id, expires."""
-    where = (*key, probe.time_bucket.bucket)
+    """Returns the query of a probe. Its rows are id, body, expires, meta, or only id, expires."""
+    bucket_key = (*key, probe.time_bucket.bucket)
     values = message_codec.encoded_range(
-        message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
+        message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
     )
     if probe.bodies:
         statements, decode = message_codec.DOWN if probe.descending else message_codec.UP, message_codec.decode
@@ -496,5 +495,5 @@ def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
         statements = message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP
         decode = message_codec.decode_ids
     statement = statements[probe.time_bucket.ttl_class]
-    routing = message_codec.routing_of(*where)
+    routing = message_codec.routing_of(*bucket_key)
     return Encoded(statement, message_codec.RANGED, [values], routing, consistency, decode)

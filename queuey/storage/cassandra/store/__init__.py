@@ -1,1 +1,1 @@
-"""The contracts of the store, each an object that is made of some of the parts in :mod:`.connected`."""
+"""Implements the contracts of the store; each contract is an object made of some parts of :mod:`.connected`."""

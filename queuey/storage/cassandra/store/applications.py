@@ -1,8 +1,8 @@
 """Applications and keys in Cassandra.
 
-A key is found by its hash and listed by its application, so it has a row in each of two tables. The one by the hash
-says whether there is such a key; the other one is written before it and counts only if the first agrees. Revoking
-removes the first, then the second, unless another caller has added the key again and so rewritten it.
+A key is found by its hash and listed by its application, so it has a row in each of two tables. The row by hash decides
+whether the key exists. The row by application is written first and counts only if the row by hash agrees. Revoking
+removes the row by hash, then the row by application unless another caller has added the key again and rewritten it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _REMOVE_ENTRY = Statement(
 )
 
 _CACHED = 5.0
-"""Max seconds for which the existence of an application is remembered."""
+"""Max seconds for which the existence of an application is cached."""
 _SHORTEST_ID = 8
 
 
@@ -78,7 +78,7 @@ class CassandraApplications(Applications):
         self._closing = parts.closing
         self._transactions = parts.transactions
         self._known: dict[str, float] = {}
-        """When it was last certain that an application exists (boot time). Names that do not exist are not here."""
+        """Boot time at which each application was last found. Applications that do not exist are not cached."""
 
     @store_call()
     async def create_application(self, name: str) -> None:
@@ -103,10 +103,10 @@ class CassandraApplications(Applications):
         now = self._clock.boottime()
         if now - self._known.get(name, -_CACHED) < _CACHED:
             return True
-        found = bool(await self._ask(_APPLICATION, name))
-        if found:
+        is_present = bool(await self._ask(_APPLICATION, name))
+        if is_present:
             self._known[name] = now
-        return found
+        return is_present
 
     @store_call()
     async def add_key(
@@ -139,7 +139,7 @@ class CassandraApplications(Applications):
             raise Conflict("This key belongs to another application.")
 
     async def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
-        """Writes a key's row under its application, under the shortest id that no other key there has."""
+        """Writes a key's row by application, under the shortest id that no other key of the application has."""
         for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
             values = application, entry.id, digest, entry.version
@@ -149,11 +149,11 @@ class CassandraApplications(Applications):
                 return entry
             present = _KeyEntry(*result.row) if result.row else None
             while present is not None and present.digest == digest:
-                # Left by an earlier attempt or by a key that is being revoked: written anew, it will stay.
+                # An earlier attempt or a key that is being revoked left this entry. With a new version it stays.
                 if await self._renew_entry(application, present, entry.version):
                     return entry
                 present = await self._find_entry(application, entry.id)
-        raise StoreUnavailable("others are adding and revoking the same key")
+        raise StoreUnavailable("other callers are adding and revoking the same key")
 
     async def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
         values = version, application, entry.id, entry.version
@@ -164,19 +164,19 @@ class CassandraApplications(Applications):
         entries = [_KeyEntry(*row) for row in await self._ask(_ENTRIES, application)]
         level = self._options.catalogue_read
         rows = await self._driver.ask_all([Request(_KEY, (entry.digest,), level) for entry in entries])
-        found = [_found(row[0]).key for row in rows if row]
-        wanted = {(application, entry.id) for entry in entries}
-        keys = {key.id: key for key in found if (key.application, key.id) in wanted}
+        stored_keys = [_found(row[0]).key for row in rows if row]
+        listed = {(application, entry.id) for entry in entries}
+        keys = {key.id: key for key in stored_keys if (key.application, key.id) in listed}
         return sorted(keys.values(), key=lambda key: (key.created, key.id))
 
     @store_call()
     async def revoke_key(self, application: str, key_id: str) -> None:
         while True:
-            # The entry first: a caller that adds the key again after it was removed below gives the entry a new
+            # Read the entry first: a caller that adds the key again after the removal below gives the entry a new
             # version.
-            entry, found = await self._named_key(application, key_id)
+            entry, stored = await self._named_key(application, key_id)
             read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
-            values = entry.digest, found.version
+            values = entry.digest, stored.version
             if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
                 await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
@@ -184,22 +184,26 @@ class CassandraApplications(Applications):
     @store_call()
     async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         while True:
-            entry, found = await self._named_key(application, key_id)
+            entry, stored = await self._named_key(application, key_id)
             token = new_number()
-            values = expires, token, entry.digest, found.version
+            values = expires, token, entry.digest, stored.version
             if (await self._transactions.run(_EXPIRE_KEY, values, token)).is_done:
-                return msgspec.structs.replace(found.key, expires=expires)
+                return msgspec.structs.replace(stored.key, expires=expires)
 
     @store_call()
     async def find_key(self, digest: bytes) -> Key | None:
-        found = await self._find_digest(digest)
-        return None if found is None else found.key
+        stored = await self._find_digest(digest)
+        return None if stored is None else stored.key
 
     async def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _Found]:
         entry = await self._find_entry(application, key_id)
-        found = None if entry is None else await self._find_digest(entry.digest)
-        if entry is not None and found is not None and (found.key.application, found.key.id) == (application, key_id):
-            return entry, found
+        stored = None if entry is None else await self._find_digest(entry.digest)
+        if (
+            entry is not None
+            and stored is not None
+            and (stored.key.application, stored.key.id) == (application, key_id)
+        ):
+            return entry, stored
         raise KeyNotFound(key_id)
 
     async def _find_digest(self, digest: bytes) -> _Found | None:

@@ -1,4 +1,4 @@
-"""Whole ranges out of Cassandra and into it."""
+"""Reads and loads of whole ranges in Cassandra."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOADED_AT_ONCE = 5000
-"""Max messages that are divided among buckets together."""
+"""Max messages that a load divides among buckets at a time."""
 MOST_BYTES = 64 << 20
-"""Max bytes of a page of a bucket, however short the rows before it were."""
+"""Max bytes of one page of a bucket, were all its rows as long as the queue's longest."""
 
 
 class CassandraBulk(Bulk):
@@ -79,27 +79,27 @@ class CassandraBulk(Bulk):
 
     @store_call()
     async def horizon(self, queue: Queue) -> int:
-        # Needs no request while the queue's row is recent enough to be used unread.
+        # Sends no request while the cached row of the queue is recent enough.
         start = await self._reader.started(queue, [Slice(1)])
         await self._rows.current(queue)
         return start.horizons[0]
 
     def _scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        # The horizon is that of the beginning.
+        # The horizon is chosen once, when the scan begins.
         for columns, _ in self._columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
                 self._run(self._rows.current(queue))
                 yield columns.batch.slice(start, part.limit)
 
     def _extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        count, at = 0, part.lower
+        count, position = 0, part.lower
         for columns, end in self._columns(queue, part, bodies=False):
-            lacking = part.limit - count
-            if len(columns) >= lacking:
-                last = columns.slice(lacking - 1, lacking)
+            missing = part.limit - count
+            if len(columns) >= missing:
+                last = columns.slice(missing - 1, missing)
                 return part.limit, ids.following((int(last.ticks[0]), int(last.low[0])))
-            count, at = count + len(columns), end
-        return count, at
+            count, position = count + len(columns), end
+        return count, position
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._driver.calls.run(work)
@@ -108,7 +108,7 @@ class CassandraBulk(Bulk):
         """Reads a slice upwards.
 
         Yields:
-            Live messages, perhaps none; and up to where the slice has been considered with them.
+            Live messages, possibly none, and the position up to which the slice has been read.
         """
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
@@ -121,19 +121,19 @@ class CassandraBulk(Bulk):
         key = (row.queue.qid, part.partition)
         note = partial(self._reader.note_empty, queue, start.now)
         level = self._levels.of(queue)
-        most = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
-        reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, most, part.max_bytes, note)
+        max_rows = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
+        reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, max_rows, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
-        at = part.lower
-        while at < upper:
-            left = msgspec.structs.replace(part, lower=at)
-            [known] = self._run(self._reader.lookups(row, [RequestedSlice(0, left, upper)], start.since))
-            extent = self._reader.extent(row, known, left, upper, self._clock.now())
+        position = part.lower
+        while position < upper:
+            remaining_slice = msgspec.structs.replace(part, lower=position)
+            [lookup] = self._run(self._reader.lookups(row, [RequestedSlice(0, remaining_slice, upper)], start.since))
+            extent = self._reader.extent(row, lookup, remaining_slice, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.current(queue))
                 yield self._values_shown(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
-            at = extent.upper
-            yield arrow_scan.NOTHING[bodies], at
+            position = extent.upper
+            yield arrow_scan.NOTHING[bodies], position
 
     def _values_shown(self, queue: Queue, part: Slice, found: Columns) -> Columns:
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
@@ -147,25 +147,25 @@ class CassandraBulk(Bulk):
         ]
         find = names.find_values(self._parts, queue, message_codec.marked_in(messages))
         values = self._run(find)
-        left = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
-        shown = {message.position for message in left}
+        shown_messages = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
+        shown = {message.position for message in shown_messages}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
         return arrow_scan.unnamed(found, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        # They go to separate buckets, as messages that are put (see :mod:`..write.bulk_load`).
+        # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         self._run(self._watch.require())
         loader = self._loader(self._run(self._rows.current(queue)))
         written = 0
-        for some in columns.in_pieces(messages, LOADED_AT_ONCE):
-            self._check(self._run(self._rows.current(queue)), some, given=True)
-            written += loader.write(some)
+        for piece in columns.in_pieces(messages, LOADED_AT_ONCE):
+            self._check(self._run(self._rows.current(queue)), piece, given=True)
+            written += loader.write(piece)
         return written
 
     def _load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-        # When it is too late, and why, says :func:`window`. After any other error some of the messages may be written.
+        # :func:`window` decides when it is too late. After any other error some of the messages may be written.
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
 
@@ -187,15 +187,15 @@ class CassandraBulk(Bulk):
         if self._clock.now() >= within.begin:
             raise TooLate(written=False)
 
-        # The timestamps are older than this check. So if the check fails for a later call, its deletes win against rows
-        # of this call that are still in flight, wherever this process is stopped.
+        # The write timestamps are older than the check above. So if a later call fails this check, its deletes win over
+        # rows of this call that are still in flight, wherever this process stops.
         written = loader.send(placed, now, partial(stamps_at, now, self._stamps.ahead))
         ended, arrived = self._clock.both()
         try:
             self._run(self._watch.confirm(arrived))
         except StoreUnavailable as refused:
             raise InDoubt(str(refused)) from refused
-        # Readers may go by other times than when it began.
+        # Readers may use other timing parameters than when the load began.
         if ended > min(within.end, self._window(queue, lowest).end) or not self._watch.timed_correctly_since(began):
             raise TooLate(written=True)
         return written
@@ -212,22 +212,22 @@ class CassandraBulk(Bulk):
         return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
 
     def _check(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
-        """Refuses messages that cannot be loaded, and makes sure that this process makes none of their ids.
+        """Refuses messages that cannot be loaded, and extends the queue's row to cover the others.
 
-        Makes the queue's row cover the others; ``given``: readers' horizons may have passed their ids.
+        Also keeps this process from making their ids. ``given``: readers' horizons may have passed their ids.
         """
         from queuey.storage.cassandra.write.bulk_load import longest_row  # noqa: PLC0415 - needs Arrow
 
         for partition in set(messages.partitions.tolist()):
             items_of.check_partition(row.queue, partition)
         self._run(self._rows.cover(row, (), longest_row(messages), given=given))
-        mine = self._generator.low
-        if (messages.low == mine).any():
-            self._generator.avoid(mine)
+        own_low = self._generator.low
+        if (messages.low == own_low).any():
+            self._generator.avoid(own_low)
 
 
 class Window(NamedTuple):
-    """When ids can be certain to be unread (ticks): until when a write may begin, and by when it must have ended."""
+    """Deadlines for a write at ids that no reader has passed (ticks): when it must have begun, and when it must end."""
 
     begin: int
     end: int
@@ -236,21 +236,20 @@ class Window(NamedTuple):
 def window(lowest: int, level: InForce, delay: float, *, difference: float, age: float) -> Window:
     """Decides when messages may be written at given ids so that no reader misses them.
 
-    A reader whose horizon lies above *lowest* chose it when its clock showed more than lowest + D, which is after
-    lowest + D - S on ours. So it finds the messages if, by our clock,
+    A reader whose horizon lies above *lowest* chose it when its clock showed more than lowest + D. On our clock that is
+    after lowest + D - S. So the reader finds the messages if, by our clock,
 
-    * they are acknowledged by lowest + D - S, since its queries meet whatever was acknowledged before them;
-    * their buckets are recorded by lowest + D - S - C: it uses no lookup in the record that began longer than C (and
-      never longer than D - S) before it chose its horizon. Ids that lie ahead of the clock are recorded before their
-      time comes, so the age of a lookup does not matter; ids of the past second or so are what this is about.
+    * they are acknowledged by lowest + D - S, because its queries find everything acknowledged before them;
+    * their buckets are recorded by lowest + D - S - C, because it uses no lookup that began more than C (and never more
+      than D - S) before it chose its horizon. The age of a lookup matters only for ids of the past second or so: ids
+      ahead of the clock are recorded before their time comes.
 
-    They lie at the levels of given ids, which readers query in any case. So rows that
-    reached Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later
-    readers.
+    The messages lie in buckets of given ids, which readers always query. So if an attempt's rows reached Cassandra too
+    late and a repeated attempt finds them there, they are not hidden from later readers.
 
-    W is kept free for the write itself: what begins in time normally ends in time. Where a queue keeps so short a delay
-    that lowest + D - S would lie below lowest, lowest counts: its readers' clocks must agree with ours then, as for
-    messages that are appended to such a queue.
+    W is reserved for the write itself: a write that begins in time normally ends in time. If a queue has so short a
+    delay that lowest + D - S would lie below lowest, lowest counts: then its readers' clocks must agree with ours, as
+    for messages that are appended to such a queue.
     """
     spare = max(0.0, min(level.undone_within, delay - difference))
     return Window(lowest + ticks(spare - max(level.deadline, min(age, spare))), lowest + ticks(spare))

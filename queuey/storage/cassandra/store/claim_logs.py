@@ -1,8 +1,8 @@
 """Claim logs in Cassandra.
 
-An append is one conditional batch on the log's ``last_number``: the entry, what it truncates, and the snapshot that it
-names. It goes over the loop and holds no thread. It is not sent again once a node may have begun it: what is in
-doubt is sent again by the caller, until Cassandra says that it was applied or refused.
+An append is one conditional batch on the log's ``last_number``: it writes the entry, truncates earlier entries, and
+names a snapshot. It runs in the loop and blocks no thread. Once a node may have begun an append, it is not sent again
+here: a caller in doubt repeats it until Cassandra answers that it was applied or refused.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _CLEAR = Statement(f"DELETE FROM claims {_WHERE} AND number >= -1", idempotent=F
 _FORGET_ALL = Statement(f"DELETE FROM claim_snapshots {_WHERE}")
 
 PREPARED = (_ADVANCE, _ADVANCE_AND_NAME, _ENTER, _BEGIN, _TRUNCATE, _HEAD, _ENTRIES, _SNAPSHOT, _FORGET)
-"""Statements that are prepared ahead."""
+"""Statements that are prepared when the store connects."""
 
 _TIMEOUT_MESSAGE = "Cassandra did not give the claim log in time"
 _ATTEMPTS = 5
-"""Max snapshots that were replaced between two steps of one read, after which it is given up."""
+"""Max attempts of one read; an attempt fails if the snapshot is replaced between its steps."""
 
 
 class CassandraClaimLogs(ClaimLogs):
@@ -72,10 +72,10 @@ class CassandraClaimLogs(ClaimLogs):
         levels = self._options.catalogue_write, self._options.catalogue_serial
         rows = await self._driver.ask(Request(advance, values, *levels, further=further))
         if not rows:
-            raise InDoubt("Cassandra did not say whether an entry was appended")
+            raise InDoubt("Cassandra did not answer whether the entry was appended")
         applied = bool(rows[0][0])
         if applied and snapshot is not None:
-            # Nothing refers to earlier ones any more. What remains is removed with the next snapshot.
+            # Nothing refers to earlier snapshots now. If this fails, the next snapshot removes them.
             forget = Request(_FORGET, (*key, snapshot), self._options.catalogue_write)
             self._driver.send(forget, lambda *_: None)
         return applied
@@ -112,17 +112,17 @@ class CassandraClaimLogs(ClaimLogs):
                 await self._remove_log(key, head[0][0])
 
     async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
-        # The log is last: as long as it is there, all of this is done again after an interruption.
+        # The log is removed last: as long as it exists, an interrupted removal starts again.
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
             await self._driver.ask(Request(statement, key, self._options.catalogue_write))
         while last is not None:
             result = await self._transactions.run(_END, (*key, last), further=[(_CLEAR, key)])
-            # Refused: it was removed before, or an append that was in doubt has finished.
+            # If refused, the log was removed before, or an append in doubt has been applied.
             last = result.row[-1] if result.row else None
 
 
 def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:
-    """Returns the statements of an append; the first has the condition."""
+    """Returns the statements of an append; the first one has the condition."""
     expected = entry.number - 1 or None
     advance: Call = (_ADVANCE, (entry.number, *key, expected))
     if snapshot is not None:
@@ -136,27 +136,27 @@ def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate
 
 
 async def _read(driver: Driver, key: tuple[int, int], first: int, consistency: str) -> LogPage:
-    """Reads a log from an entry on; removed entries are replaced by the snapshot that stands for them."""
+    """Reads a log from an entry on. If entries were truncated, the page has the snapshot that replaces them."""
 
     def entries(first: int) -> Request:
         return Request(_ENTRIES, (*key, first), consistency)
 
     if first > 1:
-        found = await driver.ask(entries(first))
-        if found and (found[0][1], found[-1][1]) == (first, first + len(found) - 1):
-            return _page(found)
+        rows = await driver.ask(entries(first))
+        if rows and (rows[0][1], rows[-1][1]) == (first, first + len(rows) - 1):
+            return _page(rows)
     for _ in range(_ATTEMPTS):
         head = await driver.ask(Request(_HEAD, key, consistency))
         last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
         if named is None or named < first:
-            found = await driver.ask(entries(first))
-            return _page(found, last)
-        snapshot, found = await driver.ask_all([Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)])
+            rows = await driver.ask(entries(first))
+            return _page(rows, last)
+        snapshot, rows = await driver.ask_all([Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)])
         if snapshot:
-            return _page(found, last, LogEntry(named, snapshot[0][0]))
-        # An entry has named another since the head was read, and this one is gone.
+            return _page(rows, last, LogEntry(named, snapshot[0][0]))
+        # An entry has named another snapshot since the head was read, and this one was removed.
     raise StoreUnavailable("the claim log is replaced faster than it can be read")
 
 

@@ -1,7 +1,7 @@
-"""What the contracts of one open store work with: its connection, its clock, and the parts between them and the tables.
+"""The parts of one open store: its connection, its clock, and what the contracts share above the tables.
 
-:class:`StoreParts` makes the parts in the order in which they need each other. Each contract of the store is an object
-that is made of some of them.
+:class:`StoreParts` makes the parts in the order of their dependencies. Each contract of the store is an object made of
+some of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class StoreParts:
 
     Args:
         url: ``cassandra://host1,host2/keyspace``.
-        options: How the store works.
-        clock: Its clock.
-        problem: Returns why the schema of the keyspace cannot be used.
-        prepared: Statements that are prepared as soon as it is connected.
-        driver: Makes the way to Cassandra.
+        options: The options of the store.
+        clock: The clock of the store.
+        problem: Returns why the schema of the keyspace cannot be used, or None if it can.
+        prepared: Statements that are prepared when the store connects.
+        driver: Makes the connection.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StoreParts:
         self.options = options
         self.clock = clock
         self.closing = threading.Event()
-        """Set when the store is being closed: waiting ends, and nothing is answered from memory."""
+        """Set when the store is being closed: waits end, and no answer comes from memory."""
         self.process = uuid4().hex
         self.deadline = Deadline(options.deadline, clock.boottime)
         self.timing = TimingInForce(options, clock)
@@ -88,7 +88,7 @@ class StoreParts:
         )
 
     def _problem(self, driver: Driver) -> str | None:
-        """Returns why the keyspace cannot be used; if it can, prepares what is sent often."""
+        """Returns why the keyspace cannot be used. If it can be used, prepares frequent statements."""
         problem = self._schema_problem(driver) or driver.calls.run(self.timing.renew(driver))
         if problem is None:
             driver.prepare(self._prepared)

@@ -1,8 +1,8 @@
-"""How much queues hold, how far groups lag behind, and how large partitions are.
+"""Counts messages, measures the lag of groups, and measures the size of partitions.
 
-Both are read where that is little; else Cassandra counts the messages, and their bytes are estimated. A bucket holds
-some ten thousands of messages by design (see :class:`..bucketing.BucketWidths`). Of many narrow buckets only a few are
-counted; the rest are assumed to be alike.
+Small ranges are read. For large ones Cassandra counts the messages, and their bytes are estimated. A bucket holds some
+ten thousand messages by design (see :class:`..bucketing.BucketWidths`). Only a few of many narrow buckets are counted;
+the others are assumed to hold as many on average.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.store.messages import SliceReader
 
 LOOKS = 64
-"""Max partitions of one queue whose buckets are looked up together to be measured."""
+"""Max partitions of one queue whose recorded buckets a measurement reads together."""
 COUNTED_AT_ONCE = 4
-"""Max partitions of one call that are counted side by side."""
+"""Max partitions of one call that are counted concurrently."""
 MEASURED_AT_ONCE, MEASURED_TOGETHER = 48, 500
-"""Max queues that are measured side by side, and whose measures wait for each other."""
+"""Max queues that are measured concurrently, and max queues whose results are returned together."""
 SAMPLE = 100
-"""Max messages at each end by which the size of very many is estimated."""
+"""Max messages read at each end of a large partition to estimate its bytes."""
 
 LISTED, ROUGHLY_LISTED = 2000, 100
-"""Max messages that are listed; up to that their number is exact."""
+"""Max messages that a count and a rough count list. Up to that number a count is exact."""
 COUNTED, ROUGHLY_COUNTED = 8, 2
-"""Narrow buckets that are counted."""
+"""Max narrow buckets that Cassandra counts, for a count and for a rough count."""
 END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
-"""Above every id."""
+"""A position above every id."""
 
 FIRST_ROWS = 8
-"""Max rows read of a bucket at first, to measure it; bodies may be large."""
+"""Max rows of the first read of a bucket that is measured; bodies may be large."""
 MORE_ROWS, MORE_BYTES = 200, 128 << 10
-"""Max rows read beyond that, and about the max bytes of them."""
+"""Max rows, and about the max bytes, of the second read of a bucket."""
 LAST_ROWS = 50
-"""Max rows read at the upper end of a bucket that has more."""
+"""Max rows read at the upper end of a bucket that has more rows than both reads returned."""
 MAX_BUCKETS = 16
-"""Max buckets of a partition that is measured this way."""
+"""Max buckets of a partition whose buckets are all read; partitions with more are estimated as a whole."""
 
 
 class Tally(NamedTuple):
@@ -75,7 +75,7 @@ class Rest(NamedTuple):
 
     @classmethod
     def of(cls, source: BucketSource, lower: Position, upper: Position) -> Self | None:
-        """Returns the part of a range in which a bucket may hold something; None: it holds nothing there."""
+        """Returns the part of a range in which a bucket may hold messages, or None if it holds none there."""
         low, high = max(lower, source.lowest), min(upper, (source.time_bucket.end, LOW_MIN))
         return cls(source.time_bucket, low, high) if low < high else None
 
@@ -92,14 +92,14 @@ class Counting:
         self._reader = reader
 
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
-        # Counts what is few and estimates what is many, by how dense both ends are.
+        # Counts small partitions; estimates large ones from the density at both ends.
         start = await self._reader.started(queue, [Slice(1)])
         row = await self._rows.current(queue, since=start.boot)
         numbers = range(1, row.queue.partitions + 1)
-        found = await self._count(row, [(number, ids.FIRST, END) for number in numbers], start.now, rough=rough)
+        tallies = await self._count(row, [(number, ids.FIRST, END) for number in numbers], start.now, rough=rough)
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
-            for number, tally in zip(numbers, found, strict=True)
+            for number, tally in zip(numbers, tallies, strict=True)
         ]
         return start.horizons[0], infos
 
@@ -107,33 +107,33 @@ class Counting:
         start = await self._reader.started(queue, [Slice(1)])
         now, horizon = start.now, start.horizons[0]
         row = await self._rows.current(queue, since=start.boot)
-        known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
+        existing = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
-            for number, offset in known
+            for number, offset in existing
         ]
         tallies = iter(await self._count(row, extents, now))
-        found = []
+        lags = []
         for number, _ in offsets:
             tally = next(tallies) if 0 < number <= row.queue.partitions else NOTHING
             seconds = 0.0 if tally.oldest is None else max(0, now - tally.oldest[0]) / TICKS_PER_SECOND
-            found.append(Lag(tally.size, exact=tally.exact, seconds=seconds))
-        return found
+            lags.append(Lag(tally.size, exact=tally.exact, seconds=seconds))
+        return lags
 
     async def _count(
         self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[Tally]:
-        """Counts what lies between positions of partitions, a few partitions at a time."""
+        """Counts the messages between two positions of each partition, a few partitions at a time."""
         tallies = (self._tally(row, Slice(number, lower, upper), now, rough=rough) for number, lower, upper in wanted)
         return await side_by_side(self._driver.calls, tallies, most=COUNTED_AT_ONCE)
 
     async def _tally(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
-        look = partial(
+        lookup = partial(
             self._bucket_index.lookup, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
         )
-        [up] = await look([(*key, part.lower[0])])
-        [down] = await look([(*key, part.upper[0])], descending=True)
+        [up] = await lookup([(*key, part.lower[0])])
+        [down] = await lookup([(*key, part.upper[0])], descending=True)
         downwards = msgspec.structs.replace(part, descending=True)
         extents = (
             self._reader.extent(row, up, part, part.upper, now),
@@ -154,8 +154,8 @@ class Counting:
         row = self._rows.held(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
-            [found] = await self._driver.ask_all([Request(queue_cache.FIND, name, self._options.catalogue_read)])
-            row = queue_cache.row_of(*name, found[0], began) if found else None
+            [rows] = await self._driver.ask_all([Request(queue_cache.FIND, name, self._options.catalogue_read)])
+            row = queue_cache.row_of(*name, rows[0], began) if rows else None
         if row is None or row.queue.version != queue.version:
             return []
         level, now, low_watermarks = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
@@ -163,12 +163,12 @@ class Counting:
         for first in range(1, row.queue.partitions + 1, LOOKS):
             numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
             began = self._clock.boottime()
-            looks = await self._driver.ask_all(
+            answers = await self._driver.ask_all(
                 [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             )
-            for number, found in zip(numbers, looks, strict=True):
-                known = bucket_index.all_of(began, found, low_watermarks=low_watermarks)
-                measure = await self._measure_partition(row, known, number, now)
+            for number, rows in zip(numbers, answers, strict=True):
+                lookup = bucket_index.all_of(began, rows, low_watermarks=low_watermarks)
+                measure = await self._measure_partition(row, lookup, number, now)
                 if measure is not None:
                     measures.append(measure)
         return measures
@@ -182,14 +182,14 @@ class Counting:
                     key = row.queue.qid, number
                     return await Estimate(self._driver, key, reads, now, self._ended_below(row, now)).measure(extent)
                 except TooManyDead:
-                    pass  # The other way asks for less at a time.
+                    pass  # The estimate below asks for less at a time.
         return await self._measure_long(row, number, now)
 
     def _ended_below(self, row: Row, now: int) -> dict[int, Position]:
-        """Returns the position below which the home class has rows of ended messages, if the queue keeps these.
+        """Returns, for the home class, the position below which rows are of expired messages that the queue keeps.
 
-        It is that of the longest TTL, which has no day more before the first message is kept. There may be live
-        messages below it, whose TTL is of their own: estimates miss them.
+        It follows from the longest TTL. The row's longest TTL includes ``KEPT_SECONDS`` only from the first kept
+        message on, hence the maximum. Messages with a TTL of their own may be alive below it; estimates miss them.
         """
         if row.queue.on_expiry == "drop":
             return {}
@@ -198,7 +198,7 @@ class Counting:
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
     async def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
-        """Measures a partition with very many buckets or dead rows."""
+        """Estimates a partition with very many buckets or dead rows."""
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
@@ -216,14 +216,14 @@ class Counting:
 
 
 class Estimate:
-    """What a partition holds at one moment.
+    """Counts or measures the messages of one partition at one moment.
 
     Args:
         driver: The connection.
         key: qid and partition.
         consistency: The queue's read level.
-        now: Ticks; what has expired by then does not count.
-        ended_below: By class, the position below which new ids are not counted by Cassandra.
+        now: The moment (ticks); messages that have expired by then do not count.
+        ended_below: By class, the position below which Cassandra does not count messages with new ids.
     """
 
     def __init__(
@@ -235,22 +235,24 @@ class Estimate:
         self._now = now
         self._ended_below = ended_below
         self._sizes: dict[Position, int] = {}
-        """Bytes of the bodies that were read."""
+        """Body bytes of each message that was read."""
         self._samples: dict[Bucket, list[int]] = {}
 
     async def count(self, up: Extent, down: Extent, *, rough: bool = False) -> Tally:
-        """Counts what lies in a range, given what is known of it from below and from above."""
+        """Counts the messages of a range, given its extents as seen from below and from above."""
         listed = await self._ids(up, (ROUGHLY_LISTED if rough else LISTED) + 1)
-        found = [message.position for message in listed.messages]
+        positions = [message.position for message in listed.messages]
         if not listed.more and up.complete:
-            return Tally(len(found), exact=True, oldest=found[0], newest=found[-1]) if found else NOTHING
-        last = (await self._ids(down, 1, descending=True)).messages
-        newest = last[0].position if last else None
-        oldest = found[0] if found else newest
+            return (
+                Tally(len(positions), exact=True, oldest=positions[0], newest=positions[-1]) if positions else NOTHING
+            )
+        newest_messages = (await self._ids(down, 1, descending=True)).messages
+        newest = newest_messages[0].position if newest_messages else None
+        oldest = positions[0] if positions else newest
         bounds, most = (up.lower, down.upper), ROUGHLY_COUNTED if rough else COUNTED
         narrow, wide = await self._counted([*{*up.sources, *down.sources}], bounds, most)
         narrow += _between(narrow, up, down)
-        return Tally(max(len(found), narrow + wide), exact=False, oldest=oldest, newest=newest)
+        return Tally(max(len(positions), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
     async def _ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
         listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
@@ -261,7 +263,7 @@ class Estimate:
     async def _counted(
         self, sources: Sequence[BucketSource], bounds: tuple[Position, Position], most: int
     ) -> tuple[int, int]:
-        """Returns how many messages the narrow buckets hold, ``most`` of which are counted, and how many the wide."""
+        """Returns the number of messages in narrow buckets, estimated from ``most`` of them, and in wide buckets."""
         narrow = sorted(
             (source for source in sources if not source.time_bucket.wide), key=lambda source: source.time_bucket.start
         )
@@ -269,53 +271,53 @@ class Estimate:
         if left_out:
             narrow = [narrow[len(narrow) * (2 * number + 1) // (2 * most)] for number in range(most)]
         wide = [source for source in sources if source.time_bucket.wide]
-        rests = [rest for source in [*narrow, *wide] if (rest := Rest.of(source, *bounds)) is not None]
+        ranges = [bucket_range for source in [*narrow, *wide] if (bucket_range := Rest.of(source, *bounds)) is not None]
         try:
-            answers = await self._driver.ask_all([self._counting(rest) for rest in rests])
-        except TooManyDead:  # An estimate is not worth more than what was listed.
+            answers = await self._driver.ask_all([self._counting(bucket_range) for bucket_range in ranges])
+        except TooManyDead:  # The listed messages are estimate enough.
             return 0, 0
         counts: dict[bool, list[int]] = {False: [], True: []}
-        for rest, [[count]] in zip(rests, answers, strict=True):
-            counts[rest.time_bucket.wide].append(int(count))
-        of_narrow = counts[False]
-        more = left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0
-        return sum(of_narrow) + more, sum(counts[True])
+        for bucket_range, [[count]] in zip(ranges, answers, strict=True):
+            counts[bucket_range.time_bucket.wide].append(int(count))
+        narrow_counts = counts[False]
+        uncounted = left_out * sum(narrow_counts) // len(narrow_counts) if narrow_counts else 0
+        return sum(narrow_counts) + uncounted, sum(counts[True])
 
     async def measure(self, extent: Extent) -> Measure | None:
-        """Measures the bytes of bodies as well; returns None if there is nothing.
+        """Measures the number and the body bytes of messages. Returns None if there are no messages.
 
-        A few messages of each bucket are read. Where that is all there are, they are counted; else Cassandra counts the
-        rest, and their bytes are estimated by those that were read at both ends.
+        Reads a few messages of each bucket. If a bucket has more, Cassandra counts the others, and their bytes are
+        estimated from the messages read at both ends.
         """
-        # If a message exists in both buckets, the one of chosen ids is used: it comes first.
-        left = [
-            rest
+        # If a message is in two buckets, the one of given ids counts: it comes first.
+        ranges = [
+            unread
             for source in sorted(extent.sources, key=lambda source: source.time_bucket.new_ids_only)
-            if (rest := Rest.of(source, extent.lower, extent.upper)) is not None
+            if (unread := Rest.of(source, extent.lower, extent.upper)) is not None
         ]
-        limits = [FIRST_ROWS] * len(left)
+        limits = [FIRST_ROWS] * len(ranges)
         for _ in range(2):
-            if left:
-                answers = await self._driver.ask_all([self._read(*one) for one in zip(left, limits, strict=True)])
-                left = [
-                    rest
-                    for part, limit, answer in zip(left, limits, answers, strict=True)
-                    if (rest := self._taken(part, limit, answer)) is not None
+            if ranges:
+                answers = await self._driver.ask_all([self._read(*args) for args in zip(ranges, limits, strict=True)])
+                ranges = [
+                    unread
+                    for bucket_range, limit, answer in zip(ranges, limits, answers, strict=True)
+                    if (unread := self._taken(bucket_range, limit, answer)) is not None
                 ]
-                limits = [self._more(part) for part in left]
-        if not left:
+                limits = [self._more(bucket_range) for bucket_range in ranges]
+        if not ranges:
             return self._result(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
-        counts = [self._counting(part) for part in left]
-        ends = [self._read(part, LAST_ROWS, descending=True) for part in left]
+        counts = [self._counting(bucket_range) for bucket_range in ranges]
+        ends = [self._read(bucket_range, LAST_ROWS, descending=True) for bucket_range in ranges]
         answers = await self._driver.ask_all([*counts, *ends])
-        count, size, last = len(self._sizes), sum(self._sizes.values()), dict(self._sizes)
-        for part, counted, answer in zip(left, answers, answers[len(left) :], strict=False):
+        count, size, read_sizes = len(self._sizes), sum(self._sizes.values()), dict(self._sizes)
+        for bucket_range, counted, answer in zip(ranges, answers, answers[len(ranges) :], strict=False):
             alive = self._alive(answer)
-            last |= alive
-            sample = [*self._samples[part.time_bucket], *alive.values()]
+            read_sizes |= alive
+            sample = [*self._samples[bucket_range.time_bucket], *alive.values()]
             count += counted[0][0]
             size += counted[0][0] * sum(sample) // max(1, len(sample))
-        return self._result(count, size, last, exact=False)
+        return self._result(count, size, read_sizes, exact=False)
 
     def _result(self, count: int, size: int, seen: dict[Position, int], *, exact: bool) -> Measure | None:
         if not seen:
@@ -340,8 +342,8 @@ class Estimate:
         self._samples.setdefault(part.time_bucket, []).extend(alive.values())
         if len(answer) < limit:
             return None
-        rest = part._replace(lower=ids.following(message_codec.position_of(answer[-1][0])))
-        return rest if rest.lower < rest.upper else None
+        unread = part._replace(lower=ids.following(message_codec.position_of(answer[-1][0])))
+        return unread if unread.lower < unread.upper else None
 
     def _alive(self, answer: Rows) -> dict[Position, int]:
         return {
@@ -357,7 +359,7 @@ class Estimate:
 
 
 def _between(size: int, up: Extent, down: Extent) -> int:
-    """Estimates the count in narrow buckets between two reads that do not meet, by the density that the reads found."""
+    """Estimates the messages in narrow buckets between two reads that do not meet, from the density in both reads."""
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
     ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]
     gap = down.lower[0] - up.upper[0]

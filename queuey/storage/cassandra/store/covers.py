@@ -1,7 +1,7 @@
-"""Covers in Cassandra: one row for each digest of a partition, in a few Cassandra partitions.
+"""Covers in Cassandra: one row for each digest of a queue partition, in a few Cassandra partitions.
 
-A number is written with itself as the write's timestamp. So the highest stays, in whatever order several come, and a
-removal of all up to a number leaves those that are higher.
+Each number is written with itself as the write's timestamp. So the highest number stays, in whatever order the writes
+arrive, and a removal of all numbers up to a bound leaves higher ones.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.contracts.covers import Covers
 
 SHARDS = 16
-"""Number of Cassandra partitions of a queue's partition."""
+"""Number of Cassandra partitions of one queue partition."""
 TTL = MAX_TTL + 86_400
-"""Max seconds that a row is kept: longer than any message waits."""
+"""Max seconds that a row is kept: a day longer than the max TTL of a message."""
 _ALL = ", ".join(map(str, range(SHARDS)))
 _OF_SHARD = "WHERE qid = ? AND partition = ? AND shard = ?"
 _OF_ALL = f"WHERE qid = ? AND partition = ? AND shard IN ({_ALL})"
@@ -36,7 +36,7 @@ _ROWS = 100
 """Max rows of one request."""
 _TICKS_PER_MICROSECOND = 10
 _WRITTEN, _ASKED = 6, 4
-"""How many values the statements take."""
+"""Number of values of the statements."""
 
 _pack_key = struct.Struct(">iqiiii").pack
 _pack_rest = struct.Struct(">iqiq").pack
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class CassandraCovers(Covers):
-    """The contract of covers on Cassandra. Levels at which claims are allowed read what was written."""
+    """The contract of covers on Cassandra. At consistency levels that allow claims, reads find all writes."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
@@ -61,9 +61,9 @@ class CassandraCovers(Covers):
         await self._rows.current(queue)
         level = self._levels.of(queue)
         writes = []
-        for shard, some in _by_shard(covers, lambda cover: cover[0]):
+        for shard, chunk in _by_shard(covers, lambda cover: cover[0]):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
-            rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in some]
+            rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in chunk]
             key = _routing(queue, partition, shard)
             writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes))
         await self._driver.ask_all(writes)
@@ -73,15 +73,15 @@ class CassandraCovers(Covers):
         items_of.check_partition(queue, partition)
         await self._rows.current(queue)
         reads, level = [], self._levels.of(queue).reads
-        for shard, some in _by_shard(digests, lambda digest: digest):
-            wanted = struct.pack(">i", len(some)) + b"".join(map(_sized, some))
-            values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(wanted)
+        for shard, chunk in _by_shard(digests, lambda digest: digest):
+            digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_sized, chunk))
+            values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(digest_list)
             reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
         return {digest: until for rows in await self._driver.ask_all(reads) for digest, until in rows}
 
     @store_call()
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        # Those of the last microsecond stay: others of it may be higher.
+        # Covers of the last microsecond stay, because some of them may be higher.
         items_of.check_partition(queue, partition)
         await self._rows.current(queue)
         values = _stamp(until) - 1, queue.qid, partition
@@ -89,16 +89,16 @@ class CassandraCovers(Covers):
 
 
 def _by_shard(some: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:
-    """Yields Cassandra partitions with some of what goes there, no more than a request may have.
+    """Yields each Cassandra partition with chunks of its items, at most ``_ROWS`` at a time.
 
-    The last byte of a digest chooses it: the first ones say in which partition of the queue it is.
+    The last byte of a digest chooses the Cassandra partition; the first bytes choose the partition of the queue.
     """
     shards: defaultdict[int, list[T]] = defaultdict(list)
-    for one in some:
-        shards[digest_of(one)[-1] % SHARDS].append(one)
-    for shard, found in shards.items():
-        for at in range(0, len(found), _ROWS):
-            yield shard, found[at : at + _ROWS]
+    for item in some:
+        shards[digest_of(item)[-1] % SHARDS].append(item)
+    for shard, shard_items in shards.items():
+        for first in range(0, len(shard_items), _ROWS):
+            yield shard, shard_items[first : first + _ROWS]
 
 
 def _routing(queue: Queue, partition: int, shard: int) -> bytes:
@@ -112,14 +112,14 @@ def _sized(value: bytes) -> bytes:
 def _decode(body: bytes) -> Rows:
     """Returns the rows of an answer (see ``driver.cql.protocol.ROWS``): digests and numbers."""
     (count,) = _size_at(body, 12)
-    at = 16
-    found: Rows = []
+    offset = 16
+    rows: Rows = []
     for _ in range(count):
-        (size,) = _size_at(body, at)
-        end = at + 4 + size
-        found.append((body[at + 4 : end], _number_at(body, end + 4)[0]))
-        at = end + 12
-    return found
+        (size,) = _size_at(body, offset)
+        end = offset + 4 + size
+        rows.append((body[offset + 4 : end], _number_at(body, end + 4)[0]))
+        offset = end + 12
+    return rows
 
 
 def _stamp(until: int) -> int:

@@ -1,7 +1,7 @@
 """Consumer groups in Cassandra.
 
 The state of a group is one Cassandra partition, changed by one conditional batch on the head's ``version``. Sessions
-are plain writes in another one, each with its time as its timestamp, so that the highest stays.
+are plain writes to another partition. Each has its time as write timestamp, so the latest session stays.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEEN = Statement(
 )
 _SESSIONS = Statement(f"SELECT member, uid, seen FROM group_sessions {_OF_GROUP}")
 _READS = 5
-"""Max reads of a state that changes meanwhile."""
+"""Max attempts to read a state that changes during the read."""
 
 
 class CassandraGroups(ConsumerGroups):
@@ -59,7 +59,7 @@ class CassandraGroups(ConsumerGroups):
 
     @property
     def centre(self) -> str:
-        # Remembered: while the connection is lost, the driver knows no nodes.
+        # Cached, because the driver has no nodes while the connection is lost.
         self._centre = self._centre or self._options.local_dc or next((host.dc for host in self._driver.hosts()), "")
         return self._centre
 
@@ -77,7 +77,7 @@ class CassandraGroups(ConsumerGroups):
         for _ in range(_READS):
             heads, rows = await self._driver.ask_all(reads)
             head = _head(heads)
-            # Pages are read one after the other, perhaps with changes between them.
+            # Pages are read one after the other, and the group may change in between.
             if {row[0] for row in rows} <= {head and head.version}:
                 stored = (GroupRow(kind, key, body) for _, kind, key, body in rows if kind is not None)
                 return None if head is None else StoredGroup(head, tuple(stored))
@@ -112,7 +112,7 @@ class CassandraGroups(ConsumerGroups):
         if result.is_unclear:
             raise unclear(f"group {name!r}")
         if result.is_done:
-            # Who makes it again notes its name later, by a clock that is at most S behind this one.
+            # A caller that creates the group again records its name later, by a clock at most S behind this one.
             until = stamp_of(began - ticks(self._timing.assumed.clock_difference))
             await self._driver.ask(Request(_FORGET_NAME, (until, *group), self._options.catalogue_write))
         return result.is_done
@@ -146,7 +146,7 @@ class CassandraGroups(ConsumerGroups):
     async def confirm_clock(self, sample: ClockSample) -> None:
         await called(lambda done: self._watch.confirm_soon(partial(done, None)))
         if not self._watch.timed_correctly_since(sample.since_boot):
-            raise StoreUnavailable("the clock was wrong, and is right now: repeat this")
+            raise StoreUnavailable("the clock was wrong and has been corrected; try again")
 
     @store_call()
     async def group_sessions(self, application: str, name: str) -> GroupSessions:

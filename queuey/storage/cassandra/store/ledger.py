@@ -1,8 +1,8 @@
 """The ledger in Cassandra: one row for each piece of work, changed by lightweight transactions only.
 
-A change demands the token (column ``version``) that was read with the value it replaces, and writes a fresh one. So it
-is safe to send it again while it is in doubt, whatever values callers choose, and a value that comes back (A, B, A) is
-not taken for one that never went.
+A change requires the token (column ``version``) that was read with the value it replaces, and writes a new token. So a
+change in doubt can be sent again, whatever values callers choose, and a value that returns (A, B, A) is not mistaken
+for one that never changed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 
 FOR_EVER = 0
-"""Default TTL: none."""
+"""Default TTL: the entry never expires."""
 LONGEST_WORK = 500
-"""Max bytes of the name of a work."""
+"""Max bytes of a work's name."""
 _MOST_PIECES = 1 << 63
 
 _FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
@@ -75,11 +75,11 @@ class CassandraLedger(Ledger):
 
     @store_call()
     async def identity(self) -> str:
-        # A note of another kind, which is kept for ever.
-        found = (await self._entry(IDENTITY, 0)).value
-        if found is None:
-            found = await self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
-        return found.decode()
+        # The identity is an entry that never expires.
+        stored_id = (await self._entry(IDENTITY, 0)).value
+        if stored_id is None:
+            stored_id = await self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+        return stored_id.decode()
 
     async def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
         until = self._clock.boottime() + self._options.catalogue_deadline
@@ -94,15 +94,15 @@ class CassandraLedger(Ledger):
                 values = kept, value, token, work, piece, present.version
                 if (await self._transactions.run(_SET, values, token)).is_done:
                     return value
-                # Another was quicker, or ours was applied and then replaced: what stands there now decides.
+                # Another caller was faster, or this change was applied and then replaced: the present entry decides.
                 if self._clock.boottime() > until:
-                    raise StoreBusy("others keep changing this entry of the ledger")
+                    raise StoreBusy("other callers keep changing this entry of the ledger")
 
     async def _entry(self, work: str, piece: int) -> LedgerEntry:
         """Finishes or discards a change whose outcome is unknown, then reads the entry.
 
-        A plain read may miss a change that was accepted by a majority and whose writer then died; it could take effect
-        at any later time, after decisions that were made without it.
+        A plain read may miss a change that a majority accepted before its writer died. That change could take effect
+        later, after decisions that were made without it.
         """
         rows = await self._driver.ask(Request(_FIND, (work, piece), self._options.catalogue_serial))
         version, value = rows[0] if rows else NOTHING

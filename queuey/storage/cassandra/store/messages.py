@@ -1,8 +1,8 @@
 """Messages in Cassandra.
 
-What every read does, in this order: the clock, from which its horizons follow; the queue's row; the lookups of recorded
-buckets. Neither row nor lookups may be older than what was acknowledged below the horizons. :mod:`..read.reading` then
-reads the buckets.
+Every read takes these steps in this order: read the clock and choose the horizons, get the queue's row, look up the
+recorded buckets. Row and lookups must be recent enough to include everything that was acknowledged below the horizons.
+Then :mod:`..read.reading` reads the buckets.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 
 PUT_BYTES = 4 << 20
-"""Max bytes of bodies that one ``put`` has on the way at a time, or one body."""
+"""Max body bytes that one ``put`` has in flight, unless a single body is larger."""
 
 DELETED_ROWS = 100
-"""Max messages of one Cassandra partition that one request deletes."""
+"""Max messages that one request deletes; all are in one Cassandra partition."""
 
 _Locations = Sequence[tuple[int, Position]]
 
 LOOKED_AT = 64
-"""Max narrow buckets that a page may lie in; one that is not full after them says that there is more."""
+"""Max narrow recorded buckets that one page reads. A page that is not full after them reports that there is more."""
 
 
 class ReadStart(NamedTuple):
-    """What a read chooses first, by one look at the clock.
+    """The bounds of a read, chosen from one reading of the clock.
 
     Attributes:
         now: The time (ticks).
         boot: The boot time of the same moment.
-        since: Boot time since which the row and the lookups must have been read that the read goes by.
+        since: The read uses only a row and lookups that were read at this boot time or later.
         horizons: The horizon of each slice (ticks).
-        uppers: The upper bound of what is read of each slice.
+        uppers: The upper bound of the read in each slice.
     """
 
     now: int
@@ -66,7 +66,7 @@ class ReadStart(NamedTuple):
 
 
 class RequestedSlice(NamedTuple):
-    """A slice that may hold something, its number among all of its read, and the upper bound of what is read."""
+    """A slice that may hold messages, its index among all slices of the read, and the upper bound of the read."""
 
     number: int
     part: Slice
@@ -74,7 +74,7 @@ class RequestedSlice(NamedTuple):
 
 
 class SliceReader:
-    """Reads slices of partitions, below horizons and from all buckets that can hold a message."""
+    """Reads slices of partitions, up to their horizons, from every bucket that may hold a message."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
@@ -92,7 +92,7 @@ class SliceReader:
         return self._levels.delay(queue)
 
     async def started(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
-        """Starts a read, and makes sure of the clock for that."""
+        """Starts a read. Checks the clock first if it is not known to be right."""
         start = self._start(queue, slices)
         if start is None:
             await self._watch.require()
@@ -102,23 +102,23 @@ class SliceReader:
         return start
 
     def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
-        """Starts a read. Returns None if the clock is not known to be right.
+        """Chooses the bounds of a read. Returns None if the clock is not known to be right.
 
-        Every read begins with this. What it finds must include all that was acknowledged below its horizons, so its row
-        and its lookups must not be older than they are: first the clock, then the row, then the lookups.
+        A read must find everything that was acknowledged below its horizons, so its row and its lookups must not be
+        older than these: first the clock, then the row, then the lookups.
 
-        ``polls``: slices without delay may miss the newest messages, as the data in memory may be old.
+        ``polls``: slices without delay may miss the newest messages, because data in memory may be old.
         """
         now, boot = self._clock.both()
         if not self._watch.sound(boot):
             return None
         delays = self._delays(queue, slices)
-        exact = [
+        exact_delays = [
             delay for part, delay in zip(slices, delays, strict=True) if not part.early and (part.delayed or not polls)
         ]
-        near = min(exact) if exact else math.inf if polls else self._levels.delay(queue)
+        shortest_delay = min(exact_delays) if exact_delays else math.inf if polls else self._levels.delay(queue)
         stored = self._timing.stored
-        age = max(0.0, min(stored.kept.row_age, near - stored.assumed.clock_difference))
+        age = max(0.0, min(stored.kept.row_age, shortest_delay - stored.assumed.clock_difference))
         horizons = self._horizons(delays, now)
         uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         return ReadStart(now, boot, boot - age, horizons, uppers)
@@ -144,14 +144,14 @@ class SliceReader:
         requested: Sequence[RequestedSlice],
         lookups: Sequence[BucketLookup],
     ) -> list[Page]:
-        """Reads slices side by side, and returns the pages of all.
+        """Reads slices side by side and returns a page for each.
 
         Args:
-            row: The queue's.
-            slices: All that the caller asked for: together they have the bytes of one answer.
-            start: What was chosen for them.
-            requested: Those of them that may hold something.
-            lookups: The recorded buckets of these.
+            row: The queue's row.
+            slices: All slices of the call; together they share the bytes of one answer.
+            start: The bounds of the read.
+            requested: The slices that may hold messages.
+            lookups: The recorded buckets of each requested slice.
         """
         now = start.now
         queue, level = row.queue, self._levels.of(row.queue)
@@ -160,13 +160,14 @@ class SliceReader:
         if len(slices) > 1 and slices[0].bodies:
             remaining = max_bytes
         extents = [
-            self.extent(row, known, one.part, one.upper, now) for one, known in zip(requested, lookups, strict=True)
+            self.extent(row, lookup, target.part, target.upper, now)
+            for target, lookup in zip(requested, lookups, strict=True)
         ]
         readers = [
-            self._reader(row, one.part, extent, now, room) for one, extent in zip(requested, extents, strict=True)
+            self._reader(row, target.part, extent, now, room) for target, extent in zip(requested, extents, strict=True)
         ]
-        keys = [(queue.qid, one.part.partition) for one in requested]
-        found = await reading.run(
+        keys = [(queue.qid, target.part.partition) for target in requested]
+        results = await reading.run(
             self._driver,
             readers,
             keys,
@@ -175,26 +176,28 @@ class SliceReader:
             room=room,
             enough=remaining,
         )
-        if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in found]) < remaining:
+        if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in results]) < remaining:
             remaining = math.inf
-        for number, (one, known) in enumerate(zip(requested, lookups, strict=True)):
+        for number, (target, lookup) in enumerate(zip(requested, lookups, strict=True)):
             if remaining <= 0:
-                found[number] = GIVEN_UP
-            if (gathered := found[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, known, one.part, gathered, now)
+                results[number] = GIVEN_UP
+            if (gathered := results[number]) is not GIVEN_UP:
+                self._note_low_watermark(row, lookup, target.part, gathered, now)
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
-        checked = [gathered.messages for gathered, one in zip(found, requested, strict=True) if not one.part.ahead]
+        checked = [
+            gathered.messages for gathered, target in zip(results, requested, strict=True) if not target.part.ahead
+        ]
         if marked := message_codec.marked_in(chain.from_iterable(checked)):
             values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
-            for number, one in enumerate(requested):
-                if not one.part.ahead and found[number] is not GIVEN_UP:
-                    found[number] = names.values_shown(found[number], values, waits=_waits(one.part))
+            for number, target in enumerate(requested):
+                if not target.part.ahead and results[number] is not GIVEN_UP:
+                    results[number] = names.values_shown(results[number], values, waits=_waits(target.part))
         pages = {
-            one.number: one.part.put_off(start.horizons[one.number])
+            target.number: target.part.put_off(start.horizons[target.number])
             if gathered is GIVEN_UP
-            else reading.page_of(one.part, extent, gathered, start.horizons[one.number])
-            for one, extent, gathered in zip(requested, extents, found, strict=True)
+            else reading.page_of(target.part, extent, gathered, start.horizons[target.number])
+            for target, extent, gathered in zip(requested, extents, results, strict=True)
         }
         return [
             pages.get(number) or _empty_page(part, start.horizons[number], start.uppers[number])
@@ -208,14 +211,12 @@ class SliceReader:
         return await self.pages(queue, slices, start)
 
     def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
-        """Returns the horizons of slices, given how far each stays behind the clock."""
         if all(delays):
             return [now - ticks(delay) for delay in delays]
         prompt = self._generator.next_time()
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-        """Returns how many seconds each of some slices stays behind the clock."""
         level = self._levels.of(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
         return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
@@ -230,13 +231,13 @@ class SliceReader:
         return horizon
 
     def note_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
-        """Remembers that a probe has found nothing, where that is safe."""
+        """Records that a probe found nothing, if later reads may rely on that."""
         below = self._levels.empty_below(queue, now)
         if below is not None:
             self._empty_ranges.note(key, probe, below)
 
     def _cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
-        """Returns the recorded buckets of slices that are in memory, if they are recent enough."""
+        """Returns the cached lookup of each slice, or None if it is missing or older than ``since``."""
         qid = row.queue.qid
         return [
             self._bucket_index.cached(
@@ -252,23 +253,23 @@ class SliceReader:
         ]
 
     async def lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
-        """Returns the recorded buckets of slices, from memory if they are recent enough."""
-        found = self._cached(row, requested, since)
-        if None in found:
+        """Returns a lookup of recorded buckets for each slice, from memory if it is recent enough."""
+        results = self._cached(row, requested, since)
+        if None in results:
             reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
-            kinds = [(one.part.descending, one.part.kept) for one in requested]
+            kinds = [(r.part.descending, r.part.kept) for r in requested]
             for descending, kept in dict.fromkeys(kinds):
-                missing = [n for n, kind in enumerate(kinds) if found[n] is None and kind == (descending, kept)]
-                asked = [
+                missing = [n for n, kind in enumerate(kinds) if results[n] is None and kind == (descending, kept)]
+                keys = [
                     (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
                     for _, part, upper in (requested[n] for n in missing)
                 ]
-                lookups = await self._bucket_index.lookup(
-                    asked, consistency=reads, low_watermarks=low_watermarks, descending=descending, kept=kept
+                fetched = await self._bucket_index.lookup(
+                    keys, consistency=reads, low_watermarks=low_watermarks, descending=descending, kept=kept
                 )
-                for number, known in zip(missing, lookups, strict=True):
-                    found[number] = known
-        return [known for known in found if known is not None]
+                for number, lookup in zip(missing, fetched, strict=True):
+                    results[number] = lookup
+        return [lookup for lookup in results if lookup is not None]
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
@@ -281,11 +282,11 @@ class SliceReader:
         else:
             bounded = min(upper, (known.high, LOW_MIN))
         alive = _alive_from(row, known.low_watermark or ids.FIRST, now)
-        found: list[Bucket] = []
+        recorded: list[Bucket] = []
         end = None
         if known.recorded.time_buckets:
             starts = [position[0] for position in alive]
-            found, end = known.recorded.nearest(
+            recorded, end = known.recorded.nearest(
                 lower[0], bounded[0] + 1, LOOKED_AT, alive=starts, descending=part.descending
             )
         if end is not None:
@@ -295,12 +296,12 @@ class SliceReader:
         key = (row.queue.qid, part.partition)
         sources = [
             self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest(time_bucket, alive)), lower)
-            for time_bucket in (*self._own(row, lower[0], bounded[0] + 1, now), *found)
+            for time_bucket in (*self._own(row, lower[0], bounded[0] + 1, now), *recorded)
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
-        """Returns the buckets that are read although they are not recorded."""
+        """Returns the home buckets of a range; reads include them although they are not recorded."""
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
@@ -308,7 +309,7 @@ class SliceReader:
     def _note_low_watermark(
         self, row: Row, known: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
     ) -> None:
-        """Remembers, for all reads, where live messages begin, if this read began below that."""
+        """Raises the low watermark for all reads, if this read began at or below the present one."""
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if (
             part.descending
@@ -379,7 +380,7 @@ class CassandraMessages(Messages):
 
     @store_call()
     async def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
-        # Each id is written alone: after an error of outcome ``unknown`` some may be written.
+        # Each id is written by a request of its own: after an error with outcome ``unknown`` some may be written.
         for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
@@ -399,49 +400,49 @@ class CassandraMessages(Messages):
         for partition, _, time_bucket in targets:
             if bucketing.is_recorded(time_bucket, row.home_class):
                 by_partition.setdefault(partition, []).append(time_bucket)
-        for partition, wanted in by_partition.items():
+        for partition, buckets in by_partition.items():
             with self._driver.calls.deadline.preparing():
-                await self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
+                await self._bucket_index.record(row.queue.qid, partition, buckets, consistency=level.writes)
         candidates = await self._candidates(row, locations, level, kept=_may_keep(row))
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[Request] = []
         deletes: list[Request] = []
-        for (partition, position, time_bucket), others in zip(targets, candidates, strict=True):
+        for (partition, position, time_bucket), other_buckets in zip(targets, candidates, strict=True):
             self._generator.avoid(position[1])
             stamp = self._stamps.above(position[0])
             lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
             key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
-            column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
+            column = meta if isinstance(meta, bytes) else None  # Metadata of an earlier message must not remain.
             values = (*key, body, expires, column, stamp, min(lives, longest))
             inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
             deletes += [
                 Request(
                     message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.bucket, key[3]), level.writes
                 )
-                for other in others
+                for other in other_buckets
                 if other != time_bucket
             ]
         await self._driver.ask_all(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
         self._arrivals.rewritten(qid, {partition for partition, _ in locations})
         try:
-            # Only now: there may be readers, and if the write fails, the old message must stay as it was.
+            # Deletes come last: readers must always find a message, and if the write fails, the old one must stay.
             await self._driver.ask_all(deletes)
         except StoreUnavailable as error:
-            raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
+            raise InDoubt(f"the message was written, but the one that it replaces may still exist: {error}") from error
 
     @store_call()
     async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        # Cassandra does not say what was there: returns the number of ids.
-        wanted = [location for location in locations if 0 < location[0] <= queue.partitions]
+        # Cassandra does not report which rows existed, so this returns the number of ids.
+        valid_locations = [location for location in locations if 0 < location[0] <= queue.partitions]
         await self._watch.require()
         row = await self._rows.current(queue)
-        if not wanted:
+        if not valid_locations:
             return 0
         level = self._levels.of(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        candidates = await self._candidates(row, wanted, level, kept=_may_keep(row))
-        for (partition, position), buckets in zip(wanted, candidates, strict=True):
+        candidates = await self._candidates(row, valid_locations, level, kept=_may_keep(row))
+        for (partition, position), buckets in zip(valid_locations, candidates, strict=True):
             stamp = self._stamps.above(position[0])
             for time_bucket in buckets:
                 key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
@@ -451,15 +452,15 @@ class CassandraMessages(Messages):
             Encoded(
                 message_codec.DELETE[time_bucket.ttl_class],
                 message_codec.DELETED,
-                found[at : at + DELETED_ROWS],
+                encoded[first : first + DELETED_ROWS],
                 message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
                 level.writes,
             )
-            for (partition, time_bucket), found in rows.items()
-            for at in range(0, len(found), DELETED_ROWS)
+            for (partition, time_bucket), encoded in rows.items()
+            for first in range(0, len(encoded), DELETED_ROWS)
         ]
         await self._driver.ask_all(batches)
-        return len(wanted)
+        return len(valid_locations)
 
     # Reading
 
@@ -467,32 +468,32 @@ class CassandraMessages(Messages):
     async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
         await self._watch.require()
         row = await self._rows.current(queue)
-        wanted = [location for location in locations if 0 < location[0] <= row.queue.partitions]
-        if not wanted:
+        valid_locations = [location for location in locations if 0 < location[0] <= row.queue.partitions]
+        if not valid_locations:
             return []
         level = self._levels.of(row.queue)
-        candidates = await self._candidates(row, wanted, level, kept=kept)
+        candidates = await self._candidates(row, valid_locations, level, kept=kept)
         now = self._clock.now()
         fetches: list[Request] = []
         owners: list[int] = []
-        for number, (partition, position) in enumerate(wanted):
+        for number, (partition, position) in enumerate(valid_locations):
             for time_bucket in candidates[number]:
                 key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
                 fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
                 owners.append(number)
-        found: dict[int, Message] = {}
+        messages: dict[int, Message] = {}
         answers = await self._driver.ask_all(fetches)
         for number, answer in zip(owners, answers, strict=True):
-            for one in answer:
-                message = message_codec.message(one, wanted[number][0])
+            for fetched_row in answer:
+                message = message_codec.message(fetched_row, valid_locations[number][0])
                 if kept or message.expires > now:
-                    found.setdefault(number, message)
-        return [found[number] for number in sorted(found)]
+                    messages.setdefault(number, message)
+        return [messages[number] for number in sorted(messages)]
 
     @store_call("Cassandra did not answer the read in time")
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        # G1 holds if the queue keeps the read delay of its consistency level. Holds at most about five times the sum of
-        # the slices' ``max_bytes`` (see :mod:`..read.reading`).
+        # Guarantee G1 holds if the queue keeps the read delay of its consistency level. A read has at most about five
+        # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.reading`).
         return await self._reader.pages(queue, slices, await self._reader.started(queue, slices))
 
     @store_call()
@@ -514,19 +515,21 @@ class CassandraMessages(Messages):
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
         return self._arrivals.hear(moment, partitions)
 
-    # By id
+    # Lookups by id
 
     async def _candidates(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[list[Bucket]]:
-        """Returns the buckets that may hold each of some ids; of given ids first, the narrower before the wider.
+        """Returns the buckets that may hold each location: buckets of given ids first, narrower before wider ones.
 
-        Looks them up afresh: a caller that names an id already knows its message. ``kept``: also those in which all
-        messages have ended.
+        Reads the bucket index, not the cache: a caller that names an id already knows its message. ``kept``: includes
+        buckets in which all messages have expired.
         """
-        found = []
+        candidates = []
         lookups = await self._look(row, wanted, level, kept=kept)
-        for known, (_, (at, _)) in zip(lookups, wanted, strict=True):
-            own = bucketing.bucket_of(at, row.home_class, bucketing.HOME_WIDTH)
-            recorded = [time_bucket for time_bucket in known.recorded.overlapping(at, at + 1) if time_bucket != own]
+        for lookup, (_, (tick, _)) in zip(lookups, wanted, strict=True):
+            own = bucketing.bucket_of(tick, row.home_class, bucketing.HOME_WIDTH)
+            recorded = [
+                time_bucket for time_bucket in lookup.recorded.overlapping(tick, tick + 1) if time_bucket != own
+            ]
             recorded.sort(
                 key=lambda time_bucket: (
                     time_bucket.new_ids_only,
@@ -534,27 +537,27 @@ class CassandraMessages(Messages):
                     -time_bucket.ttl_class,
                 )
             )
-            found.append([*recorded, own])
-        return found
+            candidates.append([*recorded, own])
+        return candidates
 
     async def _look(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
-        """Returns a lookup for each of some ids that reaches it; one may serve many."""
-        found: dict[tuple[int, int], BucketLookup] = {}
-        left: dict[int, list[int]] = {}
+        """Returns for each location a lookup that covers it; one lookup may serve many locations."""
+        by_location: dict[tuple[int, int], BucketLookup] = {}
+        pending: dict[int, list[int]] = {}
         low_watermarks = self._levels.concludes(row.queue)
-        for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
-            left.setdefault(partition, []).append(at)
-        while left:
-            asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = await self._bucket_index.lookup(
-                asked, consistency=level.reads, low_watermarks=low_watermarks, kept=kept
+        for partition, tick in sorted({(partition, position[0]) for partition, position in wanted}):
+            pending.setdefault(partition, []).append(tick)
+        while pending:
+            keys = [(row.queue.qid, partition, times[0]) for partition, times in pending.items()]
+            fetched = await self._bucket_index.lookup(
+                keys, consistency=level.reads, low_watermarks=low_watermarks, kept=kept
             )
-            lookups = dict(zip(left, found_now, strict=True))
-            for partition, known in lookups.items():
-                found.update(((partition, at), known) for at in left[partition] if at < known.high)
-                left[partition] = [at for at in left[partition] if at >= known.high]
-            left = {partition: times for partition, times in left.items() if times}
-        return [found[partition, position[0]] for partition, position in wanted]
+            lookups = dict(zip(pending, fetched, strict=True))
+            for partition, lookup in lookups.items():
+                by_location.update(((partition, tick), lookup) for tick in pending[partition] if tick < lookup.high)
+                pending[partition] = [tick for tick in pending[partition] if tick >= lookup.high]
+            pending = {partition: times for partition, times in pending.items() if times}
+        return [by_location[partition, position[0]] for partition, position in wanted]
 
 
 def _may_keep(row: Row) -> bool:
@@ -562,14 +565,13 @@ def _may_keep(row: Row) -> bool:
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
-    """Returns where a message with a given id goes: apart from new ids.
+    """Returns the bucket of a message with a given id, which is never a bucket of new ids.
 
-    Also if its time is still to come: the write may take so long that low watermarks have passed the id when it is
-        made.
+    This includes ids ahead of the clock: low watermarks may pass such an id before a slow write is done.
     """
-    at = position[0]
-    kind = max(row.home_class, bucketing.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
-    return bucketing.bucket_of(at, kind, bucketing.PUT)
+    tick = position[0]
+    kind = max(row.home_class, bucketing.class_of(ttl + max(0, tick - now) / TICKS_PER_SECOND))
+    return bucketing.bucket_of(tick, kind, bucketing.PUT)
 
 
 def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
@@ -577,12 +579,12 @@ def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
 
 
 def _waits(part: Slice) -> bool:
-    """Returns whether a page ends at what may become the value of its name yet, so that it is not missed."""
+    """Returns whether a page ends before a message that may still become the value of its name, so none is missed."""
     return not (part.descending or part.early)
 
 
 def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
-    """Returns by class the position below which nothing is alive that was written under a new id."""
+    """Returns, by class, the position below which no message with a new id is alive."""
     return [
         max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
         for kind, seconds in enumerate(CLASSES)
@@ -590,9 +592,9 @@ def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
 
 
 def _lowest(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
-    """Returns the position below which nothing in a bucket is alive.
+    """Returns the position below which no message in a bucket is alive.
 
-    What was given its id may have been written just now, however old the id is.
+    A message with a given id may have been written just now, however old its id is.
     """
     start = (time_bucket.start, LOW_MIN)
     return max(start, alive[time_bucket.ttl_class]) if time_bucket.new_ids_only else start

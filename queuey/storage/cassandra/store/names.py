@@ -1,11 +1,11 @@
 """Messages in Cassandra that are found by a name or an idempotency key.
 
-:mod:`..write.names` and :mod:`..write.post_keys` decide, :mod:`..write.row_changes` carries it out.
+:mod:`..write.names` and :mod:`..write.post_keys` decide; :mod:`..write.row_changes` carries out their steps.
 
-A process that stops while it replaces the value of a name leaves both in the queue. So messages that are written as
-values have a mark, and a reader by time looks at the rows of their names: it shows those that are the values. Whatever
-another process has left half done there is finished or undone first, as by a call for the name. Below the horizon it
-can always be: that lies D behind the clock, and D > W.
+A process that stops while it replaces the value of a name leaves both values in the queue. So messages that are written
+as values carry a mark. A reader by time reads the rows of their names and shows only the messages that are the values.
+It first finishes or undoes what another process left unfinished, as a call for the name does. Below the horizon that is
+always possible, because the horizon is D behind the clock, and D > W.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from queuey.storage.contracts.names import Names
 _KEYS = RowStatements("idempotency_keys", "key")
 _NAMES = RowStatements("names", "name")
 PREPARED = (_KEYS.find, _KEYS.change, _NAMES.find, _NAMES.change)
-"""Statements that are prepared ahead."""
+"""Statements that are prepared when the store connects."""
 
 MARGIN = 60
 """Number of seconds for which a name's row outlives its values."""
 AT_ONCE = 64
-"""Max rows of names that one read asks for side by side."""
+"""Max name rows that one read requests concurrently."""
 
 _TIMEOUT_MESSAGE = "Cassandra did not change the name in time"
 
 Verdicts = dict[str, Found]
-"""States of names."""
+"""The present values of names."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ids = msgspec.msgpack.Decoder(PostedIds).decode
@@ -83,8 +83,8 @@ class CassandraNames(Names):
     @store_call(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
         await self._rows.current(queue)
-        found = await self._change(queue, name).run(lambda steps: names.find(steps, name, new_number))
-        return None if found.row is None else named_of(found)
+        present = await self._change(queue, name).run(lambda steps: names.find(steps, name, new_number))
+        return None if present.row is None else named_of(present)
 
     @store_call(_TIMEOUT_MESSAGE)
     async def write_named(
@@ -146,19 +146,19 @@ TABLE = RowTable(_NAMES, _values_of, _name_row, _seconds)
 
 
 async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
-    """Reads the rows of the names of messages.
+    """Reads the rows of the names of marked messages.
 
-    A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
-    the message was the value and all was done, the name is looked at as by a call for it.
+    A row may be outdated: a reader shows a newer value only after this one was removed. If the row does not show that
+    the message is the value and the change was completed, the name is resolved as by a call for it.
 
-    ``early``: the row will do; a value that is being written is none yet, and nothing is undone.
+    ``early``: uses the row as it is. A value that is still being written does not count, and nothing is undone.
     """
-    found: Verdicts = {}
+    verdicts: Verdicts = {}
     all_names, driver, consistency = list(marked), parts.driver, parts.options.catalogue_read
-    for at in range(0, len(all_names), AT_ONCE):
-        some = all_names[at : at + AT_ONCE]
-        answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in some])
-        for name, rows in zip(some, answers, strict=True):
+    for first in range(0, len(all_names), AT_ONCE):
+        batch = all_names[first : first + AT_ONCE]
+        answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in batch])
+        for name, rows in zip(batch, answers, strict=True):
             row = TABLE.row(rows)
             verdict = Found(row if isinstance(row, NameRow) else None)
             settled = row is not None and row.state == "done" and not verdict.replaced
@@ -166,12 +166,15 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
                 change = RowChange(parts, queue, (TABLE, name))
                 with parts.driver.calls.deadline.unnoticed():
                     verdict = await change.run(partial(names.find_shown, name=name, new_version=new_number))
-            found[name] = verdict
-    return found
+            verdicts[name] = verdict
+    return verdicts
 
 
 def values_shown(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered:
-    """Leaves out what is not the value of its name. What may become it yet ends the page, if that ``waits`` for it."""
+    """Leaves out messages that are not the value of their name.
+
+    ``waits``: the page ends before a message that may still become the value.
+    """
     messages: list[Message] = []
     for message in gathered.messages:
         shows = not isinstance(message, NamedMessage) or found[message.name].shows(_location(message))

@@ -1,7 +1,7 @@
 """Offsets of consumer groups in Cassandra.
 
 The offsets of a group are one Cassandra partition. A call reads it, decides about each change, and writes the accepted
-ones in one conditional batch on the partition's ``version``; if another call was faster, it begins again.
+changes in one conditional batch on the partition's ``version``. If another call was faster, it starts again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SET_OWNER = Statement(
     idempotent=False,
 )
 _ORIGINS: tuple[Origin, ...] = "new", "given back", "lost"
-"""Values of ``came``."""
+"""Meanings of the values of ``came``, by index."""
 _FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
 _FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
 _ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
@@ -68,7 +68,7 @@ class CassandraOffsets(Offsets):
         self._rows = parts.rows
         self._transactions = parts.transactions
         self._noted_groups: set[tuple[int, str]] = set()
-        """Groups of queues (uid) that are known to be listed."""
+        """Queue uid and name of groups that are certainly in ``offset_groups``."""
 
     @store_call()
     async def set_offsets(
@@ -150,7 +150,7 @@ class CassandraOffsets(Offsets):
         return result.is_done
 
     async def forget_offsets(self, uid: int) -> None:
-        """Removes all offsets of a queue that is gone. Idempotent."""
+        """Removes all offsets of a deleted queue. Idempotent."""
         rows = await self._driver.ask(Request(_ALL_GROUPS, (uid,), self._options.catalogue_read))
         for (name,) in rows:
             await self._forget_group(uid, name, lambda _: set())
@@ -170,11 +170,11 @@ class CassandraOffsets(Offsets):
             return
         try:
             offset_changes.check_group_count(queue, len(await self._group_names(queue.uid)))
-        except Conflict:  # Some of these names may be of groups that were forgotten.
+        except Conflict:  # Some of these groups may have been deleted.
             offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
 
     async def _note_group(self, uid: int, group: str) -> None:
-        """Notes a group down to be listed; once is enough, because it stays there as long as the queue."""
+        """Adds a group to ``offset_groups`` once; it stays there as long as the queue exists."""
         if (uid, group) in self._noted_groups:
             return
         await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
@@ -189,7 +189,7 @@ class CassandraOffsets(Offsets):
     async def _groups_with_offsets(self, uid: int) -> list[str]:
         names = await self._group_names(uid)
         rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
-        return sorted(name for name, found in zip(names, rows, strict=True) if _has_rows(found))
+        return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
         until = self._clock.boottime() + self._options.catalogue_deadline
@@ -198,12 +198,12 @@ class CassandraOffsets(Offsets):
             while True:
                 recorded = await self._recorded(uid, group)
                 if not recorded.rows:
-                    return doubted  # If a removal was in doubt before, it was made.
+                    return doubted  # A removal that was in doubt has been applied.
                 check(recorded)
                 removals = [(_FORGET, (uid, group, partition)) for partition in recorded.rows]
                 result = await self._change_offsets(uid, group, recorded.version, removals)
                 if result.is_done:
-                    self._noted_groups.discard((uid, group))  # So that it counts anew.
+                    self._noted_groups.discard((uid, group))  # The next offset checks the number of groups again.
                     return True
                 doubted = doubted or result.is_unclear
                 self._check_patience(until)
@@ -214,33 +214,33 @@ class CassandraOffsets(Offsets):
 
     def _check_patience(self, until: float) -> None:
         if self._clock.boottime() > until:
-            raise StoreBusy("others keep changing the offsets of this group")
+            raise StoreBusy("other callers keep changing the offsets of this group")
 
 
 def _has_rows(partitions: Rows) -> bool:
-    """Returns whether there are any; what was forgotten leaves a version alone."""
+    """Returns whether a group has offsets. A deleted group leaves a row with a version only."""
     return bool(partitions) and partitions[0][0] is not None
 
 
 def _decoded(rows: Rows) -> OwnedOffsets:
     owned = {
-        part: OwnedOffset(
-            part,
-            stored_position(ids.parse_position(at.hex), epoch or 0),
+        partition: OwnedOffset(
+            partition,
+            stored_position(ids.parse_position(last_id.hex), epoch or 0),
             updated,
             owner or 0,
             epoch or 0,
             _ORIGINS[came or 0],
             note,
         )
-        for _, part, at, updated, owner, epoch, came, note in rows
-        if part is not None
+        for _, partition, last_id, updated, owner, epoch, came, note in rows
+        if partition is not None
     }
     return OwnedOffsets(rows[0][0] if rows else None, owned)
 
 
 def _calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
-    """Returns what writes the rows that change. Rows that no member ever had are written as by version 0.1.0."""
+    """Returns the statements for the changed rows. Rows that no member ever owned are written as in version 0.1.0."""
     calls: list[Call] = []
     for row in decision.changed():
         former = before.get(row.partition) or OwnedOffset(row.partition)

@@ -43,21 +43,21 @@ _PURGE = Statement(
 )
 _DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 _TOGETHER = 10
-"""Number of rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
+"""Number of rows in one request of a listing: a quarter of the cost of single reads; few enough for guardrails."""
 _SOME = Statement(
     f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
 )
 _LOOK_EVERY = 0.2
-"""Max seconds until a call that waits for others notices that the store is being closed."""
+"""Max seconds until a waiting call finds that the store is being closed."""
 _AT_ONCE = 500
-"""Max rows that a listing reads side by side."""
+"""Max rows that a listing reads concurrently."""
 
 
 class CassandraCatalogue(Catalogue):
     """The catalogue contract on Cassandra.
 
-    Every change of a queue is one lightweight transaction on its row, and is answered when no process can be using
-    the row of before (see :mod:`queuey.storage.cassandra.catalogue.queue_cache`).
+    Each change of a queue is one lightweight transaction on its row. It is answered when no process can still use the
+    previous row (see :mod:`queuey.storage.cassandra.catalogue.queue_cache`).
     """
 
     def __init__(self, parts: StoreParts, applications: CassandraApplications, arrivals: PolledArrivals) -> None:
@@ -90,8 +90,8 @@ class CassandraCatalogue(Catalogue):
     async def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
         """Creates a queue, unless another caller creates it first.
 
-        Each attempt has its own numbers. If an attempt succeeds but its answer is lost, others may find and delete that
-        queue: the next attempt must not create a queue with its numbers, and so its messages.
+        Each attempt uses new numbers. If an attempt succeeds but its answer is lost, others may find and delete that
+        queue. The next attempt must not create a queue with the same numbers, because it would have its messages.
         """
         while True:
             tried: dict[int, Row] = {}
@@ -114,7 +114,7 @@ class CassandraCatalogue(Catalogue):
             if present is not None:
                 self._rows.put(present)
                 return present, present.queue.uid in tried
-            # The other caller has deleted it again.
+            # The other caller has deleted the queue again.
 
     def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
         now, read_at = self._clock.both()
@@ -176,7 +176,7 @@ class CassandraCatalogue(Catalogue):
     async def delete_queue(self, queue: Queue) -> None:
         await self._dig(queue, deleted=True)
         changed = await self._change_row(queue, _DELETE)
-        # After a doubt the name may be that of another queue, which was made since.
+        # After a doubt the name may belong to another queue that was created since.
         if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
             raise QueueChanged(queue.name)
         await self._wait_for_others()
@@ -203,10 +203,10 @@ class CassandraCatalogue(Catalogue):
         while True:
             if not self._timing.fresh(self._clock.boottime()):
                 await self._renew_times()
-            left = began + self._timing.assumed.row_age - self._clock.boottime()
-            if left <= 0:
+            remaining_seconds = began + self._timing.assumed.row_age - self._clock.boottime()
+            if remaining_seconds <= 0:
                 return
-            await self._driver.loop.sleep(self._deadline.left(min(left, _LOOK_EVERY)))
+            await self._driver.loop.sleep(self._deadline.left(min(remaining_seconds, _LOOK_EVERY)))
             if self._closing.is_set():
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
 
@@ -220,21 +220,21 @@ class CassandraCatalogue(Catalogue):
 
     @store_call()
     async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
-        # The order is that of UTF-8 bytes.
-        found: list[Queue] = []
+        # Queues are in the order of the UTF-8 bytes of their names.
+        queues: list[Queue] = []
         scan = self._index.scan(application, start)
-        while len(found) < limit and (entries := await scan.take(min(limit - len(found), _AT_ONCE))):
-            found += await self._existing_queues(application, entries)
-        return found
+        while len(queues) < limit and (entries := await scan.take(min(limit - len(queues), _AT_ONCE))):
+            queues += await self._existing_queues(application, entries)
+        return queues
 
     async def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _TOGETHER)
-        some = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
+        batches = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
         read_at = self._clock.boottime()
         level = self._options.catalogue_read
-        found = await self._driver.ask_all([Request(_SOME, (application, *each), level) for each in some])
-        rows = [row_of(application, name, values, read_at) for some in found for name, *values in some]
+        answers = await self._driver.ask_all([Request(_SOME, (application, *batch), level) for batch in batches])
+        rows = [row_of(application, name, values, read_at) for answer in answers for name, *values in answer]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]
 

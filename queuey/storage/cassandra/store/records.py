@@ -1,7 +1,7 @@
 """Records in Cassandra, in four shards: a change is a lightweight transaction on the record's row.
 
-So what is due is found by reading four Cassandra partitions, however many applications have records. Each has some of
-the records of every application, and many processes may change records of one application at the same moment.
+Due records are found by reading four Cassandra partitions for each kind, however many applications have records. Each
+shard has some records of every application. So processes can change records of one application concurrently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queuey.storage.cassandra.store.connected import StoreParts
 
 SHARDS = 4
 _ROWS_IN_A_TURN = 2_000
-"""Max rows that one turn of the loop goes through."""
+"""Max rows that one turn of the loop processes."""
 
 _ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
 _FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}", frequent=True)
@@ -51,7 +51,7 @@ class CassandraRecords(Records):
 
     @store_call()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
-        # Finishes or discards a change whose outcome is unknown, then reads.
+        # A serial read first finishes or discards a change whose outcome is unknown.
         values = kind, _shard(application, name), application, name
         rows = await self._driver.ask(Request(_FIND, values, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None
@@ -59,10 +59,10 @@ class CassandraRecords(Records):
     @store_call()
     async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         level = self._options.catalogue_read
-        some = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
-        found = [Record(kind, application, *row) for rows in await self._driver.ask_all(some) for row in rows]
+        requests = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
+        records = [Record(kind, application, *row) for rows in await self._driver.ask_all(requests) for row in rows]
         # Cassandra orders names by their bytes, and so does the merge.
-        return heapq.nsmallest(limit, found, key=lambda record: record.name.encode())
+        return heapq.nsmallest(limit, records, key=lambda record: record.name.encode())
 
     @store_call()
     async def set_record(self, record: Record) -> Record:
@@ -74,7 +74,7 @@ class CassandraRecords(Records):
                 values = new.value, new.due, new.version, *row, record.version
                 result = await self._transactions.run(_CHANGE, values, new.version)
             else:
-                # The refusal of an insert shows the whole row, key and all.
+                # A refused insert would return the whole row with its key, so the row is read by this request.
                 read_back = Request(_FIND, row, self._options.catalogue_serial)
                 result = await self._transactions.run(
                     _CREATE, (*row, new.value, new.due, new.version), new.version, read_back=read_back
@@ -88,21 +88,21 @@ class CassandraRecords(Records):
         async with self._transactions.turn(("record", *row)):
             read_back = Request(_FIND, row, self._options.catalogue_serial)
             result = await self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
-        # If it is there after a doubt, it may have been changed before, or removed by this call and made again.
+        # If the record exists after a doubt, it was changed before, or this call removed it and it was created again.
         result.require(RecordChanged(record.name), f"record {record.name!r}")
 
     @store_call()
     async def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
-        # Cost: reads all that there are of the kind, or of the application, without values.
+        # Cost: reads all records of the kind, or of the application, without values.
         level = self._options.catalogue_read
         if application is None:
-            some = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]
+            requests = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]
         else:
-            some = [Request(_DUE_OF, (kind, shard, application), level) for shard in range(SHARDS)]
+            requests = [Request(_DUE_OF, (kind, shard, application), level) for shard in range(SHARDS)]
         due: list[RecordDue] = []
-        for rows in await self._driver.ask_all(some):
+        for rows in await self._driver.ask_all(requests):
             for first in range(0, len(rows), _ROWS_IN_A_TURN):
                 due += [RecordDue(*row) for row in rows[first : first + _ROWS_IN_A_TURN] if row[2] <= until]
                 await self._driver.loop.next_turn()

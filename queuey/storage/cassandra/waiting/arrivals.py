@@ -1,20 +1,20 @@
 """Finds new messages for waiting readers, because other processes do not notify this one.
 
-What this process writes itself it knows, and what others write they record (:mod:`.recent_writes`): readers are woken
-when the read delay is over, those that read early at once. The record is a hint, so every watched partition is also
-polled: all of them in each turn where they are few; where they are many, all in very many turns, and soon after
-something may have been missed.
+This process knows its own writes, and reads the writes of others from a record (:mod:`.recent_writes`). A write wakes
+readers when the read delay is over, and early readers at once. The record is only a hint, so every watched partition is
+polled as well. A few partitions are all polled in each turn. Many partitions are polled in rotation, and all of them
+once soon after the record may have missed something.
 
-A poll of a partition is a read of one message from where the previous poll ended, so the polls form a chain of cursors
-and miss as little as a reader does (G1). Watchers that want messages before the read delay is over are also woken by
-what the delayed chain finds, because that one finds late messages. The cost does not depend on the number of waiting
-readers. Applications take turns.
+A poll of a partition reads one message from where the previous poll ended. So the polls form a chain of cursors and
+miss as little as a reader does (G1). Watchers that want messages before the read delay is over are also woken by the
+delayed chain, because only that chain finds late messages. The cost does not depend on the number of waiting readers.
+Applications take turns.
 
-All of it runs in the thread of the store's loop, and only as long as somebody watches or something is to be recorded::
+Everything runs in the thread of the store's loop, and only while there are watches or something to record::
 
-    idle ──(a watch, a message that this process stores)──► planned ──(the timer)──► busy: a look, or a reading of the
-      ▲                                                      │    ▲                    record for those who read early
-      └──(nobody watches, and the end is recorded)───────────┘    └──(its end)───────────┘
+    idle ──(a watch, a message that this process stores)──► planned ──(the timer)──► busy: polls, or reads the record
+      ▲                                                      │    ▲                   for early readers
+      └──(no watches, and the end is recorded)───────────────┘    └──(the turn ends)──┘
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from queuey.storage.watching import Watch, Watches
 log = logging.getLogger(__name__)
 
 LONGEST_DELAY, MOST_DUE = 61.0, 100_000
-"""Seconds until something is shown, and times that something is to be done at, beyond which the polls find it."""
+"""Max seconds until a message is shown, and max planned times. What exceeds either is left to the polls."""
 MARGIN = 0.05
-"""Number of seconds after the read delay: a reader that is woken too early finds nothing, and is not woken again."""
+"""Number of seconds added to the read delay: a reader woken too early finds nothing, and is not woken again."""
 TOGETHER = 0.05
-"""Interval in which messages of a partition wake its readers together, in seconds."""
+"""Interval in which a partition's messages wake its readers together, in seconds."""
 MOST = 128
-"""Max partitions that are polled in one turn: with the pause after it about 500 a second."""
+"""Max partitions being polled at a time: with the pause after each turn about 500 polls a second."""
 STEPS, POLLS = 1_000, 16
-"""Max watches or keys that one turn of the loop takes, and max polls that it begins: some milliseconds."""
+"""Max watches or keys that one turn of the loop handles, and max polls that it begins: a few milliseconds of work."""
 FEW = 3
-"""Max watches that need no record, as all are polled in each turn."""
+"""Max watches without a record: all of them are polled in each turn."""
 FIRST = 2
-"""Number of readings of the record that go back far."""
+"""Number of initial reads of the record that go back further."""
 EARLY = 0.08
-"""Interval between two readings of the record, in seconds, if somebody reads early."""
+"""Interval between two reads of the record, in seconds, while there are early readers."""
 NEAR = 0.01
-"""Max seconds by which a look comes too early, so that it need not follow on a reading for those who read early."""
+"""Max seconds by which a poll turn may come too early, which saves a read of the record just before it."""
 SOME, SELDOM = 12, 5
-"""Partitions that are polled, and in how many turns, while the record is read: 12 a second, of two to three queries, or
-half as many if somebody reads early."""
+"""Partitions to poll, every SELDOM turns, while the record is read: 12 a second, with two or three queries each. Half
+as many while there are early readers."""
 
 
 class PolledReads(Protocol):
-    """The reads that polls need."""
+    """The reads that the polls need."""
 
     def read_delay(self, queue: Queue) -> float: ...
 
@@ -85,53 +85,53 @@ class PolledArrivals:
         self._calls = calls
         self._loop = calls.loop
         self._look_at = math.inf
-        """When to look next (boot time, as all moments here)."""
+        """Boot time of the next poll turn. All times in this class are boot times, in seconds."""
         self._rings_at = math.inf
-        """When the timer that counts rings."""
+        """When the timer in force fires. Earlier timers are ignored."""
         self._is_busy = False
-        """A look is under way, or a reading of the record."""
+        """A poll turn or a read of the record is under way."""
         self._readings = 0
-        """How often the record was read since it could not be, or need not be."""
+        """Number of successful reads of the record since it was last unreadable or unused."""
         self._missed = False
-        """The record could not be read the last time."""
+        """The last read of the record failed."""
         self._lately: Recent[int, float] = Recent(clock.boottime, lambda: KEPT, MOST_DUE)
-        """When something was stored in partitions, while the record is followed."""
+        """By partition, when a message was stored last, while the record is read."""
         self._next_due = math.inf
-        """When the next watch is due."""
+        """The earliest ``due`` of a watch."""
         self._turns = 0
         self._early: set[Watch] = set()
-        """Watches of those who read early; others add theirs, and the loop only asks if there are any."""
+        """Watches of early readers. Other threads add to it; the loop only checks whether it is empty."""
         self._read_at = -math.inf
         """When the record was read last."""
         self._looks = 0
         self._steps = 0
-        """Watches and keys that this turn of the loop has taken."""
+        """Watches and keys that were handled in this turn of the loop."""
         self._shown: list[tuple[float, int]] = []
-        """A heap: when what was stored in a partition is shown."""
+        """A heap: when stored messages are shown, with their partition."""
         self._planned: set[tuple[float, int]] = set()
         """The members of ``_shown``."""
         self._arriving: list[tuple[float, int]] = []
-        """A heap: when delayed messages of this process in a partition become due."""
+        """A heap: when delayed messages of this process become due, with their partition."""
         self.watches = Watches()
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
     ) -> Callable[[], None]:
-        both = early or not delayed
-        promptly = [True] if not self._reads.read_delay(queue) else [False, True] if both else [False]
-        found = [
+        needs_prompt = early or not delayed
+        prompt_flags = [True] if not self._reads.read_delay(queue) else [False, True] if needs_prompt else [False]
+        watches = [
             Watch(queue, partition, wake, self._reads.horizon_now(queue, delayed=not prompt), prompt=prompt)
-            for prompt in promptly
+            for prompt in prompt_flags
         ]
-        # Before anything is awaited: a message that is stored from now on finds the watch.
-        stop = self.watches.add(*found)
+        # Added before anything is awaited, so that a message stored from now on finds the watch.
+        stop = self.watches.add(*watches)
         if early:
-            self._early.add(found[0])
-        self._call(self._watched, found)
+            self._early.add(watches[0])
+        self._call(self._watched, watches)
 
         def stopped() -> None:
             stop()
-            self._early.discard(found[0])
+            self._early.discard(watches[0])
 
         return stopped if early else stop
 
@@ -139,11 +139,10 @@ class PolledArrivals:
         self._call(self._appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
 
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
-        """Called when this process has changed what readers of partitions find anywhere in them."""
+        """Wakes readers after this process has changed messages anywhere in partitions."""
         self._call(self._rewritten, [qid << 8 | partition for partition in partitions])
 
     def close(self) -> None:
-        """Wakes all watchers, and records that nothing will come any more."""
         self.watches.close()
         self._call(self._record.close)
 
@@ -151,18 +150,20 @@ class PolledArrivals:
         self.watches.share, self.watches.wanted = stored, wanted
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """The moment is in ticks of the other process's clock."""
+        """Receives partitions that another process wrote to, at a time in ticks of that process's clock.
+
+        Returns whether this process has any watches.
+        """
         self._call(self._take_some, moment, [*partitions])
         return bool(self.watches)
 
     def _call(self, call: Callable[..., object], *args: object) -> None:
-        with suppress(StoreClosed):  # All watchers were woken.
+        with suppress(StoreClosed):  # close() has woken all watchers.
             self._loop.call(call, *args)
 
-    # All that follows runs in the loop's thread: what is to be done, and when
+    # Everything below runs in the loop's thread: the timer
 
     def _plan(self) -> None:
-        """Has the timer ring when the next thing is to be done."""
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._look_at == math.inf and not self._is_busy:
             self._look_at = self._clock.boottime() + watching.EVERY
@@ -172,7 +173,7 @@ class PolledArrivals:
             self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._ring, due))
 
     def _next_turn(self) -> float:
-        """Returns when to look, or to read the record for those who read early: not before that has ended."""
+        """Returns the boot time of the next turn: a poll turn, or a read of the record for early readers."""
         if self._is_busy:
             return math.inf
         if self._early and self._readings:
@@ -197,7 +198,7 @@ class PolledArrivals:
 
     def _ended(self, _: object, error: Exception | None) -> None:
         if isinstance(error, QueueyError):
-            # A reader gets this error, too.
+            # A reader gets this error as well.
             log.debug("Cannot check for new messages: %s", error)
         elif error is not None:
             log.error("Checking for new messages failed.", exc_info=error)
@@ -205,7 +206,7 @@ class PolledArrivals:
         if not self._calls.is_closed:
             self._plan()
 
-    # What happens
+    # Events
 
     def _watched(self, watches: Sequence[Watch]) -> None:
         stored = self._lately.get(watches[0].key)
@@ -248,14 +249,14 @@ class PolledArrivals:
             self._take(key, now + (moment - ticks) / TICKS_PER_SECOND)
 
     def _take(self, key: int, at: float) -> None:
-        """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
+        """Wakes a partition's prompt watchers now, the others when a message stored at boot time ``at`` is shown."""
         if self._readings:
             self._lately.put(key, at, at)
-        # In this order: who begins to watch meanwhile finds one of the two.
+        # After the put: a watch that is added meanwhile finds the entry, or is found here.
         for watch in self.watches.of(key):
             if watch.prompt:
                 watch.wake()
-            if not watch.prompt or at > self._clock.boottime():  # By another clock, which is ahead.
+            if not watch.prompt or at > self._clock.boottime():  # Written by another clock, which is ahead.
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
@@ -266,7 +267,7 @@ class PolledArrivals:
             heappush(self._shown, due)
 
     def _expect(self, watch: Watch) -> None:
-        """Polls a partition once as soon as all that is stored in it by now is shown."""
+        """Plans a poll of a partition for when everything stored in it by now is shown."""
         watch.due = self._clock.boottime() + self._delay_of(watch)
         self._next_due = min(self._next_due, watch.due)
 
@@ -282,14 +283,13 @@ class PolledArrivals:
             await self._did(1)
         self._record.write()
         watches = self.watches.all()
-        most = await self._follow(watches)
+        max_polls = await self._follow(watches)
         await self._show(now)
-        if most or self._next_due <= now:
-            await self._poll(next_to_look_for(watches, now, most), now)
+        if max_polls or self._next_due <= now:
+            await self._poll(next_to_look_for(watches, now, max_polls), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
     async def _read_early(self, now: float) -> None:
-        """Does what those who read early wait for."""
         await self._read_record(latest=True)
         await self._show(now)
 
@@ -301,7 +301,7 @@ class PolledArrivals:
             await self._did(1)
 
     async def _did(self, steps: int) -> None:
-        """Goes on in another turn of the loop when much was done in this one."""
+        """Counts work done. Yields to the loop when this turn has done enough."""
         self._steps += steps
         if self._steps >= STEPS:
             self._steps = 0
@@ -312,24 +312,24 @@ class PolledArrivals:
         for moment, encoded in await self._record.read(first=first, latest=latest):
             keys = keys_of(encoded)
             for start in range(0, len(keys), STEPS):
-                some = keys[start : start + STEPS]
-                self._take_some(moment, some)
-                await self._did(len(some))
+                chunk = keys[start : start + STEPS]
+                self._take_some(moment, chunk)
+                await self._did(len(chunk))
 
     async def _follow(self, watches: Sequence[Watch]) -> int:
-        """Reads the record if not all partitions can be polled in each turn; returns how many are polled in this."""
+        """Reads the record, unless all partitions can be polled in each turn. Returns the max polls of this turn."""
         if len(watches) <= FEW and not self._early:
             self._readings, self._missed = 0, False
             return FEW
         self._turns += 1
-        most = 0 if self._turns % SELDOM else SOME // 2 if self._early else SOME
+        max_polls = 0 if self._turns % SELDOM else SOME // 2 if self._early else SOME
         if self._readings and self._turns % 2:
-            return most
+            return max_polls
         try:
-            # Twice: the last that this process has written itself may not have shown in the first one.
+            # Goes back further twice: the first read may miss what this process itself wrote just before.
             await self._read_record(first=self._readings < FIRST)
         except QueueyError as error:
-            log.debug("Cannot read what was written lately: %s", error)
+            log.debug("Cannot read the record of recent writes: %s", error)
             self._readings, self._missed = 0, True
             return MOST
         self._readings += 1
@@ -338,40 +338,40 @@ class PolledArrivals:
                 self._expect(watch)
                 await self._did(1)
             self._missed = False
-        return most
+        return max_polls
 
     async def _poll(self, watches: Sequence[Watch], now: float) -> None:
         by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:
             by_queue.setdefault(watch.queue, []).append(watch)
-        for queue, some in by_queue.items():
-            await self._did(len(some) * STEPS // POLLS)
-            for watch in some:
+        for queue, group in by_queue.items():
+            await self._did(len(group) * STEPS // POLLS)
+            for watch in group:
                 self._looks += 1
                 watch.looked = self._looks
                 watch.asking = True
                 if watch.due <= now:
                     watch.due = math.inf
-            self._calls.begin(self._reads.poll(queue, [_part(watch) for watch in some]), partial(_polled, some))
+            self._calls.begin(self._reads.poll(queue, [_part(watch) for watch in group]), partial(_polled, group))
 
 
 def next_to_look_for(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
-    """Returns the watches to poll for now: those that are due, then the ones that were polled longest ago."""
+    """Returns the watches to poll now: those due, then the ones that were polled longest ago."""
     free = [watch for watch in watches if not watch.asking]
     room = MOST - (len(watches) - len(free))
-    found = _by_turns([watch for watch in free if watch.due <= now], room)
-    left = min(most, room) - len(found)
-    if left > 0:
-        found += _by_turns([watch for watch in free if watch.due > now], left)
-    return found
+    chosen = _by_turns([watch for watch in free if watch.due <= now], room)
+    remaining = min(most, room) - len(chosen)
+    if remaining > 0:
+        chosen += _by_turns([watch for watch in free if watch.due > now], remaining)
+    return chosen
 
 
 def _by_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
-    """Returns some watches: applications by turns, of each the ones that were polled longest ago."""
+    """Returns up to ``most`` watches. Applications take turns, each with the watches polled longest ago first."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:
         by_application.setdefault(watch.queue.application, []).append(watch)
-    ordered = [nsmallest(most, some, key=attrgetter("looked")) for some in by_application.values()]
+    ordered = [nsmallest(most, group, key=attrgetter("looked")) for group in by_application.values()]
     turns = (watch for turn in zip_longest(*ordered) for watch in turn if watch is not None)
     return list(islice(turns, most))
 
@@ -381,16 +381,15 @@ def _part(watch: Watch) -> Slice:
 
 
 def _polled(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
-    """Ends the poll of some watches of a queue, in any thread."""
     for watch in watches:
         watch.asking = False
-    for number, watch in enumerate(watches):
+    for index, watch in enumerate(watches):
         if pages is None:
             if isinstance(error, QueueChanged):
                 watch.wake()
-        elif pages[number].messages:
+        elif pages[index].messages:
             # A woken reader reads everything below.
-            watch.position = pages[number].horizon
+            watch.position = pages[index].horizon
             watch.wake()
-        elif (further := pages[number].next) is not None:
-            watch.position = further[0]
+        elif (next_position := pages[index].next) is not None:
+            watch.position = next_position[0]

@@ -1,8 +1,8 @@
-"""The record of partitions that processes have written in lately: who watches very many need not ask for each.
+"""A record of the partitions that processes wrote to recently, so that many watches need not be polled each.
 
-A process that writes adds a row at once, then up to twenty a second, and one without keys when it has stopped, so that
-others notice if it ended before it could record all. What is read is a hint: rows come late, or not at all if their
-process is killed.
+A process that writes adds a row at once, then at most twenty a second, and a row without keys when it has stopped. So
+other processes notice one that ended before it had recorded everything. The record is a hint: rows come late, or never
+if their process is killed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from queuey.storage.cassandra.driver import Driver, Request, Statement
 
 SHARDS = 2
 WINDOW = 3.0
-"""Max seconds that each reading goes back: rows come late (``TIMEOUT``), and clocks differ. That is enough for a
-difference of a second; where it may be more, what a reading misses is found in turns."""
+"""Max seconds that each read goes back, because rows come late (``TIMEOUT``) and clocks differ. That allows for clocks
+one second apart. What a read misses beyond that is found by polls."""
 LATEST = 0.6
-"""Max seconds that readings go back for those who wait for what may still be undone: they are many, and lateness costs
-little."""
+"""Max seconds that reads for early readers go back. Those reads are many, and a late row costs little."""
 KEPT = 10.0
-"""Max seconds that the first reading goes back, for those who wait already for what is not shown yet."""
+"""Max seconds that the first reads go back, for readers that already wait for messages not shown yet."""
 GONE = 4.0
-"""Max seconds without a row, after which a process has ended that had not stopped writing: late rows, and clocks that
-are behind, are over by then. If one is taken for ended that is not, watchers only poll once more."""
+"""Max seconds without a row while a process is writing. After that it has ended: late rows have come by then, also
+those of clocks that are behind. A process taken for ended by mistake costs its watchers one more poll."""
 MOST_NOTED = 200_000
 """Max keys that wait to be recorded."""
 MOST_KEYS, MOST_ROWS = 4_096, 16_000
-"""Keys in a row, and rows of one shard and minute that are read at a time."""
+"""Max keys of a row, and max rows that are read of one shard and minute."""
 ROWS_IN_A_TURN = 2_000
-"""Max rows of an answer that one turn of the loop goes through."""
+"""Max rows of an answer that one turn of the loop handles."""
 SPACING = 0.05
 """Min seconds between two rows of a process."""
 TIMEOUT = 1.0
@@ -48,15 +47,15 @@ _LATELY = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
 )
 PREPARED = (_ADD, _LATELY)
-"""Statements that are prepared ahead."""
+"""Statements to prepare ahead."""
 
 
 class Recorded(NamedTuple):
-    """The partitions that another process wrote to.
+    """Partitions that a process wrote to.
 
     Attributes:
-        at: Ticks; everything was acknowledged before.
-        keys: Of the partitions, as :func:`keys_of` reads them.
+        at: Ticks of the row. The writes were acknowledged before.
+        keys: The encoded partitions; :func:`keys_of` decodes them.
     """
 
     at: int
@@ -64,7 +63,7 @@ class Recorded(NamedTuple):
 
 
 class RecentWrites:
-    """The record as one process writes and reads it, in the thread of the store's loop."""
+    """Writes and reads the record, in the thread of the store's loop."""
 
     def __init__(self, driver: Driver, clock: Clock, process: str) -> None:
         self._driver = driver
@@ -73,29 +72,29 @@ class RecentWrites:
         self._shard = crc32(process.encode()) % SHARDS
         self._noted: deque[int] = deque(maxlen=MOST_NOTED)
         self.is_open = False
-        """There will be more to record, if only the end."""
+        """There is more to record, even if it is only the end."""
         self._in_between = False
         """The last row was written between two turns."""
         self._free = 0.0
         self._seen: set[tuple[int, str]] = set()
         self._others: dict[str, int] = {}
-        """Of each process that writes, when it last said so."""
+        """By writing process, the ticks of its latest row."""
         self._gone: set[str] = set()
-        """Processes that have ended, or whose rows do not come, as from a data centre that is cut off."""
+        """Processes that have ended, or whose rows do not arrive, as from a data centre that is cut off."""
         self._returned = False
         self.note = self._noted.extend
-        """Appends the keys of partitions that this process has written to, to be recorded."""
+        """Appends keys of partitions that this process has written to, to be recorded."""
 
     @property
     def due(self) -> float:
-        """When (boot time) to write between two turns; infinite: nothing is noted."""
+        """Boot time of the next write between two turns. Infinite if no keys wait."""
         return self._free if self._noted else math.inf
 
     def write(self, *, ends: bool = True) -> None:
-        """Records what was noted, or a row of it, without waiting.
+        """Records the waiting keys, at most one row of them. Does not wait.
 
         Args:
-            ends: It is a turn: that there was nothing since the one before is recorded as well.
+            ends: This ends a turn, so a turn without writes is recorded as well.
         """
         keys = {self._noted.popleft() for _ in range(min(len(self._noted), MOST_KEYS))}
         if not keys and (self._in_between or not ends):
@@ -105,61 +104,61 @@ class RecentWrites:
             try:
                 self._add(b"".join([key.to_bytes(_KEY) for key in keys]))
             except StoreUnavailable:
-                return  # Others will find what was written in their turns.
+                return  # The polls of other processes will find these messages.
         self.is_open, self._in_between = bool(keys), not ends
         self._free = self._clock.boottime() + SPACING
 
     def close(self) -> None:
-        """Records what is left, and that nothing will come any more."""
+        """Records the waiting keys, and that this process will write no more."""
         while self._noted:
             self.write()
         self._in_between = False
         self.write()
 
     def _add(self, keys: bytes) -> None:
-        at = self._clock.now()
-        level = usual(self._driver.replication())
-        values = at // _MINUTE, self._shard, at, self._process, keys
-        self._driver.send(Request(_ADD, values, level, timeout=TIMEOUT), lambda _rows, _error: None)
+        now = self._clock.now()
+        consistency = usual(self._driver.replication())
+        values = now // _MINUTE, self._shard, now, self._process, keys
+        self._driver.send(Request(_ADD, values, consistency, timeout=TIMEOUT), lambda _rows, _error: None)
 
     async def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
-        """Returns what others have recorded since the last reading, of the last seconds.
+        """Returns rows that were not returned before: those of other processes, in the last seconds.
 
         Args:
-            first: It is the first one: of more seconds, and what this process has recorded as well.
-            latest: Rows that come late are left to the next reading that is not so.
+            first: Goes back further, and includes rows of this process.
+            latest: Goes back less far. Rows that come late are left to the next read without it.
 
         Raises:
-            StoreUnavailable: It cannot be read, or is too much to be read.
+            StoreUnavailable: The record cannot be read, or has too many rows.
         """
         now = self._clock.now()
         since = now - ticks(LATEST if latest else KEPT if first else WINDOW)
-        level = usual(self._driver.replication())
+        consistency = usual(self._driver.replication())
         minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
-        asked = [
-            Request(_LATELY, (minute, shard, since), level, timeout=TIMEOUT)
+        requests = [
+            Request(_LATELY, (minute, shard, since), consistency, timeout=TIMEOUT)
             for minute in minutes
             for shard in range(SHARDS)
         ]
-        answers = await self._driver.ask_all(asked)
+        answers = await self._driver.ask_all(requests)
         if any(len(rows) >= MOST_ROWS for rows in answers):
-            raise StoreUnavailable("more was written lately than is read of it")
+            raise StoreUnavailable("the record of recent writes has too many rows to read")
         seen = self._seen
         if not latest:
             self._seen = set()
-        found = []
-        for number, (at, process, keys) in enumerate(chain.from_iterable(answers), 1):
-            if not number % ROWS_IN_A_TURN:
+        recorded = []
+        for count, (written_at, process, keys) in enumerate(chain.from_iterable(answers), 1):
+            if not count % ROWS_IN_A_TURN:
                 await self._driver.loop.next_turn()
-            is_new = (at, process) not in seen
-            self._seen.add((at, process))
+            is_new = (written_at, process) not in seen
+            self._seen.add((written_at, process))
             if not is_new:
                 continue
             if process != self._process:
-                self._note_process(at, process, writes=bool(keys))
+                self._note_process(written_at, process, writes=bool(keys))
             if first or process != self._process:
-                found.append(Recorded(at, keys))
-        return found
+                recorded.append(Recorded(written_at, keys))
+        return recorded
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
         if process in self._gone:
@@ -172,18 +171,18 @@ class RecentWrites:
                 self._others.pop(process, None)
 
     def lost(self) -> bool:
-        """Returns whether something that was written before this call may not have been read, and never will be.
+        """Returns whether this process may have missed earlier writes for good.
 
-        So it is when a process has ended that may not have recorded all that it wrote, and when the rows of one come
-        again that did not come for a while.
+        That is so after a process has ended without recording its end, and when rows of a process arrive again after a
+        gap.
         """
         returned, self._returned = self._returned, False
         before = self._clock.now() - ticks(GONE)
-        gone = [process for process, at in self._others.items() if at < before]
-        for process in gone:
+        ended = [process for process, written_at in self._others.items() if written_at < before]
+        for process in ended:
             del self._others[process]
-        self._gone.update(gone)
-        return returned or bool(gone)
+        self._gone.update(ended)
+        return returned or bool(ended)
 
 
 def keys_of(encoded: bytes) -> list[int]:

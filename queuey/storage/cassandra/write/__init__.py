@@ -1,1 +1,1 @@
-"""Writing messages: batches, the width of buckets, and undoing what failed."""
+"""Writes messages: coalesced batches, posts with idempotency keys, named messages, bulk loads, and undo writes."""

@@ -1,7 +1,7 @@
-"""Bulk loads: many messages with given ids, in batches of one Cassandra partition each, some on the way at a time.
+"""Bulk loads: writes many messages with given ids, in batches of one Cassandra partition each, several in flight.
 
-Messages come as columns and stay so up to the bytes of their statements: no object is made of a value. NumPy and Arrow
-are needed for that, so only pipelines import this module.
+Messages arrive as columns and stay columns until their statements are bytes: no value becomes an object. This module
+needs NumPy and Arrow, so only pipelines import it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from queuey.storage.columns import Integers, MessageColumns, bytes_of, rows_as_b
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
-"""Max bytes of a wide bucket of loaded messages: more than others, because the next narrower ones are so much
-narrower, and many small buckets cost a reader more than a few large ones."""
+"""Max rows and bytes of a wide bucket of loaded messages. They exceed those of other buckets because the next narrower
+width is much narrower, and many small buckets cost a reader more than a few large ones."""
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 FLYING = 8
-"""Max batches on the way; one with a long body counts as several, by its length. The driver refuses requests for a
-connection while one that does not fit in the socket's buffer is on its way."""
+"""Max batches in flight; a batch with a long body counts as several, by its length. The driver refuses requests on a
+connection while one that exceeds the socket's buffer is being sent."""
 
 
 _NO_META = b"\0"
-"""A loaded message without metadata: nothing must be left of a message that was there."""
+"""Metadata of a loaded message without metadata: it overwrites that of an earlier message."""
 _NOTHING = pa.scalar(b"", pa.binary())
 
-# Each value behind its length, in the order of ``message_codec.INSERT``.
+# Each value follows its length, in the order of ``message_codec.INSERT``.
 _HEAD = np.dtype(
     [
         *(("qid_size", ">i4"), ("qid", ">i8"), ("partition_size", ">i4"), ("partition", ">i4")),
@@ -55,13 +55,13 @@ _HEAD = np.dtype(
 _MIDDLE = np.dtype([("expires_size", ">i4"), ("expires", ">i8"), ("meta_size", ">i4")])
 _TAIL = np.dtype([("stamp_size", ">i4"), ("stamp", ">i8"), ("ttl_size", ">i4"), ("ttl", ">i4")])
 _END = np.dtype([*_MIDDLE.descr, ("meta", "u1"), *_TAIL.descr])
-"""Both, where no row has metadata."""
+"""``_MIDDLE`` and ``_TAIL`` in one, used if no row has metadata."""
 
 
 def encoded_inserts(
     qid: int, partitions: Integers, buckets: Integers, batch: pa.RecordBatch, stamps: Integers, ttls: Integers
 ) -> list[bytes]:
-    """Returns the encoded values of ``message_codec.INSERT`` for each row (see ``driver.requests.Encoded``)."""
+    """Returns each row as the encoded values of ``message_codec.INSERT`` (see ``driver.requests.Encoded``)."""
     ticks, low, expires = (batch.column(place).to_numpy() for place in range(3))
     body, meta = batch.column(3), batch.column(4)
     head = np.empty(len(batch), _HEAD)
@@ -103,9 +103,9 @@ class Placed(NamedTuple):
     """Messages by partition and bucket.
 
     Attributes:
-        messages: Those of one bucket follow each other.
+        messages: Messages sorted by partition and bucket.
         buckets: The bucket of each message.
-        runs: The partition and bucket of those that follow each other, and the place of the first of them.
+        runs: Partition and bucket of each run of messages, and the index of its first message.
     """
 
     messages: MessageColumns
@@ -127,7 +127,7 @@ class Loader:
         self._stamps = stamps
 
     def write(self, messages: MessageColumns) -> int:
-        """Writes messages; returns how many, without those that have expired."""
+        """Writes messages that have not expired. Returns their number."""
         now = self._clock.now()
         placed = self.placed(messages, now)
         self.record(placed)
@@ -149,7 +149,7 @@ class Loader:
             alive, keys = alive.taken(order), keys[:, order]
         new = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
         firsts = [0, *new.tolist()] if len(alive) else []
-        runs = [(int(keys[0, at]), Bucket(int(keys[1, at]), int(keys[2, at])), at) for at in firsts]
+        runs = [(int(keys[0, first]), Bucket(int(keys[1, first]), int(keys[2, first])), first) for first in firsts]
         return Placed(alive, keys[2], runs)
 
     def record(self, placed: Placed) -> None:
@@ -163,7 +163,7 @@ class Loader:
             self._driver.calls.run(recording)
 
     def send(self, placed: Placed, now: int, stamps: Callable[[Integers], Integers]) -> int:
-        """Writes messages to their buckets, which are recorded; returns how many."""
+        """Writes messages to their buckets, which must be recorded. Returns their number."""
         messages = placed.messages
         if not messages:
             return 0
@@ -173,22 +173,22 @@ class Loader:
         encoded = encoded_inserts(
             qid, messages.partitions, placed.buckets, messages.batch, stamps(messages.ticks), ttls
         )
-        room = threading.Semaphore(FLYING)
+        slots = threading.Semaphore(FLYING)
         errors: list[StoreUnavailable] = []
 
         def done(weight: int, _rows: Rows | None, error: StoreUnavailable | None) -> None:
             if error is not None:
                 errors.append(error)
-            room.release(weight)
+            slots.release(weight)
 
         sizes = _sizes(messages)
         ends = [*(first for _, _, first in placed.runs[1:]), len(messages)]
         for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
             for start, stop, weight in _batches(sizes[first:end]):
                 for _ in range(weight):
-                    self._driver.calls.deadline.wait(room.acquire)
+                    self._driver.calls.deadline.wait(slots.acquire)
                 if errors:
-                    room.release(weight)
+                    slots.release(weight)
                     break
                 request = Encoded(
                     message_codec.INSERT[time_bucket.ttl_class],
@@ -199,7 +199,7 @@ class Loader:
                 )
                 self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):
-            self._driver.calls.deadline.wait(room.acquire)
+            self._driver.calls.deadline.wait(slots.acquire)
         if errors:
             raise errors[0]
         return len(messages)
@@ -215,16 +215,16 @@ def _sizes(messages: MessageColumns) -> Integers:
 
 
 def longest_row(messages: MessageColumns) -> int:
-    """Returns the bytes that the longest row has at most: those of the longest body and of the longest metadata."""
+    """Returns an upper bound of the bytes of a row: the longest body plus the longest metadata."""
     columns = messages.batch.columns[3:]
     return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 def _width_for(messages: MessageColumns) -> int:
-    """Returns narrow enough a level for messages that lie as densely, and are as long, as these."""
+    """Returns the width index of buckets that suits the density and the size of these messages."""
     if not messages:
         return bucketing.LOAD
-    # A job that loads a few messages with ids close together loads the next few soon after.
+    # A job that loads a few messages with close ids is likely to load the next ones soon.
     span = max(int(np.ptp(messages.ticks)) + 1, bucketing.width(0, bucketing.DENSE_LOAD))
     fill = max(len(messages) / WIDE_ROWS, int(_sizes(messages).sum()) / WIDE_BYTES)
     full = fill * bucketing.width(0, bucketing.LOAD) / span > 1
@@ -232,7 +232,7 @@ def _width_for(messages: MessageColumns) -> int:
 
 
 def _batches(sizes: Integers) -> list[tuple[int, int, int]]:
-    """Divides rows into batches: of each its first row, the row after its last one, and for how many it counts."""
+    """Divides rows into batches. Returns first row, end (exclusive) and weight of each; see ``FLYING``."""
     ends = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < len(sizes):

@@ -1,18 +1,18 @@
-"""How a named message is written, step by step; the steps themselves are given.
+"""How a named message is written, step by step; an implementation of :class:`.post_keys.Steps` is passed in.
 
-A name has one row, changed by compare-and-set. Its states are those of an idempotency key (:mod:`.post_keys`), and it
-remembers the value before as well (``kept``)::
+A name has one row, changed by compare-and-set. It has the states of an idempotency key (:mod:`.post_keys`), and it also
+keeps the previous value (``kept``)::
 
                    ┌──(its writer: written in time)──► done: ids are the value, kept is replaced
-    done ──► pending                                      └──(kept is done away with)──► done: nothing is kept
+    done ──► pending                                      └──(kept is settled)──► done: nothing is kept
     (or no row)    │  meanwhile kept is the value
                    ├──(its writer: failed or late)───┐
                    └──(any process, after W)─────────┴► abandoned ──(once ids are removed)──► done: kept is the value
 
-So whatever was written is named by the row from before it is written until it has been removed, wherever processes
-stop: the next one that looks at the name finds what is left to do. A value that is replaced stays in ``kept`` until
-:func:`settle`, which the caller asks for when the claim log knows that it is superseded. Before that the row takes no
-new value, so a row never has more than two.
+So the row names every written message from before it is written until it has been removed, wherever processes stop. The
+next process that reads the name finds what is left to do. A replaced value stays in ``kept`` until :func:`settle`,
+which the caller calls when the claim log knows that the value is superseded. Before that the row accepts no new value,
+so a row never has more than two.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from queuey.storage.cassandra.write.post_keys import (
 )
 
 NOTHING = PostedIds(0, ())
-"""Stands for no message."""
+"""The ids of no message."""
 
 
 class NameRow(KeyRow, frozen=True):
     """The row of a name.
 
     Attributes:
-        kept: The value before ``ids``, which counts unless the row is done.
-        kept_content: Its hash.
-        expires: When the row does (ticks): not before one of its values.
+        kept: The previous value; it is the present one unless the row is done.
+        kept_content: The hash of the previous value.
+        expires: When the row expires (ticks): not before either of its values.
     """
 
     final: ClassVar[bool] = False
@@ -54,21 +54,21 @@ class NameRow(KeyRow, frozen=True):
 
 
 class Found(NamedTuple):
-    """The present value of a name. ``busy``: seconds for which somebody else may be writing a value."""
+    """The row of a name. ``busy``: seconds for which another process may still be writing a value."""
 
     row: NameRow | None
     busy: float = 0.0
 
     @property
     def value(self) -> tuple[Location | None, bytes]:
-        """The value that counts, and its hash."""
+        """The present value and its hash."""
         row = self.row
         if row is None:
             return None, b""
         return (location_of(row.ids), row.content) if row.state == "done" else (location_of(row.kept), row.kept_content)
 
     def shows(self, location: Location) -> bool | None:
-        """Returns whether readers by time are shown a message; None: it may become the value yet."""
+        """Returns whether readers by time are shown a message, or None if it may still become the value."""
         if self.row is None or self.value[0] == location:
             return True
         return None if self.busy and location_of(self.row.ids) == location else False
@@ -83,14 +83,14 @@ def location_of(ids: PostedIds) -> Location | None:
 
 
 async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found:
-    """Looks at a name. What a process has left half done, and nobody can confirm any more, is removed."""
+    """Reads a name. Removes an unfinished value that no process can confirm any more."""
     row: NameRow | None = await steps.read()
     for _ in range(ROUNDS):
         if row is None or row.state == "done":
             return Found(row)
         if row.state == "pending":
-            if (left := await steps.time_left(row.ids)) > 0:
-                return Found(row, left)
+            if (seconds_left := await steps.time_left(row.ids)) > 0:
+                return Found(row, seconds_left)
             row = await steps.swap(row, abandoned(row, new_version()))
             continue
         await removed(steps, row.ids)
@@ -99,48 +99,48 @@ async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found
 
 
 async def find_shown(steps: Steps, name: str, new_version: Callable[[], int]) -> Found:
-    """Looks at a name for readers by time: the value before is removed before the one that counts is shown."""
-    found = await find(steps, name, new_version)
-    if found.row is not None and found.row.state == "done":
-        await _without_kept(steps, found.row)
-    return found
+    """Reads a name for readers by time: removes the previous value before the present one is shown."""
+    present = await find(steps, name, new_version)
+    if present.row is not None and present.row.state == "done":
+        await _without_kept(steps, present.row)
+    return present
 
 
 async def write(
     steps: Steps, name: str, seen: NameRow | None, content: bytes, expires: int, new_version: Callable[[], int]
 ) -> NameRow:
-    """Writes a new value. Ends when the one before is removed, too."""
+    """Writes a new value, then removes the previous one."""
     made = await steps.make_ids()
-    before = _none_kept(seen, new_version())
-    mine = NameRow(
+    previous = _none_kept(seen, new_version())
+    pending = NameRow(
         "pending",
         content,
         made.ids,
-        before.version,
-        kept=before.ids,
-        kept_content=before.content,
-        expires=max(expires, before.expires),
+        previous.version,
+        kept=previous.ids,
+        kept_content=previous.content,
+        expires=max(expires, previous.expires),
     )
-    if await steps.swap(seen, mine) != mine:
+    if await steps.swap(seen, pending) != pending:
         raise NameChanged(name)
-    done = await written(steps, mine, made, new_version)
-    if done.state != "done" or done.ids != mine.ids:
+    done = await written(steps, pending, made, new_version)
+    if done.state != "done" or done.ids != pending.ids:
         raise NameChanged(name)
     await _without_kept(steps, done)
     return done
 
 
 async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[], int]) -> NameRow:
-    """Removes the value of a name; otherwise as :func:`write`."""
-    mine = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
-    if await steps.swap(seen, mine, final=False) != mine:
+    """Removes the value of a name; otherwise like :func:`write`."""
+    empty = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
+    if await steps.swap(seen, empty, final=False) != empty:
         raise NameChanged(name)
-    await _without_kept(steps, mine)
-    return mine
+    await _without_kept(steps, empty)
+    return empty
 
 
 async def settle(steps: Steps, seen: NameRow, new_version: Callable[[], int]) -> None:
-    """Forgets the value that was replaced; nothing is done if the row has changed."""
+    """Forgets the replaced value, unless the row has changed."""
     await steps.swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
 
 
@@ -150,7 +150,7 @@ def _none_kept(seen: NameRow | None, version: int) -> NameRow:
 
 async def _without_kept(steps: Steps, row: NameRow) -> None:
     if row.kept.runs and await steps.remove(row.kept, unseen=False) != "none":
-        raise StoreUnavailable("the value that was replaced could not be removed yet", outcome="unknown")
+        raise StoreUnavailable("the replaced value could not be removed yet", outcome="unknown")
 
 
 def _restored(row: NameRow, version: int) -> NameRow:

@@ -1,4 +1,4 @@
-"""What a post with an idempotency key does, step by step; the steps themselves are given.
+"""Carries out a post with an idempotency key, step by step; an implementation of :class:`Steps` is passed in.
 
 A key has one row, changed by compare-and-set. Its states::
 
@@ -8,23 +8,23 @@ A key has one row, changed by compare-and-set. Its states::
                  │    └──(any process, after W)─────────┴► abandoned
                  └──────────(any process, once old messages are removed)──┘
 
-``pending`` and ``abandoned`` name the ids that the messages have, or would have. Three rules make a post that is
-carried out once of this:
+The rows ``pending`` and ``abandoned`` name the ids that the messages have or would have. Three rules ensure that a
+post is carried out once:
 
 1. Only the process that made the ids makes them ``done``, and only if the messages were written within W of their ids.
-   Another one cannot know whether they were: a reader may have passed them.
-2. Messages are removed only after their ids are ``abandoned``, or were found replaced: from then on no process can make
-them ``done``.
-3. New ids are put in the place of abandoned ones only after the removal holds at the consistency of the write. A
-   write of the old ids that arrives later is older than the removal and stays without effect.
+   Another process cannot know whether they were: a reader may have passed them.
+2. Messages are removed only after their ids are ``abandoned`` or were found replaced. From then on no process can make
+   them ``done``.
+3. New ids replace abandoned ones only after the removal holds at the consistency of the write. A write of the old ids
+   that arrives later is older than the removal and has no effect.
 
-So at any time one set of ids at most is not removed for good, the one that the row names, wherever processes stop. A
-post that stops leaves a ``pending`` row; the next one with the key abandons it when it is W old. Before that it may
-still be carried out, and the next one is refused at once and may try again (:class:`KeyInUse`).
+So at any time at most one set of ids is not removed for good, the one that the row names, wherever processes stop. A
+post that stops leaves a ``pending`` row. The next post with the key abandons the row when it is W old. Before that the
+first post may still be carried out, so the next one is refused at once and may try again (:class:`KeyInUse`).
 
-A change in doubt is repeated until it is applied or refused, which is safe because each demands the version that it saw
-and sets a new one. If the result stays unknown, the post fails with outcome ``unknown``, and the next one meets any of
-the states above.
+A change in doubt is repeated until it is applied or refused. That is safe because each change requires the version that
+it saw and sets a new one. If the result stays unknown, the post fails with outcome ``unknown``, and the next one finds
+any of the states above.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, WriteU
 from queuey.messages import Location, PostKey, PostResult
 
 ROUNDS = 8
-"""Max rows of other posts that a post checks before it gives up."""
+"""Max states of the row that a call handles before it gives up."""
 
 State = Literal["pending", "abandoned", "done"]
 
 
 class IdRun(NamedTuple):
-    """Messages whose ids follow each other tick by tick, in one bucket."""
+    """Messages in one bucket whose ids have consecutive ticks."""
 
     partition: int
     kind: int
@@ -58,8 +58,8 @@ class PostedIds(msgspec.Struct, frozen=True, array_like=True):
     """The ids of a post, in the order of its messages.
 
     Attributes:
-        made: When they were made (ticks). Ids of delayed messages lie ahead of that.
-        runs: Where they are.
+        made: The time at which the ids were made (ticks). Ids of delayed messages are later.
+        runs: The ids, by bucket.
     """
 
     made: int
@@ -71,7 +71,7 @@ class PostedIds(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """The row of a key. ``version`` is new with each change. A row that is done is ``final`` until it expires."""
+    """The row of a key. Each change sets a new ``version``. ``final``: a row that is done never changes again."""
 
     final: ClassVar[bool] = True
     state: State
@@ -81,38 +81,38 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 class MadeIds(msgspec.Struct, frozen=True):
-    """Ids that this process has made, with whatever is needed to write the messages."""
+    """Ids that this process has made, with what is needed to write the messages."""
 
     ids: PostedIds
 
 
 class Steps(Protocol):
-    """What a post does with its row and its messages."""
+    """The steps by which a post changes its row and its messages."""
 
     async def read(self) -> Any:  # noqa: ANN401 - of the table
-        """Returns the row that stands there, None if there is no row."""
+        """Returns the present row, or None if there is no row."""
 
     async def make_ids(self) -> MadeIds:
-        """Makes ids, now."""
+        """Makes ids for the messages."""
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> Any:  # noqa: ANN401 - of the table
-        """Puts a row in the place of the one ``seen``; returns the row that stands there afterwards, if there is one.
+        """Replaces the row ``seen`` by ``row``. Returns the row that is there afterwards, if there is one.
 
-        Others may change what was put there, unless it is ``final``. So if no answer came at first, and another row
-        stands there now, nobody knows whether it was there; then this raises :class:`StoreUnavailable`.
+        Others may replace ``row`` unless it is ``final``. So if the first answer was lost and another row is there now,
+        it is unknown whether ``row`` was written. Then this raises :class:`StoreUnavailable`.
         """
 
     async def write(self, made: MadeIds) -> None:
-        """Writes the messages, all within W; raises :class:`StoreUnavailable` otherwise."""
+        """Writes all messages within W, or raises :class:`StoreUnavailable`."""
 
     async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
-        """Removes messages; returns the outcome.
+        """Removes messages and returns the outcome.
 
-        It is ``none`` if the removal holds and, for ``unseen``, no reader can have shown the messages before.
+        The outcome is ``none`` if the removal holds and, with ``unseen``, no reader can have shown the messages before.
         """
 
     async def time_left(self, ids: PostedIds) -> float:
-        """Returns the seconds until ids are W old, 0 if they are."""
+        """Returns the seconds until ids are W old; 0 if they are older."""
 
 
 R = TypeVar("R", bound=KeyRow)
@@ -127,25 +127,25 @@ async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) 
             if seen.state == "done":
                 return PostResult(seen.ids.locations, replayed=True)
             if seen.state == "pending":
-                if (left := await steps.time_left(seen.ids)) > 0:
-                    raise KeyInUse(key.text, max(1, round(left + 0.5)))
+                if (seconds_left := await steps.time_left(seen.ids)) > 0:
+                    raise KeyInUse(key.text, max(1, round(seconds_left + 0.5)))
                 seen = await steps.swap(seen, abandoned(seen, new_version()))
                 continue
             await removed(steps, seen.ids)
         made = await steps.make_ids()
-        mine = KeyRow("pending", key.content, made.ids, new_version())
-        there = await steps.swap(seen, mine)
-        if there == mine:
-            done = await written(steps, mine, made, new_version)
-            if done.state == "done" and done.ids == mine.ids:
-                return PostResult(mine.ids.locations, replayed=False)
-            there = done
-        seen = there
+        pending = KeyRow("pending", key.content, made.ids, new_version())
+        present = await steps.swap(seen, pending)
+        if present == pending:
+            done = await written(steps, pending, made, new_version)
+            if done.state == "done" and done.ids == pending.ids:
+                return PostResult(pending.ids.locations, replayed=False)
+            present = done
+        seen = present
     raise KeyInUse(key.text)
 
 
 async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[], int]) -> R:
-    """Writes the messages of a row that stands there and returns the row that does afterwards: done, or another's."""
+    """Writes the messages of the pending row ``mine``. Returns the row afterwards: done, or that of another process."""
     failure: StoreUnavailable | None = None
     try:
         await steps.write(made)
@@ -153,24 +153,24 @@ async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[]
         failure = error
     row = abandoned(mine, new_version()) if failure else _done(mine, new_version())
     try:
-        there: R | None = await steps.swap(mine, row, final=mine.final or failure is not None)
+        present: R | None = await steps.swap(mine, row, final=mine.final or failure is not None)
     except StoreUnavailable as error:
         raise in_doubt(failure or error) from error
-    if there == row and failure is None:
+    if present == row and failure is None:
         return row
-    if there is None:
-        raise in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
+    if present is None:
+        raise in_doubt(failure or StoreUnavailable("the row of this write expired while the messages were written"))
     # From here on no process can make these ids done.
     outcome = await steps.remove(mine.ids, unseen=True)
-    if failure is not None and there == row:
+    if failure is not None and present == row:
         kind = WriteUndone if outcome == "none" and failure.outcome == "unknown" else StoreUnavailable
         raise kind(str(failure), outcome=outcome, retry_after=failure.retry_after) from failure
-    return there
+    return present
 
 
 async def removed(steps: Steps, ids: PostedIds) -> None:
     if await steps.remove(ids, unseen=False) != "none":
-        raise StoreUnavailable("what an earlier post left could not be removed yet", outcome="unknown")
+        raise StoreUnavailable("the messages of an earlier write could not be removed yet", outcome="unknown")
 
 
 def abandoned(row: R, version: int) -> R:

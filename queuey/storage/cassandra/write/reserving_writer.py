@@ -1,9 +1,9 @@
-"""Writes whose ids are made before it is decided whether they are sent: what posts with idempotency keys need.
+"""Writes whose ids are made before the caller decides whether to send them, for posts with idempotency keys.
 
-The ids are made in the thread of the store's loop, by the rules of every other write. W runs from then on, and what is
-not sent by its end is never sent. States of a reservation::
+The ids are made in the thread of the store's loop, by the rules of every other write. W runs from then on; messages
+that are not sent within W are never sent. States of a reservation::
 
-    waiting ──(ids made)──► reserved ──(write)──► sent ──► stored | failed, to be undone by the caller that reserved it
+    waiting ──(ids made)──► reserved ──(write)──► sent ──► stored | failed, to be undone by the caller
                                └─────(drop)─────► dropped
 """
 
@@ -39,7 +39,7 @@ Reserved = Callable[["Reservation | None", Exception | None], object]
 
 
 class Reservation:
-    """An operation whose ids are made, in buckets that readers know of, and of which nothing is sent yet."""
+    """An operation whose ids are made, in buckets that are recorded for readers, and that is not sent yet."""
 
     __slots__ = ("batches", "done", "made_at", "operation", "parts", "runs")
 
@@ -48,24 +48,24 @@ class Reservation:
         self.operation = operation
         self.parts = parts
         self.made_at = 0
-        """When its ids were made (ticks)."""
+        """The time at which the ids were made (ticks)."""
         self.runs: list[tuple[int, BatchRun]] = []
-        """With the partition of each."""
+        """Runs with their partitions."""
         self.batches: list[InFlightBatch] = []
 
 
 class ReservingWriter(MessageWriter):
     def reserve(self, queue: Queue, items: Sequence[NewMessage], done: Reserved, after: Position | None) -> None:
-        """Makes the ids of messages that are to be written, all or none, by :meth:`write`. Never blocks."""
+        """Makes the ids of messages; :meth:`write` then writes all of them or none. Never blocks."""
         refused: Done = lambda _, error: done(None, error)  # noqa: E731 - short
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, refused, reserved=True)
         reservation = Reservation(operation, slices_of(operation, items), done)
         self._accept(operation, items, reservation.parts, partial(self._make_ids, reservation))
 
     def write(self, reservation: Reservation, done: Done) -> None:
-        """Sends what was reserved, from any thread; ``done`` is called once, in any thread. Never blocks.
+        """Sends a reservation, from any thread; ``done`` is called once, in any thread. Never blocks.
 
-        What fails is not undone: see :meth:`undo`. ``operation.written`` says what was sent.
+        Failed writes are not undone: see :meth:`undo`. ``operation.written`` has the messages that were sent.
         """
         self._loop.call(self._write, reservation, done)
 
@@ -85,7 +85,7 @@ class ReservingWriter(MessageWriter):
             self._answer(operation, None, InDoubt("the store took too long before it could write"))
             return
         for in_flight in reservation.batches:
-            # The buffer in which the ids were made may have been left since.
+            # The buffer in which the ids were made may have been dropped since.
             in_flight.buffer = self._buffers.take(in_flight.buffer.qid, in_flight.buffer.partition)
             in_flight.buffer.flying += 1
         operation.left = 1
@@ -109,9 +109,9 @@ class ReservingWriter(MessageWriter):
         *,
         minted: float = math.inf,
     ) -> None:
-        """Undoes messages that may have been written; the outcome is ``none`` if that holds by boot time ``until``.
+        """Undoes messages that may be written. The outcome is ``none`` if they are undone by boot time ``until``.
 
-        ``minted``: boot time of the first id, if readers are to have seen nothing; the clock is checked then.
+        ``minted``: boot time of the first id, if no reader may have seen the messages. The clock is checked then.
         """
         if minted < math.inf:
             answer = partial(self._make_sure, minted, answer)
@@ -139,7 +139,7 @@ class ReservingWriter(MessageWriter):
             self._answer(reservation.operation, None, failure)
 
     def _fill(self, reservation: Reservation) -> None:
-        """Makes the ids of a reservation and its requests, as :meth:`_flush` does."""
+        """Makes the ids and the requests of a reservation, as :meth:`_flush` does."""
         operation = reservation.operation
         row = self._fresh_row(operation.queue)
         if operation.queue.version != row.queue.version:

@@ -1,4 +1,4 @@
-"""The rows of keys and names, and the steps by which :mod:`.post_keys` and :mod:`.names` change them."""
+"""Implements the steps by which :mod:`.post_keys` and :mod:`.names` change the rows of keys and names."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 class RowStatements:
-    """Statements that read and change rows of a table, each by its own key, by compare-and-set.
+    """Statements that read and compare-and-set one row of a table.
 
     Args:
-        table: Its name.
-        key: The column that, with ``qid``, names a row.
+        table: The name of the table.
+        key: The column that, with ``qid``, is the key of a row.
 
     Attributes:
         find: Selects state, content, messages and version.
-        change: Sets a TTL and these, if the version is the expected one.
+        change: Sets these columns with a TTL if the row has the expected version.
     """
 
     def __init__(self, table: str, key: str) -> None:
@@ -56,15 +56,15 @@ class RowStatements:
 
 
 def decode_row(body: bytes) -> Rows:
-    """Returns the row of an answer (see ``driver.cql.protocol.ROWS``), if there is one."""
-    (count,), at = _size_at(body, 12), 16
+    """Returns the row of an answer (see ``driver.cql.protocol.ROWS``), or no rows."""
+    (count,), offset = _size_at(body, 12), 16
     if not count:
         return []
     cells: list[bytes | None] = []
     for _ in range(4):
-        (size,) = _size_at(body, at)
-        cells.append(body[at + 4 : at + 4 + size] if size >= 0 else None)
-        at += 4 + max(0, size)
+        (size,) = _size_at(body, offset)
+        cells.append(body[offset + 4 : offset + 4 + size] if size >= 0 else None)
+        offset += 4 + max(0, size)
     state, content, messages, version = cells
     if state is None or version is None:
         return []
@@ -75,10 +75,10 @@ class RowTable(NamedTuple):
     """A table whose rows are changed by compare-and-set.
 
     Attributes:
-        statements: Read and change a row.
-        encode: Returns ``messages`` of a row.
-        decode: Makes a row of the four columns.
-        seconds: Returns for how long a row is kept, given the clock (ticks).
+        statements: The statements that read and change a row.
+        encode: Returns the column ``messages`` of a row.
+        decode: Makes a row from the four columns.
+        seconds: Returns the TTL of a row (seconds), given the row and the time (ticks).
     """
 
     statements: RowStatements
@@ -106,9 +106,9 @@ class _Made(MadeIds, frozen=True):
 
 
 class RowChange:
-    """The steps of a call that changes one row, and writes the messages that it names (see :class:`.post_keys.Steps`).
+    """The steps of a call that changes one row and writes its messages (see :class:`.post_keys.Steps`).
 
-    Until it writes messages or puts a row there that is done, a call that is given up has changed nothing.
+    A call that is given up has changed nothing until it writes messages or a row that is done.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class RowChange:
         self._after = after
         self._deadline = parts.driver.calls.deadline
         self._made: _Made | None = None
-        """Reserved and not written yet."""
+        """The reservation that is not written yet."""
 
     async def run(self, work: Callable[[RowChange], Awaitable[T]]) -> T:
-        """Runs what goes through the steps."""
+        """Runs ``work`` with these steps; drops its reservation at the end if it was not written."""
         try:
             return await work(self)
         finally:
@@ -139,7 +139,7 @@ class RowChange:
 
     @property
     def _level(self) -> InForce:
-        """The queue's, as it is now: it may have changed since the steps began."""
+        """The queue's consistency level in force now; it may have changed since the steps began."""
         return self._parts.levels.of(self._queue)
 
     def _drop(self) -> None:
@@ -178,7 +178,7 @@ class RowChange:
         return table.row([result.row] if result.row else [])
 
     async def write(self, made: MadeIds) -> None:
-        assert isinstance(made, _Made)  # noqa: S101 - it was given by make_ids
+        assert isinstance(made, _Made)  # noqa: S101 - make_ids returned it
         self._deadline.sent()
         self._made = None
         await called(partial(self._parts.writer.write, made.reservation))
@@ -195,16 +195,16 @@ class RowChange:
         return outcome
 
     async def time_left(self, ids: PostedIds) -> float:
-        left = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
-        return max(0.0, left / TICKS_PER_SECOND)
+        remaining_ticks = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
+        return max(0.0, remaining_ticks / TICKS_PER_SECOND)
 
     def _read_row(self) -> Encoded:
-        """Reads what stands there, as a transaction: what others have in doubt is decided before."""
+        """Returns a serial read of the row: it first settles changes of others that are in doubt."""
         return self._table.statements.look(*self._key, self._parts.levels.row_serial())
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:
-    """Returns the ids of a reservation in the order of its messages, those that follow each other together."""
+    """Returns the ids of a reservation in the order of its messages; consecutive ids form one run."""
     by_index = {
         item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.bucket, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs
@@ -212,10 +212,10 @@ def _ids_of(reservation: Reservation) -> PostedIds:
     }
     runs: list[IdRun] = []
     for index in range(len(by_index)):
-        one = by_index[index]
+        single = by_index[index]
         last = runs[-1] if runs else None
-        if last is not None and one == last._replace(ticks=last.ticks + last.number, number=1):
+        if last is not None and single == last._replace(ticks=last.ticks + last.number, number=1):
             runs[-1] = last._replace(number=last.number + 1)
         else:
-            runs.append(one)
+            runs.append(single)
     return PostedIds(reservation.made_at, tuple(runs))

@@ -1,14 +1,15 @@
 """Undo writes: deletes of messages whose write failed, timed out or came late.
 
-An undo write is a DELETE of one id at the level of the write, stamped at least as high as the write, so that no hint
-and no slow replica brings the message back once a quorum has it. States::
+An undo write deletes one id at the consistency level of the write. Its timestamp is at least that of the write, so no
+hint and no slow replica brings the message back once a quorum has the delete. States::
 
     trying ──(all confirmed before the deadline)──► answered: none
        │──(deadline passed)──► answered: unknown ──► trying on in the background ──► settled
        └──(an attempt failed)──► trying again, after longer and longer pauses
 
-One DELETE per id, never a range: ids of other processes lie in between. What is due of one Cassandra partition goes
-together, so that many writes that failed at once cost few requests. All of it runs in the thread of the store's loop.
+Each id has its own DELETE, never a range, because ids of other processes lie in between. Deletes that are due in one
+Cassandra partition are sent together, so a burst of failed writes costs few requests. All of this runs in the thread of
+the store's loop.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ log = logging.getLogger(__name__)
 ROWS = 100
 """Max deletes in one request."""
 TIMEOUT, FIRST_PAUSE = 1 / 2, 1 / 8
-"""Of one attempt, and of the pause after the first one: parts of W."""
+"""Timeout of an attempt, and pause after the first attempt, as fractions of W."""
 LONGEST_FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 MIN_WAIT = 0.005
-"""Min seconds until a timer."""
+"""Min delay of a timer, in seconds."""
 FLYING = 500
-"""Max requests on their way: what failed because Cassandra is overloaded must not make it worse."""
+"""Max requests in flight: undo writes must not add to an overload that made the writes fail."""
 
 
 class _Chunk(NamedTuple):
@@ -63,7 +64,7 @@ class Undo:
     def __init__(
         self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], object]
     ) -> None:
-        """``deadline``: boot time until which the outcome is ``none`` if all is confirmed."""
+        """``deadline``: boot time by which all deletes must be confirmed for the outcome ``none``."""
         self.chunks = _chunks(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
         self.consistency = level.writes
@@ -88,7 +89,7 @@ def nobody(_seconds: float) -> None: ...
 
 
 _Agenda = list[tuple[float, int, Undo]]
-"""A heap of moments (boot time), numbers that tell equal ones apart, and undo writes."""
+"""A heap of boot times, sequence numbers that order equal times, and undo writes."""
 
 
 class UndoWriter:
@@ -103,25 +104,25 @@ class UndoWriter:
         self._note = note
         self._kept = kept
         self._open: dict[Undo, None] = {}
-        """All that do not hold yet, oldest first."""
+        """Undo writes that are not confirmed yet, oldest first."""
         self._deadlines: _Agenda = []
         self._due: _Agenda = []
-        """When each is to be answered, and to be sent. There may be thousands, so they are kept in order."""
+        """Undo writes by the time at which they are answered, and by the time at which they are sent."""
         self._numbers = itertools.count()
         self._flying = 0
         self._ended = False
         self._is_woken = False
         self._timer_at = math.inf
         self.confirmed = 0
-        """Messages whose undo write holds."""
+        """Messages whose undo write is confirmed."""
         self.unknown = 0
         """Messages that were answered with outcome ``unknown``."""
         self.abandoned = 0
-        """Messages that will not be undone any more."""
+        """Messages whose undo write was given up."""
         self.pending = 0
 
     def undo(self, undo_write: Undo) -> None:
-        """Begins an undo write. From any thread."""
+        """Begins an undo write, from any thread."""
         self._loop.call(self._begin, undo_write)
 
     def _wake(self) -> None:
@@ -130,7 +131,7 @@ class UndoWriter:
             self._loop.soon(self._look)
 
     def close(self, timeout: float) -> None:
-        """Waits until all undo writes hold, at most ``timeout`` seconds, and gives up the rest. Not in the loop."""
+        """Waits up to ``timeout`` seconds for all undo writes, then gives up the rest. Not to be called in the loop."""
         deadline = self._clock.boottime() + timeout
         pause = threading.Event()
         while self.pending and self._clock.boottime() < deadline:
@@ -166,7 +167,7 @@ class UndoWriter:
 
     def _arrived(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
         self._flying -= 1
-        # One moment for all, so that those which failed together go together again.
+        # All have the same time, so deletes that failed together are sent together again.
         now = rows[0][0] if rows else self._clock.boottime()
         for undo_write, chunk in parts:
             undo_write.flying -= 1
@@ -212,15 +213,15 @@ class UndoWriter:
             self._set_timer()
 
     def _send_some(self, now: float) -> None:
-        """Sends what is due, up to a number of rows: other calls must not wait long for their turn of the loop."""
+        """Sends due deletes up to ``FLUSH_ROWS`` rows, so that other calls do not wait long for the loop."""
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
-        taken = 0
-        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING and taken < FLUSH_ROWS:
+        row_count = 0
+        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING and row_count < FLUSH_ROWS:
             _, _, undo_write = heappop(self._due)
             if undo_write not in self._open:
                 continue
-            taken += undo_write.size
+            row_count += undo_write.size
             undo_write.flying = len(undo_write.chunks)
             for chunk in undo_write.chunks:
                 place = *chunk[:4], undo_write.consistency, undo_write.timeout
@@ -238,9 +239,9 @@ class UndoWriter:
         time_bucket = (chunk.qid, chunk.partition, chunk.bucket)
         key = message_codec.key_of(*time_bucket)
         deletes = [
-            message_codec.encoded_delete(key, one, undo_timestamp(now, one[0]))
-            for _, some in parts
-            for one in some.positions
+            message_codec.encoded_delete(key, position, undo_timestamp(now, position[0]))
+            for _, sent_chunk in parts
+            for position in sent_chunk.positions
         ]
         try:
             request = Encoded(
@@ -274,7 +275,11 @@ class UndoWriter:
 
 def _chunks(written: Iterable[Written]) -> list[_Chunk]:
     by_place: dict[tuple[int, int, int, int], list[Position]] = {}
-    for some in written:
-        key = some.kind, some.qid, some.partition, some.bucket
-        by_place.setdefault(key, []).extend(some.positions)
-    return [_Chunk(*key, found[at : at + ROWS]) for key, found in by_place.items() for at in range(0, len(found), ROWS)]
+    for run in written:
+        key = run.kind, run.qid, run.partition, run.bucket
+        by_place.setdefault(key, []).extend(run.positions)
+    return [
+        _Chunk(*key, positions[first : first + ROWS])
+        for key, positions in by_place.items()
+        for first in range(0, len(positions), ROWS)
+    ]

@@ -1,8 +1,8 @@
-"""Messages on their way into Cassandra: operations, their parts, the partition buffers they wait in, and requests.
+"""Messages on their way into Cassandra: operations, their parts, partition buffers and batches.
 
-An operation is what one call appends, perhaps to several partitions; a part is what of it goes to one. A partition
-buffer holds the parts that wait for one queue partition. A batch in flight is a request: rows of one Cassandra
-partition, perhaps of many operations.
+An operation is the messages that one call appends, perhaps to several partitions. A part is its messages for one of
+them. A partition buffer holds the parts that wait for one queue partition. A batch in flight is a request with rows of
+one Cassandra partition, perhaps of many operations.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ MOST_ROWS = 100
 MOST_BYTES = 256 << 10
 """Max bytes (or rows) of a request to Cassandra, unless a single body is larger."""
 TTL_MARGIN = 2
-"""Number of seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
+"""Number of seconds that a row outlives its message: Cassandra's TTLs have whole seconds, and our clock decides."""
 MOST_BUFFERS = 20_000
 FLUSH_ROWS = 2000
 FLUSH_BYTES = 4 << 20
-"""Max rows and bytes of one flush of a buffer, after which it takes no further part: the other buffers wait
-meanwhile."""
+"""Max rows and bytes after which one flush of a buffer takes no further part, because other buffers wait meanwhile."""
 
 Done = Callable[[list[Position] | None, Exception | None], object]
 
 
 class Written(NamedTuple):
-    """Messages that were given to Cassandra: where, and their ids, which follow each other tick by tick."""
+    """Messages that were sent to Cassandra in one bucket; their ids have consecutive ticks."""
 
     kind: int
     qid: int
@@ -56,7 +55,7 @@ class Written(NamedTuple):
 
 
 class Item:
-    """A message on its way: its serialized columns, and where in the answer its id goes."""
+    """A message on its way: its serialized columns, and the index of its id in the answer."""
 
     __slots__ = ("body", "delay", "index", "meta", "row_ttl", "ttl")
 
@@ -64,28 +63,28 @@ class Item:
         self.body, self.meta = message_codec.encode(message.body, message.meta)
         self.ttl = message.ttl
         self.row_ttl = message.ttl + KEPT_SECONDS if message.kept else message.ttl
-        """Seconds from the message's id until its row goes."""
+        """Seconds from the message's id until its row expires."""
         self.delay = message.delay
         self.index = index
 
     def kind(self, home_class: int) -> int:
-        """The class that its row is stored in: the queue's own unless it stays longer."""
+        """Returns the class of its row: the queue's home class, or a longer one if the row must live longer."""
         return max(home_class, bucketing.class_of(self.row_ttl + self.delay))
 
 
 @dataclass(slots=True, eq=False)
 class AppendOperation:
-    """The messages that one call appends, through the states of :mod:`.writer`.
+    """The messages that one call appends; :mod:`.writer` describes the states.
 
     Attributes:
-        positions: In the call's order.
-        left: Parts that are not sent yet, and requests on their way.
-        doubt: Some of it is or may be stored.
-        minted: Boot time of its earliest id.
+        positions: The ids in the call's order.
+        left: Number of parts that are not sent yet, plus requests in flight.
+        doubt: True if a message is stored or may be stored.
+        minted: Boot time of the earliest id.
         written: The messages that were given to the driver.
-        reserved: Its ids are made before its caller decides whether they are written; its caller undoes what fails.
-        sent: Some of it was sent, or is about to be.
-        withdrawn: Its caller has given up.
+        reserved: True if the ids are made before the caller decides whether to write. The caller then undoes failures.
+        sent: True if a request was sent or is about to be sent.
+        withdrawn: True if the caller has given up.
     """
 
     queue: Queue
@@ -103,12 +102,12 @@ class AppendOperation:
     withdrawn: bool = False
 
     def withdraw(self) -> Outcome:
-        """Gives up, in any thread; afterwards no callback is called. Returns what may become of the messages."""
+        """Gives up, from any thread; afterwards no callback is called. Returns the outcome."""
         self.done = nobody
         return self.give_up()
 
     def give_up(self) -> Outcome:
-        """Makes sure that nothing of it is sent unless some was. Returns what may become of the messages."""
+        """Prevents all requests of the operation, unless one was sent already. Returns the outcome."""
         self.withdrawn = True
         return "unknown" if self.sent else "none"
 
@@ -117,9 +116,9 @@ class AppendOperation:
         return self.withdrawn and not self.sent
 
     def begin(self) -> bool:
-        """Claims it for sending, at the last moment before; False if its caller has given up."""
+        """Marks the operation as sent, just before its first request. Returns False if the caller has given up."""
         if not self.sent:
-            # In this order: whoever gives up in another thread meanwhile writes before it reads, as this does.
+            # Write first, then read, as a caller that gives up in another thread at the same time does.
             self.sent = True
             self.sent = not self.withdrawn
         return self.sent
@@ -140,7 +139,7 @@ class OperationPart:
         self.items: list[Item] = []
         self.size = 0
         self.alike = True
-        """All have one TTL and no delay, and all or none are kept, so they follow each other."""
+        """True if no item has a delay, and all have the same TTL and row TTL: then their ids are consecutive."""
 
     def add(self, item: Item) -> None:
         items = self.items
@@ -156,7 +155,7 @@ class OperationPart:
 
 
 class PartitionBuffer:
-    """Messages that wait for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
+    """Messages that wait for one queue partition. ``flying`` counts requests in flight and flushes in progress."""
 
     __slots__ = ("bucket_widths", "flying", "partition", "parts", "qid", "rows", "scheduled", "size")
 
@@ -175,37 +174,37 @@ class PartitionBuffer:
         return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
-        given = list(parts)
+        added = list(parts)
         if first:
-            self.parts.extendleft(reversed(given))
+            self.parts.extendleft(reversed(added))
         else:
-            self.parts.extend(given)
-        for part in given:
+            self.parts.extend(added)
+        for part in added:
             self.rows += len(part.items)
             self.size += part.size
 
     def take(self) -> list[OperationPart]:
-        """Removes and returns parts, up to two bounds, which the last one may pass."""
+        """Removes and returns parts for one flush; the last part may exceed the limits."""
         taken: list[OperationPart] = []
-        count = size = 0
-        while self.parts and count < FLUSH_ROWS and size < FLUSH_BYTES:
+        row_count = size = 0
+        while self.parts and row_count < FLUSH_ROWS and size < FLUSH_BYTES:
             part = self.parts.popleft()
             taken.append(part)
-            count += len(part.items)
+            row_count += len(part.items)
             size += part.size
-        self.rows -= count
+        self.rows -= row_count
         self.size -= size
         return taken
 
 
 class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
-    """Buffers by qid and partition. Empty ones are kept for their bucket widths, until there are too many."""
+    """Buffers by qid and partition. Empty buffers are kept for their bucket widths until there are too many buffers."""
 
     def __init__(self, most: int = MOST_BUFFERS) -> None:
         super().__init__()
         self._most = most
         self._empty: OrderedDict[tuple[int, int], PartitionBuffer] = OrderedDict()
-        """In the order in which they were left, so that one to remove is found at once."""
+        """Empty buffers, the longest unused first."""
 
     def take(self, qid: int, partition: int) -> PartitionBuffer:
         key = qid, partition
@@ -223,7 +222,7 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
 
 
 class BatchRun(NamedTuple):
-    """Messages of a part that go to one bucket under ids that follow each other tick by tick; alike but for bodies."""
+    """Messages of a part with consecutive ids in one bucket. They differ only in body and metadata."""
 
     part: OperationPart
     items: Sequence[Item]
@@ -237,16 +236,16 @@ class BatchRun(NamedTuple):
         lifetime = first.ttl * TICKS_PER_SECOND
         ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
         ticks, low, encoded = self.ticks, self.low, message_codec.encoded_insert
-        found = []
+        rows = []
         for item in self.items:
             stamp = stamp_of(now if first.delay else ticks)
-            found.append(encoded(key, (ticks, low), item.body, ticks + lifetime, item.meta, stamp, ttl))
+            rows.append(encoded(key, (ticks, low), item.body, ticks + lifetime, item.meta, stamp, ttl))
             ticks += 1
-        return found
+        return rows
 
 
 class InFlightBatch:
-    """A request on its way: rows of one Cassandra partition, and whose they are."""
+    """A request in flight: rows of one Cassandra partition, and the operations that they belong to."""
 
     __slots__ = ("_taken", "buffer", "minted", "operations", "rows", "size", "time_bucket")
 
@@ -267,7 +266,7 @@ class InFlightBatch:
             operation.minted = min(operation.minted, self.minted)
 
     def take(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
-        """Adds as many rows of a run as fit, from the ``at``-th on; returns how many."""
+        """Adds as many rows of a run as fit, from index ``at`` on. Returns their number."""
         taken = given[at : at + MOST_ROWS - len(self.rows)]
         size = sum(map(len, taken))
         if self.size + size > MOST_BYTES:
@@ -285,7 +284,7 @@ class InFlightBatch:
         return len(taken)
 
     def _fitting(self, given: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
-        """Returns the first rows that fit in: at least one, however large, if there is none yet."""
+        """Returns the first rows that fit, and their bytes: at least one row if the request is empty."""
         size = 0
         for number, row in enumerate(given):
             if self.size + size + len(row) > MOST_BYTES and (number or self.rows):
@@ -295,20 +294,20 @@ class InFlightBatch:
 
 
 def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float) -> list[InFlightBatch]:
-    """Serializes what is to be sent and divides it into requests."""
+    """Serializes runs and divides their rows into requests."""
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
-        given = run.encoded(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.bucket), now)
-        at = 0
-        while at < len(given):
+        rows = run.encoded(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.bucket), now)
+        first = 0
+        while first < len(rows):
             in_flight = open_flights.get(run.time_bucket)
-            taken = 0 if in_flight is None else in_flight.take(run, given, at)
+            taken = 0 if in_flight is None else in_flight.take(run, rows, first)
             if not taken:
                 in_flight = open_flights[run.time_bucket] = InFlightBatch(buffer, run.time_bucket, minted)
                 in_flights.append(in_flight)
-                taken = in_flight.take(run, given, at)
-            at += taken
+                taken = in_flight.take(run, rows, first)
+            first += taken
     return in_flights
 
 

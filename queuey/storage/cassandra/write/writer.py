@@ -1,21 +1,21 @@
-"""The coalescing writer: what waits for one queue partition goes out together, and ids are made when it does.
+"""The coalescing writer: messages that wait for one queue partition are sent together and get their ids at that moment.
 
 Each partition has a buffer. A full batch is sent at once, a partial one when no batch of the same buffer is in flight:
-a single message never waits, and a busy buffer gets full batches (Nagle's algorithm). The thread of the store's loop
-makes ids, sends and gets the answers. What comes in one turn of the loop goes out in the next one.
+a single message never waits, and a busy buffer sends full batches (Nagle's algorithm). The thread of the store's loop
+makes ids, sends requests and receives answers. Messages that arrive in one turn of the loop are sent in the next one.
 
-A caller that gives up ends its waiting, never a request that was sent: that ends by its own rules.
+A caller that gives up stops waiting; a request that was sent is not cancelled.
 
-An operation is what one call appends, perhaps to several partitions. States and what moves it::
+An operation is the messages that one call appends, perhaps to several partitions. Its states and transitions::
 
     waiting ──(flush: ids made, sent)──► sent ──(all written within W of their ids)──► acknowledged
-       │                     │ (the clock is checked once all have come)
+       │                                   │   (the clock is checked after the last answer)
        │                                   └──(any late or failed)──► failing ──► undo writes ──► none | unknown
        └──(caller gives up)──► withdrawn: none
-    any ──(store closed, and it took too long)──► refused: none if nothing of it was sent, else unknown
+    any ──(store closed, time ran out)──► refused: none if no message was sent, else unknown
 
-Sending is put off, and the operation goes back to the front of its partition buffer, while the queue's row is older
-than C or a bucket it needs is not recorded yet.
+While the queue's row is older than C, or a bucket that is needed is not recorded yet, the operation is not sent and
+returns to the front of its partition buffer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class NeedsPreparation(Exception):
-    """Something has to be awaited before ids can be made."""
+    """Ids cannot be made before ``work`` was awaited."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class NeedsPreparation(Exception):
 
 
 class MessageWriter:
-    """The writing side of one store in one process."""
+    """Writes the messages of one store in one process."""
 
     def __init__(  # noqa: PLR0913 - the parts of a store, named
         self,
@@ -100,17 +100,17 @@ class MessageWriter:
         """Buffers that are flushed in the next turn of the loop."""
         self._is_woken = False
         self._lock = threading.Lock()
-        """For the operations and their number."""
+        """Guards ``_operations`` and ``pending``."""
         self._closed = False
         self._idle = threading.Event()
         self._operations: set[AppendOperation] = set()
-        """Those that were not answered yet."""
+        """Operations that are not answered yet."""
         self.pending = 0
-        """Messages that were accepted and not answered yet."""
+        """Messages of the operations that are not answered yet."""
         self.appended = 0
         self.batches = 0
         self.late = 0
-        """Writes that came back after their deadline."""
+        """Batches that were acknowledged after their deadline."""
 
     # In the caller's thread
 
@@ -130,7 +130,7 @@ class MessageWriter:
         parts: dict[int, OperationPart],
         go: Callable[[], None],
     ) -> None:
-        """Accepts an operation, and calls ``go`` in the loop's thread once its queue's row and the clock are right."""
+        """Accepts an operation. Calls ``go`` in the loop's thread once the queue's row and the clock are right."""
         queue = operation.queue
         self._check(len(items))
         if operation.after is not None:
@@ -156,7 +156,7 @@ class MessageWriter:
             self._loop.call(go)
 
     def _check(self, count: int) -> None:
-        """Refuses at once what would only wait in vain."""
+        """Refuses an operation that would only wait in vain."""
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
         if self._watch.refusing():
@@ -196,7 +196,7 @@ class MessageWriter:
             self._loop.soon(self._flush_ready)
 
     def _flush_ready(self) -> None:
-        """Flushes buffers, up to a number of rows: other calls must not wait long for their turn of the loop."""
+        """Flushes buffers up to ``FLUSH_ROWS`` rows, so that other calls do not wait long for the loop."""
         self._is_woken, rows = False, 0
         while self._ready and rows < FLUSH_ROWS:
             buffer = self._ready.popleft()
@@ -226,7 +226,7 @@ class MessageWriter:
     def _runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Makes the ids of parts, in buckets that readers know of."""
+        """Makes the ids of parts, in buckets that are recorded for readers."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
@@ -236,8 +236,8 @@ class MessageWriter:
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
-        """Makes sure that ids were made by a row that was still young."""
-        # The machine may have stood still since, by what no check can show.
+        """Refuses ids that were made with a row that was too old."""
+        # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
             raise NeedsPreparation(lambda: self._rows.young(row.queue.application, row.queue.name))
@@ -245,7 +245,6 @@ class MessageWriter:
             raise NeedsPreparation(self._watch.require)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
-        """Makes ids for parts and sends them."""
         row = self._fresh_row(parts[0].operation.queue)
         ready = self._wanted(parts, row)
         if not ready:
@@ -258,7 +257,7 @@ class MessageWriter:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
             self._fail(late, StoreUnavailable(GIVEN_UP))
-        level = self._levels.of(row.queue)  # After the ids were made, and it was seen that W is still what it was.
+        level = self._levels.of(row.queue)  # Read after the ids were made and W was found unchanged.
         for part in ready:
             part.operation.level = level
         number_positions(runs)
@@ -278,7 +277,7 @@ class MessageWriter:
         return row
 
     def _wanted(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
-        """Returns the parts that may be sent; ends those that were withdrawn or whose queue has changed."""
+        """Returns the parts that may be sent. Fails parts that were withdrawn or whose queue has changed."""
         ready = []
         for part in parts:
             operation = part.operation
@@ -288,7 +287,7 @@ class MessageWriter:
                 self._count_down(operation, StoreUnavailable(GIVEN_UP), stored=False)
             else:
                 ready.append(part)
-        parts[:] = ready  # Should something have to be done first, these are the ones that wait on.
+        parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.
         return ready
 
     def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
@@ -311,7 +310,7 @@ class MessageWriter:
         return runs
 
     def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
-        """Makes sure that every bucket is recorded for readers before an id in it counts."""
+        """Requires that every bucket is recorded for readers before an id in it is used."""
         missing = [
             time_bucket
             for time_bucket in time_buckets
@@ -345,12 +344,12 @@ class MessageWriter:
     def _arrived(
         self, in_flight: InFlightBatch, level: InForce, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
-        # The bytes of the answer may have come earlier in this turn of the loop; the check begins in the next one.
+        # The answer may have arrived earlier in this turn of the loop; the check of the clock begins in the next one.
         arrived = rows[0][0] if rows else self._clock.boottime()
         self._tails.write.note(arrived - in_flight.minted)
         if error is None and arrived - in_flight.minted > level.deadline:
             self.late += 1
-            error = InDoubt("Cassandra took too long; the message is taken back")
+            error = InDoubt("Cassandra wrote the message too late; the write is undone")
         self._judge(in_flight, error)
         self._landed(in_flight.buffer)
 
@@ -366,7 +365,7 @@ class MessageWriter:
         elif not buffer.flying:
             self._buffers.leave(buffer)
 
-    # Ends
+    # Outcomes
 
     def _count_down(self, operation: AppendOperation, error: Exception | None, *, stored: bool) -> None:
         if not operation.count_down(error, stored=stored):
@@ -377,11 +376,11 @@ class MessageWriter:
             self._fail_whole(operation, operation.error)
 
     def _confirmed(self, operation: AppendOperation, refused: StoreUnavailable | None) -> None:
-        """Acknowledges an operation after a check of the clock that began when all of it was written."""
+        """Acknowledges an operation after a check of the clock that began when all its messages were written."""
         if refused is not None:
             self._fail_whole(operation, InDoubt(str(refused)))
         elif not self._watch.timed_correctly_since(operation.minted):
-            self._fail_whole(operation, InDoubt("the clock was wrong when the message was written; it is taken back"))
+            self._fail_whole(operation, InDoubt("the clock was wrong during the write; the write is undone"))
         else:
             self.appended += len(operation.positions)
             self._answer(operation, operation.positions, None)
@@ -406,7 +405,7 @@ class MessageWriter:
             if outcome == "none" and isinstance(error, QueueChanged):
                 self._answer(operation, None, error)
                 return
-            # A refusal may mean overload although other parts were written: such a write must not be repeated at once.
+            # A refusal may mean overload although other parts were written, so the caller must not repeat it at once.
             kind = WriteUndone if outcome == "none" and isinstance(error, InDoubt) else StoreUnavailable
             failed = kind(str(error), outcome=outcome)
             failed.__cause__ = error
@@ -416,7 +415,7 @@ class MessageWriter:
         self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
     def _make_sure(self, minted: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
-        """Counts a write as undone in time only when a later check of the clock shows that the time was right."""
+        """Answers ``none`` only if a later check of the clock shows that the times were right."""
 
         def checked(error: StoreUnavailable | None) -> None:
             answer("none" if error is None and self._watch.timed_correctly_since(minted) else "unknown")
@@ -441,18 +440,18 @@ class MessageWriter:
             log.exception("The result of a write could not be delivered.")
 
     def close(self, timeout: float) -> None:
-        """Finishes what was accepted, up to ``timeout`` seconds, then refuses the rest. Idempotent."""
+        """Waits up to ``timeout`` seconds for accepted operations, then refuses the others. Idempotent."""
         with self._lock:
             self._closed = True
             if not self._operations:
                 self._idle.set()
-        if not self._loop.is_here:  # It would wait for itself.
+        if not self._loop.is_here:  # The loop would wait for itself.
             until = self._clock.boottime() + timeout
             self._idle.wait(timeout)
             self.undo_writer.close(max(0.0, until - self._clock.boottime()))
         with self._lock:
-            left = list(self._operations)
-        for operation in left:
+            unanswered = list(self._operations)
+        for operation in unanswered:
             refused = StoreClosed("the store was closed before the write ended", outcome=operation.give_up())
             self._answer(operation, None, refused)
 

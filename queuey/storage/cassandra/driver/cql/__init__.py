@@ -1,6 +1,6 @@
-"""A client for Cassandra's native protocol, version 4, on an event loop: for frequent requests alone.
+"""A client for Cassandra's native protocol, version 4, on an event loop, for frequent requests only.
 
-It has connections of its own. Topology, the schema, authentication and everything rare stay with cassandra-driver.
+It has connections of its own. Topology, schema, authentication and all rare requests stay with cassandra-driver.
 """
 
 from queuey.storage.cassandra.driver.cql.client import CqlClient

@@ -1,13 +1,13 @@
 """The client: connections of its own to the nodes of the local data centre, and requests over them.
 
-All of it runs in the event loop's thread and never waits. What becomes of a request: :mod:`..fast_request`. A node that
-has forgotten a statement is given it anew, and the request is sent to it again. States of a node::
+Everything runs in the event loop's thread and never blocks. For the rules of a request see :mod:`..fast_request`. If a
+node has forgotten a statement, the client prepares it there again and repeats the request. States of a node::
 
-    connecting ──(logged in)──► up ──(the connection failed, or is silent though asked)──► broken
-        ▲  └──(refused, or not in time)──────────────────────────────────────────────────────▲ │
-        └──(a pause, twice as long each time)──────────────────────────────────────────────────┘
+    connecting ──(logged in)──► up ──(the connection failed, or does not answer a heartbeat)──► broken
+        ▲  └──(refused, or timed out)────────────────────────────────────────────────────────────▲ │
+        └──(a pause, twice as long each time)──────────────────────────────────────────────────────┘
 
-The driver's metadata say which nodes there are and which of them have a row.
+The nodes, and the rows that each has, come from the driver's metadata.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CONNECT_TIMEOUT = 3.0
 FIRST_PAUSE, MAX_PAUSE = 0.125, 1.0
 """Pauses between attempts to connect, in seconds."""
 HEARTBEAT = 3.0
-"""Max seconds of silence until a node is asked if it is there, and until it has answered."""
+"""Max seconds without an answer before a node is sent a heartbeat, and max seconds until it answers that."""
 READ_TIME = 0.001
 """Interval between a timer and its check for timeouts, in seconds."""
 MAX_ROUTES = 10_000
-"""Max routing keys whose replicas are remembered: 2 MB. For another key they are found in a few microseconds."""
+"""Max routing keys with cached replicas: 2 MB. Finding the replicas of another key takes a few microseconds."""
 
 Connect = Callable[..., Any]
-"""Makes a connection: as ``create_connection`` of an event loop."""
+"""Makes a connection, like ``create_connection`` of an event loop."""
 
 
 class Node:
@@ -48,7 +48,7 @@ class Node:
 
     Attributes:
         connection: None unless the node is up.
-        is_broken: The last attempt to connect failed, or the connection did.
+        is_broken: The last attempt to connect failed, or the connection failed.
     """
 
     def __init__(self, client: CqlClient, cluster: Any, host: Any) -> None:  # noqa: ANN401 - the driver's
@@ -62,7 +62,6 @@ class Node:
         self._task = client.loop.create_task(self._stay_connected())
 
     def close(self) -> None:
-        """Ends the connection; requests that wait for an answer are lost."""
         self._task.cancel()
         self._drop(ConnectionException("the connection was closed"))
 
@@ -77,16 +76,16 @@ class Node:
                 pause = FIRST_PAUSE
                 await self._until_broken(self.connection)
                 problem: Exception = ConnectionException("it broke")
-            except Exception as error:  # noqa: BLE001 - logged, and tried again, whatever it is
+            except Exception as error:  # noqa: BLE001 - every error is logged and followed by a retry
                 problem = error
             except asyncio.CancelledError:
-                self.close()  # The loop may be ending: uvloop cannot close with a connection that is in use.
+                self.close()  # The loop may be ending, and uvloop cannot close with an open connection.
                 raise
             was_refused = self.connection is None
             self._drop(problem)
-            if was_refused and self._host.is_up:  # That a node is lost is for the driver to say: it sees all nodes.
+            if was_refused and self._host.is_up:  # The driver reports lost nodes: it sees all of them.
                 text = str(problem) or type(problem).__name__
-                self._trouble.met("refused", f"{text}; it is tried again until it answers")
+                self._trouble.met("refused", f"{text}; retrying until it answers")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
@@ -135,7 +134,7 @@ class _Attempt:
             request.receive(answer)
 
     def _prepare(self, query_id: bytes) -> bool:
-        """Prepares a statement that the node has forgotten, and then asks it again; returns False if it cannot."""
+        """Prepares a statement that the node has forgotten, then repeats the request. Returns False if it cannot."""
         cql = self._client.text_of(query_id)
         if cql is None or query_id in self._forgotten:
             return False
@@ -145,27 +144,27 @@ class _Attempt:
 
     def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
         request = self._request
-        good = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
+        is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
             return
-        if not (good and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
+        if not (is_prepared and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
             request.turn()
 
 
 class CqlClient:
-    """Sends frequent requests over an event loop. All methods are for the loop's thread, but ``is_up``.
+    """Sends frequent requests over an event loop. All methods except ``is_up`` are for the loop's thread.
 
     Args:
         loop: The event loop.
-        keyspace: Where the rows are; the driver's connections use it as well.
+        keyspace: The keyspace of the rows; the driver's connections use it as well.
         patience: Seconds after which an idempotent request also goes to a second node.
         text_of: Returns the statement of an id, or None.
-        local_dc: Data centre whose nodes are asked; all if None.
-        connect: Makes connections; the loop's own if None.
-        clock: Seconds, for timeouts and ``FastRequest.answered_at``.
+        local_dc: Data centre of the nodes to ask; all nodes if None.
+        connect: Makes connections; the loop's own function if None.
+        clock: Clock in seconds, for timeouts and ``FastRequest.answered_at``.
 
     Attributes:
-        is_usable: Some node is up.
+        is_usable: At least one node is up.
     """
 
     def __init__(
@@ -190,9 +189,9 @@ class CqlClient:
         self._nodes: dict[str, Node] = {}
         self._token_map: Any = None
         self._replicas_by_token: Any = None
-        """Both are the driver's, as it knew them when the nodes were last updated."""
+        """The driver's token map and replicas when the nodes were last updated."""
         self._replicas: dict[bytes, tuple[Node, ...]] = {}
-        """By routing key."""
+        """By routing key, the nodes that have the row."""
         self._turn = itertools.count()
         self._in_flight = InFlight(self._ask, lambda connection: connection.received_at, patience)
         self._timer: asyncio.TimerHandle | None = None
@@ -200,7 +199,7 @@ class CqlClient:
     # The nodes
 
     def follow(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
-        """Goes by the nodes and replicas that the driver's cluster has by now; without one no node is asked."""
+        """Adopts the current nodes and replicas of the driver's cluster; None drops all nodes."""
         if cluster is not self._cluster:
             nodes, self._nodes = self._nodes, {}
             for node in nodes.values():
@@ -224,7 +223,6 @@ class CqlClient:
                 self._nodes[address] = Node(self, cluster, host)
 
     def count_nodes(self) -> None:
-        """Called by a node when it has come or gone."""
         self.is_usable = any(node.connection is not None for node in self._nodes.values())
 
     def is_up(self, address: str) -> bool | None:
@@ -235,7 +233,7 @@ class CqlClient:
         return node.connection is not None
 
     def _nodes_with(self, routing_key: bytes) -> Iterator[Node]:
-        """Yields the nodes with a row that are up, each time another one first."""
+        """Yields the nodes that have a row and are up, in rotation."""
         replicas = self._replicas.get(routing_key)
         if replicas is None:
             replicas = self._find_replicas(routing_key)
@@ -247,7 +245,6 @@ class CqlClient:
                 yield node
 
     def _only(self, address: str) -> Iterator[Node]:
-        """Yields the node with this address, if it is up."""
         node = self._nodes.get(address)
         if node is not None and node.connection is not None:
             yield node
@@ -266,7 +263,6 @@ class CqlClient:
     # Requests
 
     def send(self, request: FastRequest) -> None:
-        """Sends a request."""
         request.nodes = (
             self._nodes_with(request.routing_key) if request.address is None else self._only(request.address)
         )
@@ -286,7 +282,6 @@ class CqlClient:
             self._timer.cancel()
 
     def _ask(self, request: FastRequest) -> bool:
-        """Sends a request to the next of its nodes; returns whether there was one that took it."""
         for node in request.nodes:
             connection = node.connection
             attempt = _Attempt(self, request, connection)

@@ -1,11 +1,11 @@
 """One connection to a node, in the event loop's thread.
 
-Requests are pipelined: each takes a stream until its answer comes, also when nobody waits for that any more. All
-requests of one turn of the loop leave in one write. While the transport accepts no bytes they are held here. States::
+Requests are pipelined: each occupies a stream until its answer comes, even when its caller no longer waits. All
+requests of one turn of the loop leave in one write. They are held here while the transport accepts no bytes. States::
 
-    made ──(start: logged in)──► in use ──(it breaks, sends nonsense, is ended)──► failed
+    made ──(start: logged in)──► in use ──(it breaks, sends invalid bytes, is ended)──► failed
 
-All that wait when it fails get the error, each once.
+When it fails, every waiting request gets the error once.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Connection(asyncio.Protocol):
     """A connection to a node.
 
     Args:
-        loop: The event loop that it belongs to.
-        address: The node's.
-        clock: Seconds, for ``received_at``.
+        loop: The event loop of the connection.
+        address: The node's address.
+        clock: Clock in seconds, for ``received_at``.
 
     Attributes:
-        received_at: When it last received anything.
-        ended: Is done when it has failed.
+        received_at: When the last bytes were received.
+        ended: Done once the connection has failed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str, clock: Callable[[], float]) -> None:
@@ -56,10 +56,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
         self._waiting: dict[int, tuple[Receive, Any]] = {}
-        """By stream: what to call with the answer, and the columns of the result."""
+        """By stream, the callback for the answer, and the result's columns."""
         self._free: list[int] = []
         self._used = 0
-        """Streams that were ever taken; they are reused before another one is."""
+        """Number of streams ever used. Free ones are reused first."""
         self._out: list[bytes] = []
         self._out_size = 0
         self._is_paused = False
@@ -68,9 +68,9 @@ class Connection(asyncio.Protocol):
     # Requests
 
     def send(self, opcode: int, body: bytes, receive: Receive, metadata: Any = None) -> bool:  # noqa: ANN401 - the driver's
-        """Sends a request with all others of this turn of the loop; returns False if it cannot take it.
+        """Sends a request with all others of this turn of the loop; returns False if it cannot.
 
-        ``metadata`` are the columns of the result, for an answer that does not describe them.
+        ``metadata``: the result's columns, for an answer that does not describe them.
         """
         if self.ended.done() or self._out_size > MOST_WAITING:
             return False
@@ -92,11 +92,11 @@ class Connection(asyncio.Protocol):
         """Sends a message of the driver; the future gets the answer, or an exception."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.send(message.opcode, body_of(message), partial(_settle, future)):
-            _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} takes no request"))
+            _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} accepts no requests"))
         return future
 
     def prepare(self, query_id: bytes, cql: str) -> asyncio.Future[Any]:
-        """Prepares a statement that the node has forgotten, once for all requests that find out."""
+        """Prepares a statement that the node has forgotten, once for all requests that need it."""
         future = self._preparing.get(query_id)
         if future is None:
             future = self._preparing[query_id] = self.ask(messages.PrepareMessage(cql))
@@ -104,14 +104,15 @@ class Connection(asyncio.Protocol):
         return future
 
     async def start(self, auth: Any, keyspace: str | None) -> None:  # noqa: ANN401 - the driver's plug-in
-        """Opens a session: logs in, and uses a keyspace.
+        """Opens a session: logs in, and selects a keyspace.
 
         Args:
             auth: The driver's ``AuthProvider``, or None.
-            keyspace: As for the driver's own connections, or the ids of prepared statements would differ.
+            keyspace: The keyspace of the driver's own connections; with another one, ids of prepared statements would
+                differ.
 
         Raises:
-            DriverException, ErrorMessage: It was refused.
+            DriverException, ErrorMessage: The node refused.
         """
         answer = await self.ask(messages.StartupMessage(_CQL_VERSION, _CLIENT))
         if isinstance(answer, messages.AuthenticateMessage):
@@ -130,7 +131,6 @@ class Connection(asyncio.Protocol):
             raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
 
     def fail(self, error: Exception) -> None:
-        """Ends the connection; all that wait get the error."""
         if self.ended.done():
             return
         self.ended.set_result(None)
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         for receive, _ in waiting.values():
             _deliver(receive, error)
 
-    # The transport's
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
     def _answered(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
-            raise BrokenFrame(f"an answer names stream {stream}, on which nothing was asked")
+            raise BrokenFrame(f"an answer is for stream {stream}, which has no request")
         receive, metadata = waiting
         self._free.append(stream)
         try:
@@ -192,14 +192,13 @@ class Connection(asyncio.Protocol):
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:  # noqa: ANN401 - a message of the driver, or an exception
-    """Gives a future its answer, unless it was cancelled."""
     if future.done():
         return
     if isinstance(answer, messages.ErrorMessage):
         answer = answer.to_exception()
     if isinstance(answer, Exception):
         future.set_exception(answer)
-        future.exception()  # Nobody may await it any more.
+        future.exception()  # Marks it as retrieved: its caller may be gone.
     else:
         future.set_result(answer)
 

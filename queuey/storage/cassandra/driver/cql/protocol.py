@@ -1,7 +1,7 @@
-"""Requests and answers as bytes of the native protocol, version 4.
+"""Encodes requests and decodes answers of the native protocol, version 4.
 
-The protocol's specification describes them in sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT). Values come
-serialized, each behind its length, as their callers pack them. Messages that are rare are the driver's.
+See sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT) of the protocol's specification. Callers pass serialized
+values, each behind its length. Rare messages are left to the driver.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
 VOID = struct.pack(">i", 1)
 """A result without rows."""
 ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
-"""How a result begins that has rows, no further page and no description of its columns (of one table or not)."""
+"""Beginnings of a result with rows, without a further page or a description of its columns (of one table or not)."""
 MAX_BODY = 256 << 20
-"""Max bytes of an answer; Cassandra itself sends less."""
+"""Max bytes of an answer. Cassandra itself sends less."""
 
 Frame = tuple[int, int, int, bytes]
 """An answer: stream, flags, opcode and body."""
@@ -45,7 +45,7 @@ _prepared = b"\x01"
 
 
 class BrokenFrame(ConnectionException):  # type: ignore[misc] # the driver ships no types
-    """A node sent bytes that are not an answer; the connection cannot be read any further."""
+    """A node sent bytes that are not an answer; the connection cannot be used any further."""
 
 
 def header(opcode: int, body: bytes, stream: int) -> bytes:
@@ -53,7 +53,7 @@ def header(opcode: int, body: bytes, stream: int) -> bytes:
 
 
 def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> bytes:
-    """Returns the body of an EXECUTE whose answer is one page without a description of its columns."""
+    """Returns the body of an EXECUTE. Its answer is one page without a description of its columns."""
     return b"".join(
         (
             _short(len(query_id)),
@@ -67,12 +67,12 @@ def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> byt
 
 
 def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
-    each = _prepared + _short(len(query_id)) + query_id + _short(count)
-    return b"".join((_unlogged, _short(len(rows)), each, each.join(rows), _short(consistency), _no_flags))
+    prefix = _prepared + _short(len(query_id)) + query_id + _short(count)
+    return b"".join((_unlogged, _short(len(rows)), prefix, prefix.join(rows), _short(consistency), _no_flags))
 
 
 def conditional_batch(request: BatchStatement) -> bytes:
-    """Returns the body of an unlogged BATCH of several statements with a condition, as the driver has bound them."""
+    """Returns the body of an unlogged BATCH of conditional statements, as the driver has bound them."""
     statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
     parts = [_unlogged, _short(len(statements))]
     for _, query_id, values in statements:
@@ -82,11 +82,11 @@ def conditional_batch(request: BatchStatement) -> bytes:
 
 
 def encoded(request: Request, bound: BoundStatement) -> Encoded:
-    """Returns a request of a frequent statement, given that as the driver has bound it."""
+    """Returns a request of a frequent statement in encoded form, given the statement that the driver has bound."""
     decode = partial(_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
     values = b"".join(map(_value, bound.values))
-    sent = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
-    return Encoded(*sent, decode, request.timeout, request.host)
+    fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
+    return Encoded(*fields, decode, request.timeout, request.host)
 
 
 def _rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
@@ -102,31 +102,30 @@ def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for no
 
 def values_of(encoded: bytes) -> list[Any]:
     """Returns serialized values without their lengths, as the driver's own requests take them."""
-    found: list[Any] = []
-    at = 0
-    while at < len(encoded):
-        (size,) = _size_at(encoded, at)
-        at += 4
-        found.append(encoded[at : at + size] if size >= 0 else (None if size == -1 else UNSET))
-        at += max(0, size)
-    return found
+    values: list[Any] = []
+    offset = 0
+    while offset < len(encoded):
+        (size,) = _size_at(encoded, offset)
+        offset += 4
+        values.append(encoded[offset : offset + size] if size >= 0 else (None if size == -1 else UNSET))
+        offset += max(0, size)
+    return values
 
 
 def body_of(message: Any) -> bytes:  # noqa: ANN401 - of the driver
-    """Returns the body of one of the driver's messages."""
     body = io.BytesIO()
     message.send_body(body, PROTOCOL)
     return body.getvalue()
 
 
 def answer_of(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any:  # noqa: ANN401 - the driver's
-    """Returns the body of a usual result, which its caller decodes, or the driver's message for any other answer.
+    """Returns a usual result as it is, for the caller to decode, and any other answer as the driver's message.
 
     Args:
-        flags: From the header of the frame.
-        opcode: From the header of the frame.
-        body: The body of the frame.
-        metadata: The columns of the result, for an answer that does not describe them.
+        flags: Flags in the frame's header.
+        opcode: Opcode in the frame's header.
+        body: The frame's body.
+        metadata: The result's columns, for an answer that does not describe them.
     """
     if opcode == RESULT and not flags and (body.startswith(ROWS) or body == VOID):
         return body
@@ -134,21 +133,21 @@ def answer_of(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any
 
 
 class FrameReader:
-    """Splits the bytes of a connection into frames, wherever the network has cut them."""
+    """Splits the bytes of a connection into frames, however the network has cut them."""
 
     __slots__ = ("_chunks", "_missing")
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
-        """The beginning of a frame."""
+        """The beginning of an incomplete frame."""
         self._missing = 0
-        """Bytes to wait for: up to the end of the frame, or of its header."""
+        """Bytes missing until the end of the frame, or of its header."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yields the frames that these bytes complete. The caller takes them all before it feeds more.
+        """Yields the frames that these bytes complete. The caller must consume all of them before it feeds more.
 
         Raises:
-            BrokenFrame: A header is not that of an answer.
+            BrokenFrame: A header does not belong to an answer.
         """
         if self._chunks:
             self._chunks.append(data)
