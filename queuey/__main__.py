@@ -1,10 +1,9 @@
-"""The command line: ``queuey``, and ``python -m queuey``."""
+"""Entry point of the command line: ``queuey``, and ``python -m queuey``."""
 
 from queuey.terminal.signals import end_at_once
 
 
 def main() -> None:
-    """Runs the command line and ends the process."""
     end_at_once()
     from queuey.cli import main as run  # noqa: PLC0415 - this takes a while
 

@@ -1,8 +1,8 @@
 """Decides what a caller may do with a queue: pure functions of the queue's row and the caller.
 
-A caller has names, such as ``app:reports`` or ``bid:ann@example.org``, and grants. A name may do all that the queues
-allow it: everything to the owning application, and what a queue's principals say to others, optionally limited:
-``app:reports=read``. A grant lends the owner's name for some verbs and some queues of one application.
+A caller has names, such as ``app:reports`` or ``bid:ann@example.org``, and grants. The name of the owning application
+has all rights. Other names have the rights that the queue's principals give them, optionally limited:
+``app:reports=read``. A grant lends the owner's rights for some verbs and some queues of one application.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ENOUGH: dict[Action, tuple[frozenset[Verb], ...]] = {
     "admin": (frozenset({"admin"}),),
     "measure": (frozenset({"measure"}), frozenset({"read"}), frozenset({"claim"}), frozenset({"admin"})),
 }
-"""Sets of verbs any one of which is enough for an action."""
+"""Sets of verbs by action. Having all verbs of one set is enough."""
 
 _OWNERS_ALONE: frozenset[Action] = frozenset({"send", "overwrite", "admin"})
 _READING: frozenset[Action] = frozenset({"read", "measure"})
 
 MAX_NAME = 200
 MAX_PATTERNS = 20
-"""Max patterns of one scope."""
+"""Max patterns of a scope."""
 MAX_PATTERN = 100
 """Max characters of a pattern."""
 
@@ -56,39 +56,36 @@ _SUFFIX = {(True, True): "", (True, False): "=read", (False, True): "=delete"}
 
 
 def is_access_key(text: str) -> bool:
-    """Returns whether a text is the id of an access key of SQS; the note of such a key begins with it."""
+    """Returns whether a text is the id of an SQS access key. The note of such a key begins with this id."""
     return _ACCESS_KEY.fullmatch(text) is not None
 
 
 def owner_name(application: str) -> str:
-    """Returns the name that every caller with one of the application's keys has."""
     return f"app:{application}"
 
 
 def application_of_owner(tenant: str) -> str:
-    """Returns the application of a tenant that :func:`owner_name` made."""
     return tenant.removeprefix("app:")
 
 
 USERS_OF = "users of "
-"""Prefix of the one tenant of all users of an application."""
+"""Prefix of the tenant that all users of an application share."""
 
 
 def name_within(application: str, name: str) -> str:
-    """Returns the name of a user that only one application knows."""
+    """Returns the name of a user who is known to only one application."""
     return f"{application} {name}"
 
 
 def application_of(name: str) -> str:
-    """Returns the application of a name from :func:`name_within`."""
     return name.partition(" ")[0]
 
 
 def parse_principal(text: str) -> Principal:
-    """Reads one principal.
+    """Parses a principal.
 
     Raises:
-        ValueError: It is none; the message is for the caller.
+        ValueError: The text is not a principal. The message can be shown to the caller.
     """
     name, equals, rights = text.partition("=")
     readable, deletable = _RIGHTS.get(equals + rights, (False, False))
@@ -102,23 +99,22 @@ def parse_principal(text: str) -> Principal:
 
 
 def parse_principals(texts: Iterable[str]) -> tuple[Principal, ...]:
-    """Reads principals in the order given; blanks are skipped, and rights given to one name twice add up.
+    """Parses principals, keeping their order. Blank texts are skipped. Rights of the same name are combined.
 
     Raises:
-        ValueError: One of them is no principal.
+        ValueError: A text is not a principal. The message can be shown to the caller.
     """
-    found: dict[str, Principal] = {}
+    principals: dict[str, Principal] = {}
     for text in texts:
         if not (stripped := text.strip()):
             continue
         new = parse_principal(stripped)
-        old = found.get(new.name, new)
-        found[new.name] = Principal(new.name, read=old.read or new.read, delete=old.delete or new.delete)
-    return tuple(found.values())
+        old = principals.get(new.name, new)
+        principals[new.name] = Principal(new.name, read=old.read or new.read, delete=old.delete or new.delete)
+    return tuple(principals.values())
 
 
 def format_principal(principal: Principal) -> str:
-    """Returns the text that :func:`parse_principal` reads."""
     return principal.name + _SUFFIX[principal.read, principal.delete]
 
 
@@ -128,34 +124,34 @@ def _actions(allow: frozenset[Verb]) -> frozenset[Action]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Returns whether a queue's name matches a pattern, in which ``*`` stands for any text. Time: linear."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
     *middle, last = rest
     if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
         return False
-    at, end = len(first), len(name) - len(last)
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
+    position, end = len(first), len(name) - len(last)
+    for text in middle:
+        index = name.find(text, position, end)
+        if index < 0:
             return False
-        at = found + len(part)
+        position = index + len(text)
     return True
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Lends its holder the right of a queue's owner, for some verbs and some queues.
+    """Lends its holder the rights of a queue's owner, for some verbs and some queues.
 
-    It opens no queue that principals close to the owner; only a grant over every application does. Where the owner is
-    one of the principals, holders of patterns have its right, but not holders of a single name, because they are users.
+    If principals exclude the owner from a queue, only a grant for all applications gives access. If the owner is one of
+    the principals, grants with patterns have its rights. Grants with a single name do not, because their holders are
+    users.
 
     Attributes:
-        application: Owner of the queues; None: all applications.
+        application: Owner of the queues; None for all applications.
         allow: Verbs.
-        queues: Patterns of their names, in which ``*`` stands for any text; or, as a single text, the name of one
-            queue in which ``*`` stands for itself. Holders of patterns may list and, with ``admin``, create the queues
-            that match; a single name is not listed and not created.
+        queues: Patterns of queue names, in which ``*`` stands for any text; or a string, the exact name of one queue.
+            Holders of patterns may list matching queues and, with ``admin``, create them. Holders of a single name may
+            do neither.
     """
 
     application: str | None
@@ -172,14 +168,14 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The caller of a request, by its credentials.
+    """The caller of a request, as identified by its credentials.
 
     Attributes:
-        names: Names that principals may use; ``app:<application>`` makes it the owner of the application's queues. A
-            name from :func:`name_within` counts for the queues of that application alone.
+        names: Names that principals may use. ``app:<application>`` makes the caller the owner of the application's
+            queues. A name from :func:`name_within` counts only for the queues of that application.
         grants: Further rights.
-        tenant: Name by which its requests are counted where applications share a process, such as ``app:reports``.
-        expires: Seconds since 1970 when the first of its credentials ends; None: none does.
+        tenant: Name under which its requests are counted if applications share a process, such as ``app:reports``.
+        expires: When the first of its credentials expires (seconds since 1970), or None.
     """
 
     names: frozenset[str] = frozenset()
@@ -189,18 +185,17 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def anonymous(self) -> bool:
-        """True without a credential."""
         return not self.names and not self.grants
 
     def names_within(self, application: str) -> list[str]:
-        """Returns the caller's names for principals of an application's queues."""
         inside = name_within(application, "")
         return sorted(name.removeprefix(inside) for name in self.names if " " not in name or name.startswith(inside))
 
     def reader_within(self, application: str) -> str | None:
-        """Returns the name that owns the caller's read marks in an application's queues; None: it has none there.
+        """Returns the name under which the caller's read marks in an application's queues are kept, or None.
 
-        A user comes before an application whose key was shown as well. All keys of an application are one reader.
+        A user's name takes precedence over the application of another credential. All keys of an application are one
+        reader.
         """
         names = sorted(self.names_within(application), key=lambda name: name.startswith("app:"))
         if names:
@@ -209,24 +204,24 @@ class Caller(msgspec.Struct, frozen=True):
         return owner_name(application) if limited else None
 
     def grants_within(self, application: str) -> list[Grant]:
-        """Returns its grants for an application's queues; the owner has every right."""
-        found = [grant for grant in self.grants if grant.application in {None, application}]
-        return [Grant(application, frozenset(VERBS)), *found] if owner_name(application) in self.names else found
+        """Returns the grants for an application's queues. The owner has a grant of everything."""
+        grants = [grant for grant in self.grants if grant.application in {None, application}]
+        return [Grant(application, frozenset(VERBS)), *grants] if owner_name(application) in self.names else grants
 
     def patterns(self, application: str, action: Action) -> Sequence[str]:
-        """Returns patterns of the queues for which it may do something, before they exist.
+        """Returns patterns of the queue names for which an action is allowed, even if the queues do not exist.
 
-        They are ``*`` alone for the owner, and empty if there are none.
+        The owner has only the pattern ``*``.
         """
         if owner_name(application) in self.names:
             return ("*",)
-        found = [
+        patterns = [
             pattern
             for grant in self.grants
             if grant.permits(application, action) and not isinstance(grant.queues, str)
             for pattern in grant.queues
         ]
-        return ("*",) if "*" in found else tuple(dict.fromkeys(found))
+        return ("*",) if "*" in patterns else tuple(dict.fromkeys(patterns))
 
 
 ANYBODY = Caller()
@@ -234,10 +229,10 @@ ANYBODY = Caller()
 
 
 def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope | None:
-    """Reads the limits of a key; blanks are skipped. None: no limits are given.
+    """Parses the limits of a key. Blank texts are skipped. Returns None without any limits.
 
     Raises:
-        ValueError: A verb or a pattern is not valid; the message is for the caller.
+        ValueError: A verb or a pattern is not valid. The message can be shown to the caller.
     """
     verbs = {text.strip() for text in allow} - {""}
     patterns = tuple(dict.fromkeys(text.strip() for text in queues if text.strip()))
@@ -248,8 +243,8 @@ def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope 
     for pattern in patterns:
         if len(pattern) > MAX_PATTERN or not pattern.isprintable() or "/" in pattern:
             raise ValueError(
-                f'"{pattern[:MAX_PATTERN]}" is no pattern of queues: up to {MAX_PATTERN} characters as in their names, '
-                "and * for any text"
+                f'"{pattern[:MAX_PATTERN]}" is not a pattern of queue names: use up to {MAX_PATTERN} characters of '
+                "queue names, and * for any text"
             )
     if not verbs and not patterns:
         return None
@@ -257,12 +252,12 @@ def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope 
 
 
 def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
-    """Decides whether a caller may do something with a queue.
+    """Decides whether a caller may perform an action on a queue.
 
-    Sending, overwriting and changing the queue belong to the owning application alone. Everything else does so too,
-    unless the queue has principals: then it belongs to those alone. Every caller can read a public queue, but that
-    permits no changes. Holders of grants may do what the owner may, each within its limits; what belongs to the owner
-    as a principal is lent to holders of patterns alone.
+    Only the owning application may send, overwrite, and change the queue. All other actions are allowed to the owner
+    if the queue has no principals, and otherwise only to the principals. Every caller may read a public queue. A grant
+    allows what the owner may do, within the limits of the grant. What the owner may do only as a principal is allowed
+    only by grants with patterns.
     """
     owner = f"app:{queue.application}"
     names = caller.names
@@ -279,7 +274,7 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
                 names |= {owner}
     if not by_principals:
         return owner in names
-    return any(_is_given(each, action) and _is_named(queue, each, names) for each in queue.principals)
+    return any(_is_given(p, action) and _is_named(queue, p, names) for p in queue.principals)
 
 
 def _is_given(principal: Principal, action: Action) -> bool:
@@ -293,7 +288,6 @@ def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool
 
 
 def concerns(queue: Queue, caller: Caller) -> bool:
-    """Returns whether a caller may know that a queue exists: whether it may do anything with it."""
     names = caller.names
     if owner_name(queue.application) in names or queue.type == "public":
         return True
@@ -303,48 +297,48 @@ def concerns(queue: Queue, caller: Caller) -> bool:
 
 
 def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
-    """Returns whether a caller may make a key with a scope: it needs ``admin``, and all rights of that key.
+    """Returns whether a caller may create a key with a scope: it needs ``admin`` and all rights of the new key.
 
-    A pattern within a pattern is found by reading the stars of the inner one as a text that only a star can match.
+    To check that a pattern is within another one, the inner pattern is matched as a text: only a star matches its star.
     """
-    wanted = _actions(frozenset(verb for verb in VERBS if verb in scope.allow))
+    requested = _actions(frozenset(verb for verb in VERBS if verb in scope.allow))
     for grant in caller.grants_within(application):
         patterns, own = grant.queues, _actions(grant.allow)
-        if isinstance(patterns, str) or "admin" not in own or not wanted <= own:
+        if isinstance(patterns, str) or "admin" not in own or not requested <= own:
             continue
         if not all(any(matches(outer, inner) for outer in patterns) for inner in scope.queues):
             continue
         owns = owner_name(application) in caller.names
         narrower = any(not any(matches(inner, outer) for inner in scope.queues) for outer in patterns)
-        if owns or narrower or wanted < own:
+        if owns or narrower or requested < own:
             return True
     return False
 
 
 def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
-    """Returns a sentence on which verbs or queues the caller's grants lack for an action; blank: it has no grants.
+    """Explains which verbs or queues the caller's grants lack for a refused action; blank if it has no grants.
 
-    The sentence names nothing but the caller's own rights.
+    The sentence mentions only the caller's own rights.
 
     Args:
-        caller: The caller that may not do it.
+        caller: The caller.
         application: Owner of the queues.
-        action: What it wanted to do.
-        name: The queue; None: none in particular, as for lists.
+        action: The refused action.
+        name: The queue, or None for actions without a queue, such as lists.
     """
-    mine = [grant for grant in caller.grants if grant.application in {None, application}]
-    if not mine:
+    grants = [grant for grant in caller.grants if grant.application in {None, application}]
+    if not grants:
         return "The credential is for another application." if caller.grants else ""
     if name is None:
-        near = [grant for grant in mine if not isinstance(grant.queues, str)]
+        matching = [grant for grant in grants if not isinstance(grant.queues, str)]
     else:
-        near = [grant for grant in mine if grant.matches(name)]
-    if not near and name is None:
+        matching = [grant for grant in grants if grant.matches(name)]
+    if not matching and name is None:
         return "The credential is for single queues by their names. It neither lists nor creates any."
-    if not near:
+    if not matching:
         return "The credential is limited to other queues."
-    if any(action in _actions(grant.allow) for grant in near):
+    if any(action in _actions(grant.allow) for grant in matching):
         return "The principals of the queue keep the credential's holder out."
     verbs = " or ".join(" with ".join(verb for verb in VERBS if verb in enough) for enough in _ENOUGH[action])
-    held = ", ".join(verb for verb in VERBS if any(verb in grant.allow for grant in near))
+    held = ", ".join(verb for verb in VERBS if any(verb in grant.allow for grant in matching))
     return f"This needs {verbs}; the credential allows {held}."

@@ -1,8 +1,8 @@
-"""Reads users' BrowserID assertions: ``BrowserID ASSERTION``, checked on this machine.
+"""Verifies users' BrowserID assertions (``BrowserID ASSERTION``) on this machine.
 
 PyBrowserID implements the protocol: which keys sign what, and which hosts may issue for a mail address. Two of its
-parts are replaced. It asks no server, because it would ask any that an assertion names: the issuers, their keys and the
-mail domains that they may speak for are settings. And OpenSSL checks the signatures. See docs/decisions/libraries.md.
+parts are replaced. It does not query servers, because an assertion could name any server: the issuers, their keys and
+their mail domains are settings. And OpenSSL checks the signatures. See docs/decisions/libraries.md.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _ALGORITHMS: Mapping[str, tuple[hashes.HashAlgorithm, int]] = {
     "RS128": (hashes.SHA256(), 0),
     "RS256": (hashes.SHA256(), 0),
 }
-"""By name: the hash, and the bytes of each of the two numbers of a signature by DSA."""
+"""Hash by algorithm, and the bytes of each of the two numbers of a DSA signature (0 for RSA)."""
 PublicKey = rsa.RSAPublicKey | dsa.DSAPublicKey
 
 
 def read_key(given: object) -> PublicKey:
-    """Reads a public key: its numbers are in base 16 for DSA (``DS``), in base 10 for RSA (``RS``).
+    """Reads a public key from a document. Numbers are in base 16 for DSA (``DS``) and in base 10 for RSA (``RS``).
 
     Raises:
-        ValueError: It is none, of another kind, or of a size that is not in use.
+        ValueError: The value is not a public key, or has another algorithm or an unsupported size.
     """
     if not isinstance(given, dict):
         raise ValueError("it has no public key")  # noqa: TRY004 - of a document, not of an argument
@@ -54,7 +54,7 @@ def read_key(given: object) -> PublicKey:
         n, e = (_number(given, name, 10) for name in ("n", "e"))
         return rsa.RSAPublicNumbers(e, n).public_key()
     if given.get("algorithm") != "DS":
-        raise ValueError("it has no public key of kind DS or RS")
+        raise ValueError("it has no public key with the algorithm DS or RS")
     p, q, g, y = (_number(given, name, 16) for name in ("p", "q", "g", "y"))
     return dsa.DSAPublicNumbers(y, dsa.DSAParameterNumbers(p, q, g)).public_key()
 
@@ -71,7 +71,7 @@ _DIGITS = {10: re.compile(r"[0-9]{1,1300}"), 16: re.compile(r"[0-9a-fA-F]{1,1100
 
 
 class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
-    """A token whose signature OpenSSL checks: PyBrowserID's own arithmetic is in Python and takes 20 times as long."""
+    """A token with its signature checked by OpenSSL. PyBrowserID's own arithmetic in Python takes 20 times as long."""
 
     def check_signature(self, key_data: object) -> bool:
         key = read_key(key_data)
@@ -92,18 +92,18 @@ class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
 
 class _Verifier(LocalVerifier):  # type: ignore[misc] # PyBrowserID has no types
     def parse_jwt(self, data: str) -> JWT:
-        found = parse(data)
-        return _Signed(found.algorithm, found.payload, found.signature, found.signed_data)
+        token = parse(data)
+        return _Signed(token.algorithm, token.payload, token.signature, token.signed_data)
 
 
 class SupportDocument:
-    """An issuer's document about itself.
+    """The support document of an issuer.
 
     Args:
-        content: The document that BrowserID has at ``/.well-known/browserid``.
+        content: The document at ``/.well-known/browserid``.
 
     Raises:
-        ValueError: It is none, or its key cannot be used.
+        ValueError: The content is not a support document, or its key cannot be used.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -112,11 +112,11 @@ class SupportDocument:
 
 
 class _Trusted:
-    """Knows the issuers of the settings and no other: what PyBrowserID's manager of documents does, without asking.
+    """Replaces PyBrowserID's manager of support documents. It knows only the issuers in the settings.
 
     Args:
         trusted: Applications and the issuers that they trust, by the issuer's host.
-        documents: By the issuer's host.
+        documents: Support documents by the issuer's host.
     """
 
     def __init__(self, trusted: Mapping[str, Trusted], documents: Mapping[str, Published[SupportDocument]]) -> None:
@@ -127,16 +127,15 @@ class _Trusted:
         return self._documents[hostname].get().key
 
     def is_trusted_issuer(self, hostname: str, issuer: str, *_: object, **__: object) -> bool:
-        """Returns whether an application trusts an issuer with the mail addresses of a host."""
-        return any(hostname in _domains(each) for _, each in self._trusted.get(issuer, ()))
+        return any(hostname in _domains(trusted) for _, trusted in self._trusted.get(issuer, ()))
 
 
 class BrowserId:
-    """Reads assertions by the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
+    """Verifies assertions of the issuers that applications trust; a :class:`~queuey.web.credentials.CredentialReader`.
 
     Args:
         trusted: Applications and the issuers that they trust.
-        documents: Of each issuer, by its host.
+        documents: Support documents by the issuer's host.
     """
 
     scheme = "BrowserID"
@@ -150,11 +149,11 @@ class BrowserId:
         self._verifier = _Verifier(supportdocs=_Trusted(self._trusted, documents))
 
     def read(self, credential: str, now: float) -> Identity:
-        """Checks an assertion.
+        """Verifies an assertion.
 
         Raises:
-            InvalidAssertion: It is not accepted.
-            IssuerUnavailable: The issuer's key is not there.
+            InvalidAssertion: The assertion is not accepted.
+            IssuerUnavailable: The issuer's key is not available.
         """
         if len(credential) > MAX_ASSERTION:
             raise InvalidAssertion(f"The assertion is longer than {MAX_ASSERTION} characters.")
@@ -163,7 +162,7 @@ class BrowserId:
             name = _user(certificate["principal"]["email"])
             read_key(certificate["public-key"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
-            raise InvalidAssertion("This is no assertion with one certificate of a mail address.") from error
+            raise InvalidAssertion("This is not an assertion with one certificate for a mail address.") from error
         trusted = self._audience(certificate.get("iss"), assertion.get("aud"), name)
         leeway = min(issuer.leeway for _, issuer in trusted)
         expires = min(_check_times(claims, now, leeway) for claims in (certificate, assertion))
@@ -171,17 +170,16 @@ class BrowserId:
         return identity_of([User(application, issuer, name) for application, issuer in trusted], expires)
 
     def _audience(self, name: object, audience: object, user: str) -> Trusted:
-        """Returns the applications for which an assertion is meant."""
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
             raise InvalidAssertion("The assertion's issuer is not trusted here.")
-        trusted = [each for each in trusted if audience in each[1].audiences]
+        trusted = [pair for pair in trusted if audience in pair[1].audiences]
         if not trusted:
             raise InvalidAssertion("The assertion is for another audience.")
-        found = [each for each in trusted if user.rpartition("@")[2] in _domains(each[1])]
-        if not found:
+        matching = [pair for pair in trusted if user.rpartition("@")[2] in _domains(pair[1])]
+        if not matching:
             raise InvalidAssertion("The assertion's issuer is not trusted with this mail address.")
-        return found
+        return matching
 
     def _verify(self, credential: str, audience: str, now: float) -> None:
         try:
@@ -190,12 +188,11 @@ class BrowserId:
             raise
         except ExpiredSignatureError as error:
             raise InvalidAssertion("The assertion has expired.") from error
-        except Exception as error:  # its parsing lets errors of any kind through
+        except Exception as error:  # parsing in PyBrowserID raises errors of any kind
             raise InvalidAssertion("The assertion's signatures are not valid.") from error
 
 
 def _payload(token: str) -> dict[str, Any]:
-    """Returns the claims of a certificate or an assertion; PyBrowserID checks the rest."""
     header, payload, _ = token.split(".")
     if read_part(header).get("alg") not in _ALGORITHMS:
         raise ValueError("It is not signed with an algorithm of BrowserID.")
@@ -205,7 +202,7 @@ def _payload(token: str) -> dict[str, Any]:
 def _user(mail: object) -> str:
     name = f"bid:{mail}"
     if not isinstance(mail, str) or parse_principal(name).name != name:
-        raise ValueError("It has something beside a mail address.")
+        raise ValueError("It is not just a mail address.")
     return name
 
 
@@ -214,10 +211,10 @@ def _domains(issuer: UserIssuer) -> tuple[str, ...]:
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
-    """Returns the expiry of a certificate or an assertion in seconds since 1970; tokens have milliseconds."""
+    """Checks the times of a certificate or an assertion, which are in milliseconds. Returns its expiry in seconds."""
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times or not all(is_time(value, 1000) for value in times.values()):
-        raise InvalidAssertion("The assertion does not say when it ends, or its times are no milliseconds since 1970.")
+        raise InvalidAssertion("The assertion has no expiry, or its times are not in milliseconds since 1970.")
     if times["exp"] / 1000 + leeway <= now:
         raise InvalidAssertion("The assertion has expired.")
     if max(times.get("nbf", 0), times.get("iat", 0)) / 1000 > now + leeway:

@@ -1,27 +1,27 @@
-"""Dead letters: messages that could not be handled, kept with the reason. Their format, and what they have in common.
+"""Dead letters: messages that could not be handled, kept with the reason. Their format and rules.
 
-A dead letter lies in the queue ``<queue>.dead``, in the partition and under the id of the message that it was, so that
-publishing it twice is the same as once. Where that could overwrite another message, as in a queue of another name, it
-is posted under an idempotency key instead. Its body and content type are the message's, its headers too, and beside
-them:
+A dead letter is stored in the queue ``<queue>.dead``, with the partition and the id of the original message, so
+publishing it twice has the same effect as once. In a queue of another name that could overwrite another message, so it
+is posted there under an idempotency key instead. It has the body, content type and headers of the original message, and
+these headers:
 
 ========================  ===========================================================================
-``queuey-dead-queue``     the queue that it came from
-``queuey-dead-partition`` the partition
-``queuey-dead-id``        its id
-``queuey-dead-attempts``  how often it was tried
+``queuey-dead-queue``     the original queue
+``queuey-dead-partition`` the original partition
+``queuey-dead-id``        the original id
+``queuey-dead-attempts``  number of attempts
 ``queuey-dead-error``     class of the last error
-``queuey-dead-text``      what that error said, cut; absent if it said nothing
-``queuey-dead-at``        when it was given up, ISO 8601 in UTC
-``queuey-dead-history``   JSON list of the last attempts, oldest first: when, who, class and text of the error, cut
+``queuey-dead-text``      message of the last error, truncated; absent if it is empty
+``queuey-dead-at``        when the message was given up, ISO 8601 in UTC
+``queuey-dead-history``   JSON list of the last attempts, oldest first: time, worker, error class and truncated message
 ``queuey-dead-key``       the message key, if the queue of dead letters does not keep it
-``queuey-dead-json``      ``1``: the body is the text of what was a JSON value; written by 0.1.0 only, now it stays one
-``queuey-dead-type``      the content type, where HTTP cannot carry it as it is
-``queuey-dead-headers``   a JSON object of headers that could not be kept as they are
+``queuey-dead-json``      ``1``: the body is the text of a JSON value; written only by 0.1.0, now it stays a JSON value
+``queuey-dead-type``      the content type, if HTTP cannot carry it unchanged
+``queuey-dead-headers``   a JSON object of headers that could not be kept unchanged
 ``queuey-dead-lost``      number of headers that did not fit
 ========================  ===========================================================================
 
-Text in these headers is printable ASCII; ``%`` and everything else is percent-encoded as UTF-8.
+Text in these headers is printable ASCII; ``%`` and all other characters are percent-encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ TTL = 2_592_000
 """Default seconds that a dead letter lives: 30 days."""
 Way = Literal["as they are", "packed", "left out"]
 WAYS: tuple[Way, ...] = ("as they are", "packed", "left out")
-"""Ways to carry the message's own headers, in order: the next one is tried when they exceed the server's limits."""
+"""Ways to keep the headers of the original message. If one exceeds the server's limits, the next one is tried."""
 
 Place = tuple[str, int, str]
 """Queue, partition and id of a message."""
 
 SAMPLES = 20
-"""Max dead letters that a result names among those that stay."""
+"""Max dead letters that a result lists as examples."""
 
 _TEXT, _SHORT_TEXT = 500, 200
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
@@ -66,11 +66,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A delivery of a message that did not lead to an acknowledgement.
 
     Attributes:
-        number: Higher for later attempts.
-        at: When it ended, in seconds since 1970.
-        worker: The worker's name for itself; blank: none.
+        number: Number of the attempt; later attempts have higher numbers.
+        at: When it ended (seconds since 1970).
+        worker: The worker's name for itself; may be blank.
         error: Class of the error.
-        text: Its message.
+        text: Message of the error.
     """
 
     number: int = 0
@@ -84,10 +84,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Why a message was given up.
 
     Attributes:
-        attempts: How often it was tried.
+        attempts: Number of attempts.
         error: Class of the last error.
         text: Message of the last error.
-        at: Seconds since 1970.
+        at: When the message was given up (seconds since 1970).
         history: The last attempts, oldest first.
     """
 
@@ -99,17 +99,17 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a queue of dead letters, and the message that it was.
+    """A message in a queue of dead letters, decoded into the original message and the cause.
 
     Attributes:
-        lies_in, stored_partition, stored_id: Its place in the queue of dead letters.
-        queue, partition, id: Where it came from, by its headers.
-        body: Text, or bytes if it is none.
+        lies_in, stored_partition, stored_id: Queue of dead letters, and partition and id in it.
+        queue, partition, id: Queue, partition and id of the original message, according to its headers.
+        body: The body: text, or bytes if it is not text.
         json: The body is the text of a JSON value.
-        content_type, headers: As they were.
-        lost: How many headers could not be kept.
-        cause: Why it was given up.
-        key: As it was, if it came from an ordered queue.
+        content_type, headers: Content type and headers of the original message.
+        lost: Number of headers that could not be kept.
+        cause: Why the message was given up.
+        key: Key of the original message, if it is known.
     """
 
     lies_in: str
@@ -128,21 +128,21 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A selection of dead letters; every given condition must hold.
+    """Selects dead letters. All given conditions must hold.
 
     Attributes:
-        queues: The queues that they came from.
-        patterns: Or shell patterns of those queues.
-        dead_queue: The queue of dead letters; None: ``<queue>.dead``, and the one that the option ``dead_letter``
+        queues: Original queues.
+        patterns: Shell patterns of original queues, in addition to ``queues``.
+        dead_queue: The queue of dead letters; None for ``<queue>.dead`` and the queue that the option ``dead_letter``
             names.
-        partitions: Of the queue of dead letters; empty: all.
+        partitions: Partitions of the queue of dead letters; empty for all.
         since: Earliest time at which they were given up (seconds since 1970).
-        until: Latest time.
-        error: Class of the error, bare or with its module; a shell pattern.
-        limit: Max dead letters of each queue, those of the lowest partitions and ids first; None: all.
+        until: Latest time at which they were given up (seconds since 1970).
+        error: Shell pattern of the error class, with or without its module.
+        limit: Max dead letters of each queue, the lowest partitions and ids first; None for all.
 
     Raises:
-        ValueError: No queue and no pattern is named, or the limit is below 1.
+        ValueError: Neither a queue nor a pattern is given, or the limit is below 1.
     """
 
     queues: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         at, error = one.cause.at, one.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
-        if one.queue not in self.queues and not any(fnmatchcase(one.queue, each) for each in self.patterns):
+        if one.queue not in self.queues and not any(fnmatchcase(one.queue, pattern) for pattern in self.patterns):
             return False
         bare = error.rpartition(".")[2]
         return self.error is None or fnmatchcase(error, self.error) or fnmatchcase(bare, self.error)
@@ -180,14 +180,14 @@ class UnsentDeadLetter(msgspec.Struct, frozen=True, order=True):
 
 
 class Redriven(msgspec.Struct, frozen=True):
-    """Result of a redrive; with ``dry_run`` what it would do.
+    """Result of a redrive; with ``dry_run`` the expected result.
 
     Attributes:
-        sent: Dead letters that went back, by queue.
-        moved: Of these, how many got other ids than those reserved first, because a retry came too late for them.
-        kept: Dead letters that a killed attempt had sent; it is not known if in time.
-        left: Dead letters that cannot go back, by reason.
-        samples: Some of these.
+        sent: Number of dead letters sent back, by queue.
+        moved: Number of sent dead letters with other ids than first reserved, because a retry came too late for these.
+        kept: Number of dead letters that a killed attempt had sent, possibly too late.
+        left: Number of dead letters that cannot be sent back, by reason.
+        samples: Examples of the dead letters that cannot be sent back.
     """
 
     sent: dict[str, int] = {}
@@ -209,44 +209,43 @@ class Redriven(msgspec.Struct, frozen=True):
 def by_origin(
     found: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str] | None], dead_queue: str | None = None
 ) -> tuple[dict[str, list[int]], Redriven]:
-    """Divides dead letters by the queue that they go back to.
+    """Groups dead letters by the queue to which they can be sent back.
 
-    A producer can store a message that claims to be a dead letter of any queue. So one goes back only from where
-    letters of that queue are kept.
+    A producer can store a message that claims to be a dead letter of any queue. So a dead letter is sent back only if
+    it lies in a queue of dead letters of its original queue.
 
     Args:
         found: The dead letters.
-        queues: Number of partitions and option ``dead_letter`` of each origin; None: the queue is gone.
-        dead_queue: The operator has named it; what lies there is believed.
+        queues: Number of partitions and option ``dead_letter`` of each original queue; None if the queue is gone.
+        dead_queue: A queue of dead letters that the operator has named, and that is trusted.
 
     Returns:
-        The indexes of those that go to each queue, and those that stay.
+        For each queue the indexes of the dead letters that can be sent to it, and the result for the others.
     """
     going: dict[str, list[int]] = defaultdict(list)
     staying = Redriven()
-    for index, one in enumerate(found):
-        there = queues[one.queue]
-        if there is None:
-            reason = f"queue {one.queue} is gone"
-        elif one.lies_in not in {dead_queue, *queues_for(one.queue, there[1])}:
-            reason = f"dead letters of {one.queue} do not go to {one.lies_in}: check them, then name --dead-queue"
-        elif not 0 < one.partition <= there[0]:
-            reason = f"queue {one.queue} has only {there[0]} partitions"
+    for index, letter in enumerate(found):
+        origin = queues[letter.queue]
+        if origin is None:
+            reason = f"queue {letter.queue} is gone"
+        elif letter.lies_in not in {dead_queue, *queues_for(letter.queue, origin[1])}:
+            reason = f"dead letters of {letter.queue} do not go to {letter.lies_in}: check them, then name --dead-queue"
+        elif not 0 < letter.partition <= origin[0]:
+            reason = f"queue {letter.queue} has only {origin[0]} partitions"
         else:
-            going[one.queue].append(index)
+            going[letter.queue].append(index)
             continue
-        staying += left_of([one], reason)
+        staying += left_of([letter], reason)
     return going, staying
 
 
 def left_of(letters: Sequence[DeadLetter], reason: str) -> Redriven:
-    """Returns the result for dead letters that stay."""
-    staying = (UnsentDeadLetter(each.lies_in, each.stored_partition, each.stored_id, reason) for each in letters)
+    staying = (UnsentDeadLetter(x.lies_in, x.stored_partition, x.stored_id, reason) for x in letters)
     return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:SAMPLES]))
 
 
 def place_of(letter: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
-    """Returns the partition and the key with which a dead letter is posted to a queue; None: the queue chooses."""
+    """Returns the partition and the key for posting a dead letter to a queue. With None the service chooses."""
     key = letter.key if keeps_keys else None
     return (letter.partition if kind == "plain" and key is None else None), key
 
@@ -256,23 +255,19 @@ def queue_for(queue: str, dead_queue: str | None = None) -> str:
 
 
 def queues_for(queue: str, dead_letter: str = "") -> set[str]:
-    """Returns the queues of a queue's dead letters, those of handlers and those of claims.
-
-    ``dead_letter`` is the queue's option; blank: none.
-    """
+    """Returns the queues that may have a queue's dead letters, given its option ``dead_letter``."""
     return {queue_for(queue), queue_for(queue, dead_letter)}
 
 
 def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
-    """Returns whether a queue is one of dead letters."""
     return queue == dead_queue or queue.endswith(SUFFIX)
 
 
 def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
-    """Returns whether members that subscribe to queues by shell patterns want the queue of a name.
+    """Returns whether a queue name matches one of the shell patterns of a subscription.
 
-    A pattern matches queues for dead letters only if it ends as they do: a worker would handle its failures again and
-    again.
+    A pattern matches queues of dead letters only if it ends with ``.dead``: otherwise a worker would handle its own
+    failures again and again.
     """
     every, dead = _matchers(patterns)
     return (dead if name.endswith(SUFFIX) else every)(name) is not None
@@ -280,16 +275,15 @@ def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(256)
 def _matchers(patterns: tuple[str, ...]) -> tuple[Callable[[str], object], Callable[[str], object]]:
-    """Returns a match for all patterns, and a match for patterns of queues for dead letters."""
     dead = [pattern for pattern in patterns if pattern.endswith(SUFFIX)]
-    every, ends = ("|".join(map(translate, each)) or "(?!)" for each in (patterns, dead))
+    every, ends = ("|".join(map(translate, group)) or "(?!)" for group in (patterns, dead))
     return re.compile(every).match, re.compile(ends).match
 
 
 def origin_of(meta: Meta | None) -> list[str | None]:
-    """Returns queue, partition and id from the headers of a dead letter; None for each that is missing."""
-    said = dict(meta.headers) if meta else {}
-    return [said.get(PREFIX + name) for name in ("queue", "partition", "id")]
+    """Returns queue, partition and id from the headers of a dead letter, with None for a missing header."""
+    headers = dict(meta.headers) if meta else {}
+    return [headers.get(PREFIX + name) for name in ("queue", "partition", "id")]
 
 
 def headers_of(
@@ -298,12 +292,12 @@ def headers_of(
     """Returns the headers of a dead letter.
 
     Args:
-        place: Where the message was.
-        kind: Its content type.
-        headers: Its own headers.
-        cause: Why it was given up.
-        way: How it carries them.
-        key: Its key, unless that is stored beside the headers.
+        place: Queue, partition and id of the original message.
+        kind: Content type of the original message.
+        headers: Headers of the original message.
+        cause: Why the message was given up.
+        way: How the original headers are kept.
+        key: Key of the message, unless the queue of dead letters keeps it.
     """
     plain = {name: text for name, text in headers.items() if way == "as they are" and _fits(name, text)}
     packed = {name: text for name, text in headers.items() if name not in plain}
@@ -328,10 +322,10 @@ def dead_letter_of(message: Message, queue: str, cause: Cause, *, ttl: int = TTL
     """Returns the dead letter of a stored message, with the same id and partition.
 
     Args:
-        message: The message.
-        queue: Where it came from.
-        cause: Why it was given up.
-        ttl: Seconds to live, from when it was given up.
+        message: The original message.
+        queue: The original queue.
+        cause: Why the message was given up.
+        ttl: TTL in seconds, counted from when the message was given up.
     """
     meta = message.meta or Meta()
     headers = headers_of((queue, message.partition, message.id), meta.content_type, dict(meta.headers), cause)
@@ -350,46 +344,45 @@ def dead_letter_from(
     json: bool = False,
     key: str | None = None,
 ) -> DeadLetter | None:
-    """Reads a message of a queue of dead letters; None: it is no dead letter.
+    """Decodes a message of a queue of dead letters. Returns None if it is not a dead letter.
 
     Args:
-        headers: Of the message.
-        body: Of the message; a JSON value as its text.
-        lies: Its place in the queue of dead letters.
-        content_type: Of the message.
-        json: It is stored as a JSON value, whatever its headers say.
-        key: Of the message.
+        headers: Headers of the message.
+        body: Body of the message; a JSON value as its text.
+        lies: Place of the message in the queue of dead letters.
+        content_type: Content type of the message.
+        json: The body is stored as a JSON value, whatever the headers say.
+        key: Key of the message.
     """
-    said = {name.removeprefix(PREFIX): text for name, text in headers.items() if name.startswith(PREFIX)}
+    own = {name.removeprefix(PREFIX): text for name, text in headers.items() if name.startswith(PREFIX)}
     try:
-        packed = msgspec.json.decode(said.get("headers", "{}"), type=dict[str, str])
+        packed = msgspec.json.decode(own.get("headers", "{}"), type=dict[str, str])
         return DeadLetter(
             lies_in=lies[0],
             stored_partition=lies[1],
             stored_id=lies[2],
-            queue=unquote(said["queue"]),
-            partition=int(said["partition"]),
-            id=said["id"],
+            queue=unquote(own["queue"]),
+            partition=int(own["partition"]),
+            id=own["id"],
             body=body,
-            json=json or "json" in said,
-            content_type=unquote(said["type"]) if "type" in said else content_type,
+            json=json or "json" in own,
+            content_type=unquote(own["type"]) if "type" in own else content_type,
             headers={name: text for name, text in headers.items() if not name.startswith(PREFIX)} | packed,
-            lost=int(said.get("lost", 0)),
+            lost=int(own.get("lost", 0)),
             cause=Cause(
-                attempts=int(said["attempts"]),
-                error=unquote(said["error"]),
-                text=unquote(said.get("text", "")),
-                at=datetime.fromisoformat(said["at"]).timestamp(),
-                history=msgspec.json.decode(said.get("history", "[]"), type=tuple[Attempt, ...]),
+                attempts=int(own["attempts"]),
+                error=unquote(own["error"]),
+                text=unquote(own.get("text", "")),
+                at=datetime.fromisoformat(own["at"]).timestamp(),
+                history=msgspec.json.decode(own.get("history", "[]"), type=tuple[Attempt, ...]),
             ),
-            key=unquote(said["key"]) if "key" in said else key,
+            key=unquote(own["key"]) if "key" in own else key,
         )
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
         return None
 
 
 def stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
-    """Reads a stored message of a queue of dead letters; None: it is no dead letter."""
     meta = message.meta or Meta()
     headers, lies, kind = dict(meta.headers), (lies_in, message.partition, message.id), meta.content_type
     return dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json, key=meta.key)
@@ -398,7 +391,7 @@ def stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
 def moved_to(queue: str, message: Message) -> Message:
     """Returns a message as a move stores it in a queue.
 
-    A dead letter that goes back to the queue that it came from is the message that it was. Elsewhere it stays a dead
+    A dead letter that is moved to its original queue becomes the original message. In other queues it stays a dead
     letter.
     """
     letter = stored_dead_letter(message, "")
@@ -411,13 +404,11 @@ def moved_to(queue: str, message: Message) -> Message:
 
 
 def _history_text(history: Sequence[Attempt]) -> str:
-    """Returns attempts as the text of a header, as many as fit."""
-    short = [msgspec.structs.replace(one, text=one.text[:_SHORT_TEXT]) for one in history]
+    short = [msgspec.structs.replace(attempt, text=attempt.text[:_SHORT_TEXT]) for attempt in history]
     return json_text.dumps(msgspec.to_builtins(short)) if short else ""
 
 
 def is_carried(kind: str | None) -> bool:
-    """Returns whether HTTP can carry a content type as it is."""
     return kind is None or _VALUE.fullmatch(kind) is not None
 
 
@@ -434,9 +425,9 @@ _SHAPES = [
 
 
 def shape_of(text: str) -> str:
-    """Returns the common form of texts of one kind of error: ids, quoted strings and numbers are replaced."""
-    for pattern, instead in _SHAPES:
-        text = pattern.sub(instead, text)
+    """Returns an error message with ids, quoted strings and numbers replaced, so that similar errors can be grouped."""
+    for pattern, replacement in _SHAPES:
+        text = pattern.sub(replacement, text)
     return text.strip()
 
 
@@ -445,7 +436,7 @@ def _fits(name: str, text: str) -> bool:
 
 
 def _ascii(text: str) -> str:
-    """Returns text as a header's value. HTTP would drop spaces at its ends."""
+    """Encodes text as a header value. Leading and trailing spaces are encoded too, because HTTP would drop them."""
     inner = quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE)
     start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
     return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end

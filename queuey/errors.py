@@ -3,23 +3,23 @@
 ::
 
     QueueyError
-    ├── InvalidRequest            bad input; ``fields`` names what is wrong
-    │   ├── Malformed             bad whatever the queue's row says
+    ├── InvalidRequest            bad input; ``fields`` explains each bad field
+    │   ├── Malformed             bad input, regardless of the queue
     │   │   └── TooLarge          a body or a batch over its limit
-    │   ├── KeyReused             another post was made under this idempotency key
-    │   └── UnknownCoding         a body that is compressed
-    ├── NotAuthenticated          a credential that is not known
-    │   ├── NoCredential          none was given, and one is needed
-    │   ├── InvalidToken          a token of a user that is not accepted
-    │   └── InvalidAssertion      the same for an assertion of BrowserID
-    ├── NotAllowed                a known caller without the permission
+    │   ├── KeyReused             the idempotency key belongs to another post
+    │   └── UnknownCoding         the body is compressed or otherwise encoded
+    ├── NotAuthenticated          the credential is unknown, expired or revoked
+    │   ├── NoCredential          a credential is needed, and none was given
+    │   ├── InvalidToken          a user's token is not accepted
+    │   └── InvalidAssertion      a user's BrowserID assertion is not accepted
+    ├── NotAllowed                the caller lacks the permission
     ├── NotFound
     │   ├── ApplicationNotFound
     │   ├── QueueNotFound
     │   ├── GroupNotFound
     │   ├── KeyNotFound
     │   ├── MessageNotFound
-    │   ├── MemberGone            a member of a consumer group that is not there, or not any more
+    │   ├── MemberGone            a member of a consumer group does not exist any more, or never did
     │   ├── MoveNotFound
     │   └── ScheduleNotFound
     ├── Conflict
@@ -27,36 +27,36 @@
     │   ├── ApplicationExists
     │   ├── OffsetConflict        compare-and-set failed; carries the present offsets
     │   ├── KeyInUse              a post with this idempotency key is being carried out
-    │   ├── NameTaken             a message with another body has the name
-    │   ├── NameChanged           somebody else is changing what a name stands for
-    │   ├── RecordChanged         a record has another version than the caller knows
-    │   ├── MoveUnderWay          messages of the queue are being moved already
+    │   ├── NameTaken             the name belongs to a message with another body
+    │   ├── NameChanged           another caller is changing the value of a name
+    │   ├── RecordChanged         the stored record has another version
+    │   ├── MoveUnderWay          messages of the queue are already being moved
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   ├── TimeZoneUnknown       the machine does not know the time zone of a schedule
     │   ├── NotOwner              a member commits for partitions that it does not own; carries them
     │   ├── GroupActive           the consumer group has members
     │   ├── GroupElsewhere        the consumer group is served in another data centre
-    │   ├── InstanceTaken         another credential has the name of an instance
-    │   └── ClaimLost             messages were delivered again, or replaced; carries the result of each receipt
+    │   ├── InstanceTaken         another credential uses the name of an instance
+    │   └── ClaimLost             messages were delivered again or replaced; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
-    ├── TooManyRequests           the application has its share of the process already
+    ├── TooManyRequests           the application has used up its share of the process
     │   ├── TooManyWaiters        too many long polls
     │   ├── TooManyMoves          too many moves between queues are under way
-    │   ├── TooManySchedules      the application has as many schedules as it may have
-    │   ├── TooManyGroups         the application has as many consumer groups as it may have
-    │   ├── TooManyMembers        a consumer group has as many members, or joins, as it may have
-    │   └── TooManyClaims         a partition has as many claims as it may have
-    ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
+    │   ├── TooManySchedules      the application has its max number of schedules
+    │   ├── TooManyGroups         the application has its max number of consumer groups
+    │   ├── TooManyMembers        a consumer group has its max number of members, or of joins within the hour
+    │   └── TooManyClaims         a partition has its max number of claims
+    ├── StoreUnavailable          the store cannot serve now; ``outcome`` tells whether a write may be visible
     │   ├── StoreBusy             locked by another process for too long
     │   ├── StoreFull             no space left
     │   ├── StoreClosed           shutting down
-    │   ├── WriteUndone           messages were written too late, or perhaps, and are taken back
-    │   └── IssuerUnavailable     the keys that a user's credential is checked with are not there
-    ├── TooLate                   ids that were reserved may have been passed by readers
-    ├── StoreIncompatible         the file or schema is newer than this program
+    │   ├── WriteUndone           messages may have been written too late, and were removed again
+    │   └── IssuerUnavailable     the keys for checking a user's credential are not available
+    ├── TooLate                   readers may have passed reserved ids
+    ├── StoreIncompatible         this program does not know the format of the file or schema
     └── SettingsError             unknown, conflicting or malformed settings
 
-``code`` is stable: clients may branch on it. HTTP statuses live in ``queuey.web.errors`` alone.
+``code`` is stable: clients may branch on it. HTTP statuses are defined only in ``queuey.web.errors``.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ Outcome = Literal["none", "unknown"]
 
 
 class QueueyError(Exception):
-    """Base of all errors of Queuey; ``code`` is stable.
+    """Base class of all errors of Queuey. ``code`` is stable.
 
     Attributes:
-        form: The text, with places for the arguments, of which the first one is also ``name``, and as ``quoted`` for a
-            shell; blank: the argument is the text.
+        form: Format string of the message. It may use the arguments by index; ``name`` is the first argument, and
+            ``quoted`` is the first argument quoted for a shell. If blank, the argument is the message.
     """
 
     code = "Error"
@@ -107,7 +107,7 @@ class InvalidRequest(QueueyError):
 
 
 class Malformed(InvalidRequest):
-    """Bad input whatever the row of its queue says. Nothing was stored."""
+    """Bad input, regardless of the queue. Nothing was stored."""
 
 
 class TooLarge(Malformed):
@@ -117,7 +117,7 @@ class TooLarge(Malformed):
 
 
 class KeyReused(InvalidRequest):
-    """Another post was made under this idempotency key. Nothing was stored."""
+    """The idempotency key belongs to another post. Nothing was stored."""
 
     code = "IdempotencyKeyReused"
 
@@ -127,7 +127,7 @@ class KeyReused(InvalidRequest):
 
 
 class UnknownCoding(InvalidRequest):
-    """A body that is compressed or otherwise encoded. Nothing was stored."""
+    """The body is compressed or otherwise encoded. Nothing was stored."""
 
     code = "UnknownCoding"
 
@@ -136,28 +136,28 @@ class UnknownCoding(InvalidRequest):
 
 
 class NotAuthenticated(QueueyError):
-    """A credential was given and is not valid (unknown, expired, revoked)."""
+    """The given credential is not valid (unknown, expired or revoked)."""
 
     code = "InvalidApplicationKey"
     challenge = 'Application realm="queuey"'
-    """The value of ``WWW-Authenticate``: which credential to send."""
+    """Value of the header ``WWW-Authenticate``."""
 
 
 class NoCredential(NotAuthenticated):
-    """No credential was given where one is needed."""
+    """A credential is needed, and none was given."""
 
     code = "NoCredential"
 
 
 class InvalidToken(NotAuthenticated):
-    """A user's token is not accepted; the message has nothing of the token."""
+    """A user's token is not accepted. The message does not contain any part of the token."""
 
     code = "InvalidToken"
     challenge = 'Bearer realm="queuey", error="invalid_token"'
 
 
 class InvalidAssertion(NotAuthenticated):
-    """A user's BrowserID assertion is not accepted; the message has nothing of the assertion."""
+    """A user's BrowserID assertion is not accepted. The message does not contain any part of the assertion."""
 
     code = "InvalidBrowserID"
     challenge = 'BrowserID realm="queuey"'
@@ -167,8 +167,8 @@ class NotAllowed(QueueyError):
     """The caller lacks the permission.
 
     Args:
-        text: The missing right, in a sentence; blank: none is named.
-        anonymous: The caller has given no credential.
+        text: A sentence about the missing right; may be blank.
+        anonymous: The caller has not sent a credential.
     """
 
     code = "Forbidden"
@@ -185,8 +185,8 @@ class NotFound(QueueyError):
     """Something named in the request does not exist.
 
     Args:
-        name: Its name.
-        text: Replaces the text of the class.
+        name: Name of the missing thing.
+        text: Message to use instead of the class's ``form``.
     """
 
     code = "NotFound"
@@ -215,7 +215,7 @@ class MemberGone(NotFound):
     """The member does not exist, its session is over, it was replaced, or it joined with another credential."""
 
     code = "MemberGone"
-    form = "The member does not exist, or not any more. Drop what was read, and join again."
+    form = "The member does not exist any more, or never did. Drop the messages that were read, and join again."
 
 
 class GroupNotFound(NotFound):
@@ -234,14 +234,14 @@ class MessageNotFound(NotFound):
 
 
 class MoveNotFound(NotFound):
-    """The application has no such move, or it ended more than 30 days ago."""
+    """The move does not exist, or it ended more than 30 days ago."""
 
     code = "InvalidMoveId"
     form = "Move {name!r} does not exist. List those that do: queuey queue moves"
 
 
 class ScheduleNotFound(NotFound):
-    """The application has no such schedule, or the caller may not know of it."""
+    """The schedule does not exist, or the caller may not see it."""
 
     code = "InvalidScheduleName"
     form = "Schedule {name!r} does not exist. List those that do: queuey schedule list"
@@ -254,7 +254,7 @@ class Conflict(QueueyError):
 
 
 class QueueExists(Conflict):
-    """A queue of that name exists with other fields; ``queue`` is the existing one."""
+    """A queue of that name exists with other fields. ``queue`` is the existing queue."""
 
     code = "QueueExists"
 
@@ -265,8 +265,8 @@ class QueueExists(Conflict):
 
     def __str__(self) -> str:
         name = self.queue.name
-        there = ", ".join(f"{field} {_shown(getattr(self.queue, field))}" for field in self.differing)
-        return f"Queue {name!r} exists and has {there}. Ask for that, or change it: queuey queue update {quote(name)}"
+        fields = ", ".join(f"{field} {_shown(getattr(self.queue, field))}" for field in self.differing)
+        return f"Queue {name!r} exists and has {fields}. Ask for that, or change it: queuey queue update {quote(name)}"
 
 
 class ApplicationExists(Conflict):
@@ -280,8 +280,8 @@ class OffsetConflict(Conflict):
     """At least one compare-and-set of an offset failed.
 
     Args:
-        current: The recorded offset of each partition of the request (lower hex, None: none).
-        applied: The partitions of the request that were set nevertheless.
+        current: The recorded offset of each partition of the request, in lower-case hex or None.
+        applied: The partitions of the request with offsets that were set nevertheless.
     """
 
     code = "OffsetConflict"
@@ -292,20 +292,20 @@ class OffsetConflict(Conflict):
         self.applied = tuple(applied)
 
     def __str__(self) -> str:
-        there = ", ".join(
+        offsets = ", ".join(
             f"{offset or 'none'} in partition {number}"
             for number, offset in self.current.items()
             if number not in self.applied
         )
-        return f"The recorded offset is not the expected one: {there}. Another client has changed it: read it again."
+        return f"The recorded offset is not the expected one: {offsets}. Another client has changed it: read it again."
 
 
 class KeyInUse(Conflict):
-    """A post with this idempotency key is being carried out. This one stored nothing.
+    """A post with this idempotency key is being carried out. This call stored nothing.
 
     Args:
         key: The key.
-        retry_after: Seconds after which the answer of that post is known, or it can be carried out anew.
+        retry_after: Seconds after which the result of that post is known, or the post can be repeated.
     """
 
     code = "IdempotencyKeyInUse"
@@ -318,7 +318,7 @@ class KeyInUse(Conflict):
 
 
 class NameTaken(Conflict):
-    """A message with this name is there and has another body. Nothing was stored.
+    """The name belongs to a message with another body. Nothing was stored.
 
     Args:
         name: The name.
@@ -340,10 +340,10 @@ class NameChanged(Conflict):
 
 
 class RecordChanged(Conflict):
-    """A record has another version than the caller knows, or is gone. Nothing was changed.
+    """The stored record has another version, or does not exist. Nothing was changed.
 
     Args:
-        name: Its name.
+        name: Name of the record.
     """
 
     code = "RecordChanged"
@@ -354,7 +354,7 @@ class TimeZoneUnknown(Conflict):
     """The machine does not know the time zone of a schedule.
 
     Args:
-        name: Of the time zone.
+        name: Name of the time zone.
     """
 
     code = "TimeZoneUnknown"
@@ -365,12 +365,12 @@ class TimeZoneUnknown(Conflict):
 
 
 class MoveUnderWay(Conflict):
-    """Messages of the queue are being moved already.
+    """Messages of the queue are already being moved.
 
     Args:
         source: The queue.
-        target: Where its messages go.
-        move: The id of the move.
+        target: The queue to which its messages are moved.
+        move: Id of the move.
     """
 
     code = "MoveUnderWay"
@@ -382,18 +382,18 @@ class MoveUnderWay(Conflict):
 
 
 class ClaimsRefused(Conflict):
-    """Messages of the queue cannot be claimed at its consistency level; the text names one at which they can."""
+    """Messages of the queue cannot be claimed at its consistency level. The text names a level that allows claims."""
 
     code = "ClaimsRefused"
 
 
 class ClaimLost(Conflict):
-    """Claims had expired, and their messages were delivered to other callers; or newer values have taken their names.
+    """Messages of expired claims were delivered to other callers, or newer values have taken the messages' names.
 
-    The other receipts succeeded.
+    The other receipts of the request succeeded.
 
     Args:
-        results: The result of each receipt, in the order given, for the answer.
+        results: Result of each receipt, in the order of the request, for the answer.
     """
 
     code = "ClaimLost"
@@ -407,7 +407,7 @@ class ClaimLost(Conflict):
 
 
 class NotOwner(Conflict):
-    """A member commits for ``partitions`` that it does not own; only offsets of ``applied`` ones were recorded."""
+    """A member committed for ``partitions`` that it does not own. Only the offsets of ``applied`` were recorded."""
 
     code = "NotOwner"
 
@@ -422,14 +422,14 @@ class NotOwner(Conflict):
 
 
 class GroupActive(Conflict):
-    """The group has members; only they commit, and it cannot be forgotten."""
+    """The group has members. Only they can commit, and the group cannot be deleted."""
 
     code = "GroupActive"
     form = "Group {name!r} has members. Commit as one of them, or stop them first: queuey group show {quoted}"
 
 
 class GroupElsewhere(Conflict):
-    """The group is served in another data centre, which is the second argument."""
+    """The group is served in another data centre, given by the second argument."""
 
     code = "GroupElsewhere"
     form = (
@@ -446,58 +446,58 @@ class InstanceTaken(Conflict):
 
 
 class QueueChanged(QueueyError):
-    """The queue row a call was made with is out of date (updated, purged or deleted meanwhile).
+    """The queue row of a call is out of date: the queue was updated, purged or deleted.
 
-    Nothing was stored or read. The caller looks the queue up again and retries.
+    Nothing was stored or read. The caller looks up the queue again and retries.
     """
 
     code = "QueueChanged"
 
 
 class TooManyRequests(QueueyError):
-    """The application uses its share of the process already. Nothing was done."""
+    """The application has used up its share of the process. Nothing was done."""
 
     code = "TooManyRequests"
     retry_after = 1
 
 
 class TooManyWaiters(TooManyRequests):
-    """All places for long polls are taken."""
+    """The application, or the process, has its max number of long polls."""
 
     code = "TooManyWaiters"
 
 
 class TooManyMoves(TooManyRequests):
-    """The application has as many moves under way as it may have, or all applications together have."""
+    """The application, or all applications together, have the max number of moves under way."""
 
     code = "TooManyMoves"
     retry_after = 5
 
 
 class TooManySchedules(TooManyRequests):
-    """The application has as many schedules as it may have."""
+    """The application has its max number of schedules."""
 
     code = "TooManySchedules"
 
 
 class TooManyGroups(TooManyRequests):
-    """The application has as many consumer groups with members as it may have."""
+    """The application has its max number of consumer groups with members."""
 
     code = "TooManyGroups"
 
 
 class TooManyMembers(TooManyRequests):
-    """The group has as many members as it may have, or had too many joins within the hour."""
+    """The group has its max number of members, or had too many joins within the hour."""
 
     code = "TooManyMembers"
 
 
 class TooManyClaims(TooManyRequests):
-    """A partition has as many claims as it may have. The refused part was not done.
+    """A partition has its max number of claims. The refused part of the request was not done.
 
     Args:
-        message: For people.
-        outcome: ``unknown``: other parts of the same request may be done.
+        message: Message for people.
+        outcome: ``unknown`` if other parts of the request may have been done.
     """
 
     code = "TooManyClaims"
@@ -511,9 +511,9 @@ class StoreUnavailable(QueueyError):
     """The store cannot serve the call now.
 
     Args:
-        message: For people.
-        outcome: ``none``: the write is not and will not be visible. ``unknown``: it may be.
-        retry_after: Seconds after which a retry makes sense.
+        message: Message for people.
+        outcome: ``none`` if the write is not visible and never will be, ``unknown`` if it may be.
+        retry_after: Seconds after which a retry is useful.
     """
 
     code = "StoreUnavailable"
@@ -525,7 +525,6 @@ class StoreUnavailable(QueueyError):
 
 
 def in_doubt(error: Exception) -> Exception:
-    """Returns an error as one whose write may be visible: its outcome is not ``none``."""
     if isinstance(error, TooManyClaims):
         return TooManyClaims(str(error), outcome="unknown")
     if isinstance(error, StoreUnavailable) and error.outcome == "none":
@@ -536,7 +535,7 @@ def in_doubt(error: Exception) -> Exception:
 
 
 class StoreBusy(StoreUnavailable):
-    """Another process holds the store's write lock for too long."""
+    """Another process has held the store's write lock for too long, or a resource of the store is busy."""
 
     code = "StoreBusy"
 
@@ -554,29 +553,29 @@ class StoreClosed(StoreUnavailable):
 
 
 class WriteUndone(StoreUnavailable):
-    """Messages may have been written too late; they were taken back before any reader could see them.
+    """Messages may have been written too late. They were removed before any reader could see them.
 
     They may be posted again. Answers have the code of ``StoreUnavailable``: nothing was stored.
     """
 
 
 class IssuerUnavailable(StoreUnavailable):
-    """The issuer of a user's credential cannot be asked for its keys now. Nothing was done."""
+    """The keys of the issuer of a user's credential are not available now. Nothing was done."""
 
     code = "IssuerUnavailable"
 
 
 class TooLate(QueueyError):
-    """A reader may have passed the ids at which messages were to be written.
+    """Readers may have passed the ids at which messages were to be written.
 
     Args:
-        written: The messages were written; else nothing was.
+        written: True if the messages were written nevertheless.
     """
 
     code = "TooLate"
 
     def __init__(self, *, written: bool) -> None:
-        super().__init__("the ids of these messages lie too close to what readers may have passed")
+        super().__init__("readers may have passed the ids of these messages")
         self.written = written
 
 

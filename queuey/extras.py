@@ -1,4 +1,4 @@
-"""The optional parts of the distribution, and how a user installs what one of them needs."""
+"""Optional dependencies of the distribution, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 
 DISTRIBUTION = "queuey-store"
-"""The name on the package index, where ``queuey`` and ``qdo`` belong to other projects."""
+"""Name on the package index, where ``queuey`` and ``qdo`` belong to other projects."""
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that installs what an extra needs, for the Python that runs this.
+    """Returns the command that installs the dependencies of an extra for the running Python.
 
-    The command names the packages that the extra stands for. So it works however this version was installed: from an
-    index, a wheel or a checkout. Only a checkout that was never installed is named itself.
+    The command names the packages of the extra. So it works however this version was installed: from an index, a wheel
+    or a checkout. Only for a checkout that was never installed it names the checkout itself.
 
     Args:
-        extra: Its name, as in ``pyproject.toml``.
+        extra: Name of the extra, as in ``pyproject.toml``.
 
     Returns:
-        A line for a shell, such as ``/opt/queuey/bin/python -m pip install 'cassandra-driver<4,>=3.29'``.
+        A shell command, such as ``/opt/queuey/bin/python -m pip install 'cassandra-driver<4,>=3.29'``.
     """
     from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - only when something is missing
 

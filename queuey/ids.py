@@ -30,8 +30,7 @@ FIRST: Position = (0, LOW_MIN)
 LAST: Position = (TICKS_MAX, LOW_MAX)
 
 FLIP = 0x0080808080808080
-"""Code by which XOR turns the last 8 bytes of an id, as an integer, into the ``low`` of its position, and vice
-versa."""
+"""Code for XOR with the last 8 bytes of an id (as an integer) to get the ``low`` of its position, and vice versa."""
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
@@ -48,17 +47,14 @@ def seconds_to_ticks(seconds: float) -> int:
 
 
 def ticks_to_seconds(ticks: int) -> float:
-    """Converts ticks to seconds since 1970."""
     return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND
 
 
 def low_hex(low: int) -> str:
-    """Returns the last 16 hex digits of ids with this ``low``."""
     return f"{(low & _MASK) ^ FLIP:016x}"
 
 
 def to_hex(position: Position) -> str:
-    """Returns the id of a position: 32 lower-case hex digits."""
     ticks, low = position
     return f"{ticks & 0xFFFFFFFF:08x}{(ticks >> 32) & 0xFFFF:04x}1{ticks >> 48:03x}{(low & _MASK) ^ FLIP:016x}"
 
@@ -72,10 +68,10 @@ def timestamp_text(ticks: int) -> str:
 
 
 def parse_position(text: str) -> Position:
-    """Reads a position from 32 hex digits, any case, with or without dashes, any UUID version.
+    """Parses a UUID of any version as a position. Case does not matter, and dashes are optional.
 
     Raises:
-        ValueError: ``text`` is no UUID.
+        ValueError: ``text`` is not a UUID.
     """
     digits = text.replace("-", "") if len(text) == 36 else text  # noqa: PLR2004 - a dashed UUID's length
     if _HEX.fullmatch(digits) is None:
@@ -90,10 +86,10 @@ def parse_low(digits: str) -> int:
 
 
 def parse_id(text: str) -> Position:
-    """Reads the id of a message: like :func:`parse_position`, but only version 1 of the RFC's variant.
+    """Parses the id of a message: like :func:`parse_position`, but accepts only version 1 of the RFC's variant.
 
     Raises:
-        ValueError: ``text`` is no version-1 UUID.
+        ValueError: ``text`` is not a version 1 UUID.
     """
     position = parse_position(text)
     digits = text.replace("-", "")
@@ -104,9 +100,9 @@ def parse_id(text: str) -> Position:
 
 
 def parse_instant(text: str) -> int | None:
-    """Reads seconds since 1970 (``123`` or ``123.4567890``) as ticks, exactly; None: ``text`` is no such number.
+    """Parses seconds since 1970 (``123`` or ``123.4567890``) exactly. Returns ticks, or None for other texts.
 
-    Digits beyond the seventh decimal are cut.
+    Digits after the seventh decimal are ignored.
     """
     match = _SECONDS.fullmatch(text)
     if match is None:
@@ -117,7 +113,6 @@ def parse_instant(text: str) -> int | None:
 
 
 def following(position: Position) -> Position:
-    """Returns the lowest position above ``position``."""
     ticks, low = position
     if low < LOW_MAX:
         return ticks, low + 1
@@ -125,7 +120,6 @@ def following(position: Position) -> Position:
 
 
 def preceding(position: Position) -> Position:
-    """Returns the highest position below ``position``."""
     ticks, low = position
     if low > LOW_MIN:
         return ticks, low - 1
@@ -133,22 +127,22 @@ def preceding(position: Position) -> Position:
 
 
 def random_low() -> int:
-    """Returns a ``low`` for a process: a random clock sequence and a random node (multicast bit set, RFC 9562 6.10)."""
+    """Returns a ``low`` with a random clock sequence and a random node (multicast bit set, RFC 9562, section 6.10)."""
     raw = int.from_bytes(os.urandom(8), "big")
     raw = (raw & 0x3FFFFFFFFFFFFFFF) | 0x8000000000000000 | (1 << 40)
     low = raw ^ FLIP
     return low - (1 << 64) if low > LOW_MAX else low
 
 
-# Ids as users of the client have them, as text: do not compare ids as text or as numbers.
+# Functions for users of the client, on ids as text. Ids must not be compared as text or as numbers.
 
 EARLIEST = to_hex(FIRST)
-"""The lowest id there can be."""
+"""The lowest possible id."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def order_of(identifier: str) -> tuple[int, int]:
-    """Returns a key that sorts ids as queues do.
+    """Returns a sort key: ids sorted by it have the order of a queue's messages.
 
     Example:
         >>> from queuey.client import order_of
@@ -157,13 +151,13 @@ def order_of(identifier: str) -> tuple[int, int]:
         True
 
     Raises:
-        ValueError: It is not an id.
+        ValueError: ``identifier`` is not an id.
     """
     return parse_position(identifier)
 
 
 def time_of(identifier: str) -> datetime:
-    """Returns an id's time in UTC, cut to microseconds.
+    """Returns the time of an id in UTC, truncated to microseconds.
 
     Example:
         >>> from queuey.client import id_before, time_of
@@ -171,13 +165,13 @@ def time_of(identifier: str) -> datetime:
         '2023-11-14T22:13:19.999999+00:00'
 
     Raises:
-        ValueError: It is not an id.
+        ValueError: ``identifier`` is not an id.
     """
     return _EPOCH + timedelta(microseconds=(parse_position(identifier)[0] - EPOCH_TICKS) // 10)
 
 
 def id_after(identifier: str) -> str:
-    """Returns the next higher id: the position (``since``) at which to continue after a message.
+    """Returns the next higher id: the position (``since``) from which to continue after a message.
 
     Example:
         >>> from queuey.client import id_after, order_of
@@ -186,13 +180,13 @@ def id_after(identifier: str) -> str:
         True
 
     Raises:
-        ValueError: It is not an id.
+        ValueError: ``identifier`` is not an id.
     """
     return to_hex(following(parse_position(identifier)))
 
 
 def id_before(instant: float | datetime) -> str:
-    """Returns the highest id below a time: a reader that continues after it reads everything from that time on.
+    """Returns the highest id before a time: a reader that continues after this id reads everything from that time on.
 
     Example:
         >>> from datetime import UTC, datetime
@@ -204,7 +198,7 @@ def id_before(instant: float | datetime) -> str:
         instant: Seconds since 1970, or an aware datetime.
 
     Raises:
-        ValueError: A datetime without a time zone, or a time that no id can have.
+        ValueError: The datetime has no time zone, or ids cannot express the time.
     """
     if isinstance(instant, datetime):
         if instant.tzinfo is None:

@@ -1,4 +1,4 @@
-"""The nouns: queues, messages, slices of a partition and the pages they give."""
+"""Domain objects: queues, messages, slices of a partition, pages, offsets, keys, and more."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Location = tuple[int, Position]
 """Partition and position of a message."""
 
 DEFAULT_TTL = 259_200
-"""Default seconds that a message lives: 3 days."""
+"""Default TTL of messages in seconds: 3 days."""
 MAX_TTL = 33_554_432
-"""Max seconds that a message lives: 388 days."""
+"""Max TTL of messages in seconds: 388 days."""
 KEPT_SECONDS = 86_400
-"""Number of seconds for which the row of a kept message stays after the message's end."""
+"""Number of seconds for which the row of a kept message stays after the message has expired."""
 MAX_WAIT = 300
 """Max seconds of a long poll, whatever the setting ``max_wait`` is."""
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """A caller other than the owning application, and its rights: ``app:reports``, ``bid:ann@example.org``."""
+    """A caller other than the owning application (``app:reports``, ``bid:ann@example.org``), and its rights."""
 
     name: str
     read: bool = True
@@ -51,11 +51,11 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 MAX_PAUSE = 43_200
-"""Max seconds until a failed message is delivered again."""
+"""Max seconds until a message is delivered again after a failure."""
 
 
 class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The delay before a message is delivered again whose handling has failed.
+    """The delay before a failed message is delivered again.
 
     Example:
         >>> from queuey.client import Backoff
@@ -64,10 +64,10 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         [5.0, 10.0, 20.0, 40.0, 60.0]
 
     Attributes:
-        first: Seconds after the first delivery.
-        factor: How much longer each further delay is.
-        most: The longest delay, in seconds.
-        jitter: The share of a delay, 0 to 1, of which a random part is left out.
+        first: Delay after the first delivery, in seconds.
+        factor: Factor by which each further delay is longer.
+        most: Max delay in seconds.
+        jitter: Share of a delay, 0 to 1, that is shortened at random.
     """
 
     first: Annotated[float, msgspec.Meta(ge=0, le=MAX_PAUSE)] = 1.0
@@ -76,7 +76,6 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
 
     def __post_init__(self) -> None:
-        """Refuses delays that shrink."""
         if self.first > self.most:
             raise ValueError(f"first, {self.first:g} s, is longer than most, {self.most:g} s: give both")
 
@@ -90,7 +89,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 TtlOption = Annotated[
-    int, option("ttl", "Seconds that messages live, else the service's default.", ge=1, le=MAX_TTL, seconds=True)
+    int, option("ttl", "Seconds that messages live; the default is the service's.", ge=1, le=MAX_TTL, seconds=True)
 ]
 MAX_DESCRIPTION = 200
 """Max characters of a queue's description."""
@@ -100,7 +99,7 @@ DescriptionOption = Annotated[
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a queue that a request may name. None: not given."""
+    """The options of a queue in a request. None stands for an option that is not set."""
 
     partitions: CountOption | None = None
     type: TypeOption | None = None
@@ -131,14 +130,14 @@ RESETTABLE = (*(name for name, option in options().items() if (option.extra or {
 
 
 class QueueSpec(QueueOptions, frozen=True, kw_only=True):
-    """The fields of a queue that its maker chooses. None: not given."""
+    """The fields of a queue that its creator sets. None stands for a field that is not set."""
 
     principals: tuple[Principal, ...] | None = None
     facade: str | None = None
 
 
 class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a queue as they stand. ``ttl``, ``read_delay`` and ``backoff`` None: the service's default."""
+    """The options of an existing queue. ``ttl``, ``read_delay`` and ``backoff`` are None for the service's default."""
 
     partitions: CountOption = 1
     type: TypeOption = "user"
@@ -159,15 +158,15 @@ class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue(ChosenOptions, frozen=True, kw_only=True):
-    """A queue as the catalogue has it.
+    """The row of a queue in the catalogue.
 
     Attributes:
-        uid: Names the queue from creation to deletion, also over purges. Offsets hang on it.
-        qid: Names the queue's present messages; a purge changes it.
-        principals: Callers other than the application that may use it.
-        facade: JSON that a facade keeps with the queue; nothing else reads it.
-        created: Seconds since 1970.
-        version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
+        uid: Identifies the queue from creation to deletion, even after purges. Offsets belong to it.
+        qid: Identifies the queue's present messages; a purge changes it.
+        principals: Callers other than the application that may use the queue.
+        facade: JSON that a facade keeps with the queue; only the facade reads it.
+        created: When the queue was created (seconds since 1970).
+        version: Version of the catalogue at which the row was read; stores use it to detect outdated rows.
     """
 
     application: str
@@ -181,7 +180,6 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
 
     @property
     def keeps_keys(self) -> bool:
-        """True if messages keep their keys, because claims depend on them."""
         return self.kind == "ordered" or self.max_claimed_per_key > 0
 
     def share_of(self, partition: int) -> int:
@@ -190,9 +188,9 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
 
 
 FRAME = 256
-"""Max bytes of an answer around the body of a message: its id, time, partition and receipt."""
+"""Max bytes of a message in an answer, not counting body and metadata: its id, time, partition and receipt."""
 MOST_ESCAPED = 6
-"""Max bytes that JSON takes for a character of text, or for a byte."""
+"""Max JSON bytes per character of text, or per byte."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -200,10 +198,10 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Metadata of a message.
 
     Attributes:
-        content_type: As given by the producer; None if it gave none.
-        headers: Pairs of lower-case name and value, in the order given.
-        json: The body is the text of a JSON value and is shown as that value, not as a string.
-        key: The key, in a queue whose claims depend on it (:attr:`Queue.keeps_keys`).
+        content_type: Content type given by the producer, or None.
+        headers: Pairs of lower-case name and value, in their original order.
+        json: The body is the text of a JSON value, which is returned as that value and not as a string.
+        key: Key of the message, in queues that keep keys (:attr:`Queue.keeps_keys`).
     """
 
     content_type: str | None = None
@@ -213,7 +211,6 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 def stored_meta(meta: Meta) -> Meta | tuple[object, ...]:
-    """Returns the encoded form of metadata: the key only if there is one."""
     return msgspec.structs.astuple(meta)[:-1] if meta.key is None else meta
 
 
@@ -222,11 +219,11 @@ class NewMessage(msgspec.Struct, gc=False):
 
     Attributes:
         body: ``str`` for text (any UTF-8), ``bytes`` for anything else. Never empty.
-        partition: 1 to the queue's count.
-        ttl: Seconds from storing, or from the due time of a delayed message.
-        delay: Seconds until the message is due. Its due time becomes its id time.
-        meta: None is the same as ``Meta()``.
-        kept: Its row stays for ``KEPT_SECONDS`` after its end, where claims find it.
+        partition: Partition from 1 to the number of the queue's partitions.
+        ttl: TTL in seconds, counted from storing, or from the due time of a delayed message.
+        delay: Seconds until the message is due. Its id has the due time.
+        meta: Metadata; None is the same as ``Meta()``.
+        kept: The row stays for ``KEPT_SECONDS`` after the message has expired, so that claims find it.
     """
 
     body: str | bytes
@@ -238,12 +235,12 @@ class NewMessage(msgspec.Struct, gc=False):
 
 
 class PostKey(msgspec.Struct, frozen=True, gc=False):
-    """The idempotency key of a post: the post is carried out once, however often it is repeated under its key.
+    """The idempotency key of a post: the post is carried out once, however often it is repeated with its key.
 
     Attributes:
-        text: The caller's key, unique within the queue; 1 to ``LONGEST_KEY`` characters of ASCII.
-        content: A hash of the post: under one key it must be the same each time.
-        seconds: How long the key is remembered.
+        text: The caller's key, unique within the queue; 1 to ``LONGEST_KEY`` ASCII characters.
+        content: Hash of the post. It must be the same for all posts with the key.
+        seconds: How long the key is remembered, in seconds.
     """
 
     text: str
@@ -256,11 +253,11 @@ LONGEST_KEY = 255
 
 
 class PostResult(msgspec.Struct, frozen=True, gc=False):
-    """Places of the messages of a post.
+    """Result of a post.
 
     Attributes:
-        locations: In the order of the post.
-        replayed: They were stored by an earlier post with this key.
+        locations: Locations of the messages, in the order of the post.
+        replayed: The messages were stored by an earlier post with the same key.
     """
 
     locations: list[Location]
@@ -272,14 +269,14 @@ LONGEST_NAME = 255
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Value of a name.
+    """The value of a name.
 
     Attributes:
-        location: Place of its message, present or former; None: it has none.
-        content: A hash of the message.
-        replaced: Place of the value before, if the claim log may not know yet that it is replaced.
-        busy: Seconds for which another caller may be writing a value; 0: none is.
-        state: Compared by the store when the name is changed.
+        location: Location of the name's message, which may be gone; None if the name was freed.
+        content: Hash of the message.
+        replaced: Location of the previous value, if its replacement may not be in the claim log yet.
+        busy: Seconds for which another caller may be writing a value, or 0.
+        state: Token that the store compares when the name is changed.
     """
 
     location: Location | None
@@ -293,9 +290,9 @@ class Record(msgspec.Struct, frozen=True):
     """A document of an application; see :class:`queuey.storage.contracts.records.Records`.
 
     Attributes:
-        kind: Its use.
-        due: Time of its next step (ticks); ``ids.TICKS_MAX``: never.
-        version: Compared by the store when it is changed; 0: it is to be created.
+        kind: The feature that uses the record.
+        due: Time of its next step (ticks); ``ids.TICKS_MAX`` for never.
+        version: Token that the store compares when the record is changed; 0 for a record to be created.
     """
 
     kind: str
@@ -316,7 +313,7 @@ class RecordDue(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
-    """A stored message. ``position`` is its place in the order of its partition; ``expires`` is in ticks."""
+    """A stored message. ``position`` defines its order in the partition; ``expires`` is in ticks."""
 
     ticks: int
     low: int
@@ -331,7 +328,6 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def id(self) -> str:
-        """The id: 32 lower-case hex digits."""
         return ids.to_hex((self.ticks, self.low))
 
     @property
@@ -345,7 +341,7 @@ def body_bytes(body: str | bytes) -> int:
 
 
 def rendered_bytes(body: str | bytes, meta: Meta | None) -> int:
-    """Returns the max bytes of a message in an answer: all limits on bytes count these."""
+    """Returns an upper bound of the bytes of a message in an answer. All byte limits use it."""
     size = FRAME if meta is None else FRAME + _bytes_beside(meta)
     if isinstance(body, bytes):
         return size + 4 * (len(body) + 2) // 3
@@ -359,12 +355,11 @@ def _bytes_beside(meta: Meta) -> int:
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Returns the sum of messages' bytes in an answer."""
     return sum([rendered_bytes(message.body, message.meta) for message in messages])
 
 
 def bytes_at_most(messages: Iterable[Message]) -> int:
-    """Returns a bound of :func:`bytes_of` that is quickly found."""
+    """Returns an upper bound of :func:`bytes_of` that is cheaper to compute."""
     return sum(
         [
             FRAME + MOST_ESCAPED * len(message.body)
@@ -380,18 +375,18 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         limit: Max messages.
-        max_bytes: The page ends with the message that brings the sum of :func:`rendered_bytes` to this or above.
+        max_bytes: The page ends with the message that brings the sum of :func:`rendered_bytes` to this value or above.
         descending: Newest first.
-        delayed: Keep below the queue's read delay. False reads up to the last certainly committed id; on a store with
-            eventual consistency a cursor taken from such a page may miss messages.
+        delayed: Keep the queue's read delay. False reads up to the last certainly committed id; on a store with
+            eventual consistency, readers that continue from the cursor of such a page may miss messages.
         early: With ``delayed=False``: messages shown may vanish again, and others may be missing. So a store may use
-            rows of the queue as old as for a delayed read, and leaves out values of names that may be undone.
-        ahead: With ``delayed``: show also messages between the horizon and now. The horizon is that of the store then,
-            whatever the queue's own read delay is, and ``Page.next`` may lie above it.
-        due: False: show also delayed messages that are not due.
-        bodies: False: only positions and ends are of interest; a store leaves the bodies out, and they do not count for
-            ``max_bytes``.
-        kept: Show also messages that have ended and whose rows are there.
+            queue rows as old as for a delayed read, and leaves out values of names that may be undone.
+        ahead: With ``delayed``: also show messages between the horizon and now. Then the store's own horizon is used,
+            whatever the queue's read delay is, and ``Page.next`` may lie above it.
+        due: False to show also delayed messages that are not due.
+        bodies: False if only positions and expiries are needed. The store leaves out the bodies, and they do not count
+            for ``max_bytes``.
+        kept: Also show expired messages with rows that still exist.
     """
 
     partition: int
@@ -408,7 +403,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     kept: bool = False
 
     def put_off(self, horizon: int) -> Page:
-        """Returns the page of a slice that is not read now: the next one begins where the slice does."""
+        """Returns an empty page for a slice that is not read now. Its next slice begins where this one does."""
         return Page([], horizon, ids.preceding(self.upper) if self.descending else self.lower, more=True)
 
 
@@ -416,12 +411,12 @@ class Page(msgspec.Struct, gc=False):
     """Result of a slice.
 
     Attributes:
-        messages: In the slice's order.
-        horizon: Every id below ``(horizon, LOW_MIN)`` was considered; nothing at or above it was shown (ticks), except
-            for slices with ``ahead``. It was sampled before anything was read.
-        next: Start of the next slice of the same direction: ascending the lowest position not yet read, never
-            below the slice's ``lower``; descending the highest position not yet read, None when the slice is exhausted.
-        more: The page ended at ``limit`` or ``max_bytes``; another slice may give messages at once.
+        messages: Messages in the slice's order.
+        horizon: Upper bound of the read (ticks): all ids below ``(horizon, LOW_MIN)`` were considered, and no id at or
+            above it is shown, except for slices with ``ahead``. It was sampled before the read.
+        next: Start of the next slice in the same direction. Ascending: the lowest position not yet read, never below
+            the slice's ``lower``. Descending: the highest position not yet read, or None at the end of the slice.
+        more: The page ended at ``limit`` or ``max_bytes``; another slice may return messages at once.
     """
 
     messages: list[Message]
@@ -431,12 +426,12 @@ class Page(msgspec.Struct, gc=False):
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
-    """Counts and bounds of one partition, found without reading it.
+    """Counts and bounds of one partition, determined without reading all of it.
 
     Attributes:
-        count: Messages alive, delayed ones included; estimated unless ``exact``.
-        oldest: Position of the oldest live message, None when empty.
-        newest: Position of the newest one, delayed ones included.
+        count: Number of live messages, including delayed ones; estimated unless ``exact``.
+        oldest: Position of the oldest live message, or None without messages.
+        newest: Position of the newest live message, including delayed ones.
     """
 
     partition: int
@@ -447,12 +442,12 @@ class PartitionInfo(msgspec.Struct, frozen=True):
 
 
 class Measure(msgspec.Struct, frozen=True, gc=False):
-    """Messages of one partition.
+    """Number and size of the messages of one partition.
 
     Attributes:
-        count: Messages alive, delayed ones included.
+        count: Number of live messages, including delayed ones.
         size: Bytes of their bodies.
-        exact: Both were counted; else they are estimates.
+        exact: Whether both were counted; otherwise they are estimates.
         oldest, newest: Positions of the first and the last live message.
     """
 
@@ -476,9 +471,9 @@ class OffsetChange(msgspec.Struct, frozen=True):
     """A compare-and-set of one offset.
 
     Attributes:
-        expected: The position that must be recorded now; None: none may be recorded. Only used if ``compare``.
-        compare: False sets the offset in any case.
-        forward: What is recorded at this position or above it stays as it is.
+        expected: The position that must be recorded; None if no position may be recorded. Only used with ``compare``.
+        compare: False to set the offset without a comparison.
+        forward: Keep a recorded offset at or above the new position.
     """
 
     partition: int
@@ -492,8 +487,8 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """One entry of a partition's claim log.
 
     Attributes:
-        number: 1 for the first entry of a log, and one more for each further one.
-        body: What was claimed, acknowledged and so on; stores do not interpret it. Never empty.
+        number: Number of the entry: 1, 2, 3, …
+        body: Encoded changes, which stores do not interpret. Never empty.
     """
 
     number: int
@@ -501,13 +496,12 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogPage(msgspec.Struct, frozen=True, gc=False):
-    """A part of a claim log, from some entry on.
+    """A section of a claim log.
 
     Attributes:
-        last: The number of the newest entry; 0: the log is empty.
-        entries: Ascending without gaps: from the number asked for, or from the one after the snapshot's.
-        snapshot: Stands for all entries up to and including its number, if those asked for are not all given one by
-            one; else None.
+        last: Number of the newest entry of the log; 0 if the log is empty.
+        entries: Entries ascending without gaps, from the requested number on, or from the number after the snapshot's.
+        snapshot: Replaces all entries up to and including its number; None if the page has all requested entries.
     """
 
     last: int
@@ -516,7 +510,7 @@ class LogPage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """Messages above an offset (``exact`` or estimated), and the oldest one's age in seconds."""
+    """Number of messages above an offset (estimated unless ``exact``), and the age of the oldest in seconds."""
 
     count: int
     exact: bool
@@ -524,17 +518,17 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 OPERATORS = "@all"
-"""Name that stands for an application where keys are kept: its keys are operators' keys, for all applications."""
+"""Owner of operators' keys, which are valid for all applications. It is used like the name of an application."""
 AUDITS = "@console"
-"""The application that owns the audit logs of all others. It has no keys."""
+"""The application that owns the audit logs of all others. It does not have keys."""
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Limits of a key; :func:`queuey.access.parse_scope` makes one of texts.
+    """Limits of a key; see :func:`queuey.access.parse_scope`.
 
     Attributes:
-        allow: Verbs, see :data:`queuey.access.Verb`.
-        queues: Patterns of queues' names, in which ``*`` stands for any text.
+        allow: Allowed verbs, see :data:`queuey.access.Verb`.
+        queues: Patterns of queue names, in which ``*`` stands for any text.
     """
 
     allow: tuple[str, ...]
@@ -542,12 +536,12 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """An application's key as it is kept: never the key, only its SHA-256.
+    """The record of an application's key. The key itself is never stored, only its SHA-256.
 
     Attributes:
-        id: Public, names the key for revoking: the first 8 hex digits of the hash, more if another key has these.
-        created, expires: Seconds since 1970; ``expires`` None: never.
-        scope: Its limits; None: none, it does all that its application may.
+        id: Public id: the first 8 hex digits of the hash, or more if another key has the same.
+        created, expires: Seconds since 1970. ``expires`` is None if the key never expires.
+        scope: Limits of the key; None if it may do everything that its application may do.
     """
 
     application: str
@@ -559,7 +553,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """Meaning of a successful write: a stable word and a sentence for people."""
+    """What a successful write guarantees: a stable word, and a sentence for people."""
 
     level: str
     text: str
@@ -570,13 +564,13 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One check of ``queuey doctor``.
+    """Result of a check of ``queuey doctor``.
 
     Attributes:
-        check: Its name, in a word.
-        state: ``warn``: it works, with a risk; ``fail``: the store cannot serve, or not as it promises.
+        check: Short name of the check.
+        state: ``warn`` for a risk; ``fail`` if the store cannot serve, or cannot keep its guarantees.
         text: The finding.
-        advice: What to do about it; empty if it is ``ok``.
+        advice: What to do about it; blank if the state is ``ok``.
     """
 
     check: str

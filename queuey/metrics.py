@@ -1,4 +1,4 @@
-"""Counters of requests and messages, cheap enough for every request, in Prometheus' text form."""
+"""Counters of requests and messages, and their exposition in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from prometheus_client.registry import Collector
 from queuey.messages import Queue
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
-"""Upper bounds in seconds; the last is above the longest long poll."""
+"""Upper bounds of the latency buckets in seconds."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Request = tuple[str, int]
-"""Route and status."""
+"""Route and status of a request."""
 
 
 class Metrics:
-    """Counters of this process. Safe for use by many threads."""
+    """Counters of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: dict[Request, list[float]] = {}
-        """For each kind of request: the seconds spent, the count of each bucket, and the count above all buckets."""
+        """For each route and status: total seconds, the count of each bucket, and the count above all buckets."""
         self._received = self._delivered = 0
         self.heard: Callable[[Queue, int, int], None] | None = None
-        """Called with a queue and the number of messages that it took in and gave out."""
+        """Called with a queue and the numbers of messages received and delivered."""
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         with self._lock:
@@ -56,20 +56,19 @@ class Metrics:
             self.heard(queue, 0, count)
 
     def total(self) -> tuple[dict[Request, list[float]], int, int]:
-        """Returns the cells of each kind of request, and the messages received and delivered."""
         with self._lock:
             requests = {request: cells.copy() for request, cells in self._requests.items()}
             return requests, self._received, self._delivered
 
 
 class Snapshot(msgspec.Struct):
-    """Counters of one process and figures of its store.
+    """Counters of one process and statistics of its store.
 
     Attributes:
-        requests: Route, status and cells (see :class:`Metrics`) of each kind of request.
-        received: Messages taken in.
-        delivered: Messages given out.
-        statistics: Of the store, claims and reads; names that end in ``_total`` are counters, others gauges.
+        requests: Route, status and cells (see :class:`Metrics`).
+        received: Number of messages stored for producers.
+        delivered: Number of messages returned to readers.
+        statistics: Statistics of the store, claims and reads. Names that end in ``_total`` are counters, others gauges.
     """
 
     requests: list[tuple[str, int, list[float]]]
@@ -88,11 +87,11 @@ BACKLOG_STATES = ("waiting", "delayed", "claimed", "retrying", "failed", "dead")
 
 
 class QueueBacklog(NamedTuple):
-    """Work left in a queue.
+    """The backlog of a queue.
 
     Attributes:
-        counts: Messages, by state.
-        age: Seconds since the oldest of them was stored; 0: there is none.
+        counts: Number of messages by state.
+        age: Seconds since the oldest of these messages was stored; 0 without messages.
     """
 
     application: str
@@ -119,21 +118,21 @@ class GroupLag(NamedTuple):
 
 
 Workers = Mapping[str, Snapshot | None]
-"""Snapshots by name of the worker, None for one that gave no answer. A single one has no name."""
+"""Snapshots by name of the worker; None for a worker that did not answer. The name is blank if there is one worker."""
 
 
 class _Scrape(Collector):
-    """Turns snapshots into Prometheus' families. Where there are several, each series names its worker.
+    """Converts snapshots to metric families. With several workers each series has the label ``worker``.
 
-    A sum would fall when a worker is replaced, by all that the old one had counted, and Prometheus would count the rest
-    again as new.
+    The counters are not summed: a sum would drop when a worker is replaced, and Prometheus would take the drop for a
+    reset and count the remaining value again.
     """
 
     def __init__(self, workers: Workers, backlogs: Iterable[QueueBacklog], lags: Iterable[GroupLag]) -> None:
         self._workers = workers
         self._backlogs = backlogs
         self._lags = lags
-        self._found = [(((name,) if name else ()), found) for name, found in workers.items() if found is not None]
+        self._found = [(((name,) if name else ()), counts) for name, counts in workers.items() if counts is not None]
         self._labels = () if "" in workers else ("worker",)
 
     def collect(self) -> Iterator[Metric]:
@@ -141,62 +140,60 @@ class _Scrape(Collector):
         abouts = {"received": "Messages stored for producers.", "delivered": "Messages given to readers."}
         for name, about in abouts.items():
             counter = CounterMetricFamily(f"queuey_messages_{name}", about, labels=self._labels)
-            for worker, found in self._found:
-                counter.add_metric(worker, getattr(found, name))
+            for worker, counts in self._found:
+                counter.add_metric(worker, getattr(counts, name))
             yield counter
         yield from self._statistics()
         yield from self._of_queues()
         yield from self._of_groups()
         if self._labels:
             up = GaugeMetricFamily("queuey_worker_up", "Whether the worker is in this scrape.", labels=self._labels)
-            for name, one in self._workers.items():
-                up.add_metric((name,), float(one is not None))
+            for name, answer in self._workers.items():
+                up.add_metric((name,), float(answer is not None))
             yield up
 
     def _requests(self) -> Iterator[Metric]:
         named = ("route", "status", *self._labels)
         counter = CounterMetricFamily("queuey_requests", "Requests answered.", labels=named)
         latency = HistogramMetricFamily("queuey_request_seconds", "Time to answer.", labels=("route", *self._labels))
-        for worker, found in self._found:
+        for worker, counts in self._found:
             routes: dict[str, list[float]] = {}
-            for route, status, cells in found.requests:
+            for route, status, cells in counts.requests:
                 counter.add_metric((route, str(status), *worker), sum(cells[1:]))
-                mine = routes.get(route)
-                routes[route] = [a + b for a, b in zip(mine, cells, strict=True)] if mine else cells
+                before = routes.get(route)
+                routes[route] = [a + b for a, b in zip(before, cells, strict=True)] if before else cells
             for route, cells in routes.items():
-                so_far = itertools.accumulate(cells[1:])
-                buckets = list(zip((*map(str, BUCKETS), "+Inf"), so_far, strict=True))
+                cumulative = itertools.accumulate(cells[1:])
+                buckets = list(zip((*map(str, BUCKETS), "+Inf"), cumulative, strict=True))
                 latency.add_metric((route, *worker), buckets, cells[0])
         yield counter
         yield latency
 
     def _statistics(self) -> Iterator[Metric]:
-        for name in sorted({name for _, found in self._found for name in found.statistics}):
-            counts = name.endswith("_total")
-            kind = CounterMetricFamily if counts else GaugeMetricFamily
+        for name in sorted({name for _, counts in self._found for name in counts.statistics}):
+            is_counter = name.endswith("_total")
+            kind = CounterMetricFamily if is_counter else GaugeMetricFamily
             about = f"Of {'the store' if name.startswith('store_') else name.partition('_')[0]}."
             family = kind(f"queuey_{name.removesuffix('_total')}", about, labels=self._labels)
-            for worker, found in self._found:
-                if name in found.statistics:
-                    family.add_metric(worker, found.statistics[name])
+            for worker, counts in self._found:
+                if name in counts.statistics:
+                    family.add_metric(worker, counts.statistics[name])
             yield family
 
     def _of_queues(self) -> Iterator[Metric]:
-        """Yields the backlogs, which are the same for every worker."""
         names = ("application", "queue")
-        about = "Messages of queues that are shown. Failed ones are a part of those that wait."
+        about = "Messages of queues that are shown. The failed ones are included in the waiting ones."
         count = GaugeMetricFamily("queuey_backlog_messages", about, labels=(*names, "state"))
         about = "Time since the oldest message that is not done was stored."
         age = GaugeMetricFamily("queuey_backlog_oldest_seconds", about, labels=names)
-        for one in self._backlogs:
-            for state, number in one.counts.items():
-                count.add_metric((one.application, one.queue, state), number)
-            age.add_metric((one.application, one.queue), one.age)
+        for backlog in self._backlogs:
+            for state, number in backlog.counts.items():
+                count.add_metric((backlog.application, backlog.queue, state), number)
+            age.add_metric((backlog.application, backlog.queue), backlog.age)
         yield count
         yield age
 
     def _of_groups(self) -> Iterator[Metric]:
-        """Yields the lags, which are the same for every worker."""
         names = ("application", "queue", "group")
         about = "Messages after the offsets of a consumer group."
         count = GaugeMetricFamily("queuey_group_lag_messages", about, labels=names)

@@ -1,4 +1,4 @@
-"""The choice of a message's partition. Partitions are numbered from 1."""
+"""Chooses the partitions of messages. Partitions are numbered from 1."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MOST_RUNS = 4
 
 
 def by_key(key: str, partitions: int) -> int:
-    """Returns the partition of a message key: 1 to ``partitions``, the same on every node and for ever.
+    """Returns the partition of a message key: 1 to ``partitions``. It is the same on every node and never changes.
 
-    The hash is BLAKE2b-64 of the key's UTF-8 bytes, modulo the count; so a key keeps its partition until partitions
-    are added.
+    It is the BLAKE2b-64 hash of the key's UTF-8 bytes modulo the number of partitions, plus 1. So a key keeps its
+    partition until partitions are added.
     """
     return key_digest(key) % partitions + 1
 
@@ -22,19 +22,19 @@ def key_digest(key: str) -> int:
 
 
 def spread(count: int, first: int, partitions: int) -> list[int]:
-    """Returns the partitions of messages that are posted together and leave the choice.
+    """Returns the partitions for messages of one post that do not name a partition.
 
-    They go in at most ``MOST_RUNS`` runs of equal length to consecutive partitions: workers of several partitions share
-    a batch, which is still written as a few batches of one partition each.
+    The messages are divided into at most ``MOST_RUNS`` runs of equal length for consecutive partitions. So the workers
+    of several partitions share a batch, and it is still written as a few batches of one partition each.
 
     Args:
-        count: How many they are.
-        first: The partition of the first, 1 to ``partitions``.
-        partitions: How many there are.
+        count: Number of messages.
+        first: Partition of the first message, 1 to ``partitions``.
+        partitions: Number of partitions.
     """
     runs = min(MOST_RUNS, partitions, count)
     chosen: list[int] = []
     for run in range(1, runs + 1):
-        # The run has the messages up to the first one whose share is that of the next run.
+        # This run ends at message ceil(run * count / runs).
         chosen += [(first + run - 2) % partitions + 1] * (-(-run * count // runs) - len(chosen))
     return chosen

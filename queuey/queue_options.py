@@ -1,4 +1,4 @@
-"""Types of the options of queues: what is told of one wherever it is read or shown."""
+"""Types of queue options, with the descriptions and bounds used wherever options are read or shown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from queuey.partitions import MAX_PARTITIONS
 from queuey.titles import Unit, duration, limit
 
 MAX_DELIVERIES = 1000
-"""Max deliveries that a queue may limit claims to."""
+"""Max value of the option ``max_deliveries``."""
 MAX_CLAIMED = 1_000_000
 MAX_CLAIMED_PER_KEY = 1000
 MAX_READ_DELAY = 3600
-"""Max read delay of a queue, in seconds."""
+"""Max read delay of a queue in seconds."""
 MAX_RESULT_TTL = 7 * 86_400
-"""Max seconds for which results are kept; the ledger of each store keeps rows for longer."""
+"""Max seconds for which results are kept. The ledger of each store can keep rows for longer."""
 
 
 def option(
@@ -31,18 +31,18 @@ def option(
     unit: Unit | None = None,
     **bounds: Any,  # noqa: ANN401 - of msgspec.Meta
 ) -> msgspec.Meta:
-    """Describes an option of queues wherever it is read or shown.
+    """Describes a queue option.
 
     Args:
-        label: In tables and forms.
-        about: Help on the command line and in the API's document.
-        seconds: A length of time; on the command line such as ``12h``.
-        line: Text without line breaks and control characters.
-        words: The only values of a text.
-        resets: An update may set it back to the default.
-        changes: An update may change it.
-        unit: How people read it, if it is not a length of time.
-        bounds: Of :class:`msgspec.Meta`.
+        label: Title in tables and forms.
+        about: Help text on the command line and in the OpenAPI document.
+        seconds: The option is a duration; the command line accepts values such as ``12h``.
+        line: The option is text without line breaks and control characters.
+        words: The allowed values of a text.
+        resets: An update may reset the option to its default.
+        changes: An update may change the option.
+        unit: How the value is shown to people, unless the option is a duration.
+        bounds: Further arguments of :class:`msgspec.Meta`.
     """
     extra = {"seconds": seconds, "line": line, "resets": resets and changes, "changes": changes}
     shown = {"unit": duration if seconds else unit}
@@ -71,18 +71,18 @@ DeliveriesOption = Annotated[
     int,
     option(
         "max deliveries",
-        "Deliveries by claims before a dead letter; 0: no limit.",
+        "Max deliveries by claims, then the message becomes a dead letter; 0: no limit.",
         ge=0,
         le=MAX_DELIVERIES,
         unit=limit,
     ),
 ]
-BACKOFF = option("backoff", "Delay after a delivery that has failed, such as first=5,most=600.")
+BACKOFF = option("backoff", "Delay after a failed delivery, such as first=5,most=600.")
 DeadLetterOption = Annotated[
     str,
     option(
         "dead letters to",
-        "Queue of dead letters, else the queue's name and .dead.",
+        "Queue of dead letters; by default the queue's name and .dead.",
         unit=lambda name, queue: name or f"{queue.name}.dead",
     ),
 ]
@@ -93,7 +93,7 @@ OnExpiryOption = Annotated[
     str,
     option(
         "on expiry",
-        "drop messages whose TTL ends; or dead-letter: those without a TTL of their own become dead letters. "
+        "drop expired messages; or dead-letter: expired messages without a TTL of their own become dead letters. "
         "It needs on_ack=delete.",
         words=ON_EXPIRY,
     ),
@@ -102,7 +102,7 @@ KindOption = Annotated[
     str,
     option(
         "kind",
-        "plain; dedup: of messages with equal bodies that wait one is delivered; "
+        "plain; dedup: only one of the waiting messages with equal bodies is delivered; "
         "or ordered: messages of one key are claimed one after another. It never changes.",
         words=KINDS,
         changes=False,
@@ -115,7 +115,7 @@ ResultTtlOption = Annotated[
     int,
     option(
         "result ttl",
-        "Seconds for which results of jobs are kept; 0: none is.",
+        "Seconds for which results of jobs are kept; 0: results are not kept.",
         ge=0,
         le=MAX_RESULT_TTL,
         seconds=True,
@@ -125,7 +125,7 @@ ClaimedOption = Annotated[
     int,
     option(
         "claimed at most",
-        "Max live claims, divided among the partitions, so at least as many as they are; 0: no limit.",
+        "Max live claims, divided among the partitions, so at least the number of partitions; 0: no limit.",
         ge=0,
         le=MAX_CLAIMED,
         unit=limit,
@@ -135,7 +135,7 @@ ClaimedPerKeyOption = Annotated[
     int,
     option(
         "claimed of one key",
-        "Max live claims of one message key, in a plain queue, from its creation on; 0: no limit.",
+        "Max live claims of one message key, only in a plain queue and only set at its creation; 0: no limit.",
         ge=0,
         le=MAX_CLAIMED_PER_KEY,
         unit=limit,

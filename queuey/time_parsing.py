@@ -1,4 +1,4 @@
-"""Positions in time as people write them, translated to what the API takes."""
+"""Parsing and formatting of times and durations as people write them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FORMS = "an id, a cursor, seconds since 1970, ISO 8601 (local time unless it nam
 
 
 def point(text: str, now: float) -> str:
-    """Translates a position.
+    """Translates a position in time to a form that the API accepts.
 
     Args:
-        text: In one of ``FORMS``; ``now`` is one too.
-        now: Seconds since 1970, what relative positions count from.
+        text: One of ``FORMS``, or ``now``.
+        now: The present time (seconds since 1970), to which relative positions refer.
 
     Raises:
-        ValueError: It is none of these, or before 1970.
+        ValueError: The text has none of these forms, or is before 1970.
     """
     text = text.strip()
     if _ID.fullmatch(text) or _SECONDS.fullmatch(text) or _is_cursor(text):
@@ -37,22 +37,22 @@ def point(text: str, now: float) -> str:
             since_1970 = timedelta(seconds=now - distance if relative[1] == "-" else now + distance)
         else:
             moment = datetime.fromisoformat(text)
-            while moment.timestamp() > moment.replace(fold=1).timestamp():  # The local clock leaves out this time.
+            while moment.timestamp() > moment.replace(fold=1).timestamp():  # The local clock skips this time.
                 moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
             since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is no position in time. Accepted: {FORMS}.") from error
+        raise ValueError(f"{text!r} is not a position in time. Accepted: {FORMS}.") from error
     return _text(since_1970 // timedelta(microseconds=1))
 
 
 def duration(text: str) -> float:
-    """Reads a length of time: seconds (``90``), or steps with units (``1h30m``, ``2d``, ``500ms``).
+    """Parses a duration: seconds (``90``), or numbers with units (``1h30m``, ``2d``, ``500ms``).
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a duration.
     """
     if _DURATION.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no length of time. Accepted: seconds, or such as 30m, 1h30m, 2d.")
+        raise ValueError(f"{text!r} is not a length of time. Accepted: seconds, or such as 30m, 1h30m, 2d.")
     steps = _STEP.findall(text)
     return sum(float(number) * _UNITS[unit] for number, unit in steps) if steps else float(text)
 
@@ -61,7 +61,7 @@ _MAX_AHEAD = 60.0
 
 
 def length(seconds: float) -> str:
-    """Formats seconds: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    """Formats a duration in seconds: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
     for unit, size in (("d", 172_800), ("h", 7200), ("min", 120)):
         if seconds >= size:
             return f"{seconds / (_UNITS['d'] if unit == 'd' else _UNITS[unit[0]]):.0f} {unit}"
@@ -73,7 +73,7 @@ def iso(timestamp: float) -> str:
 
 
 def clock_warning(ahead: float) -> str | None:
-    """Returns a warning for ids that are ``ahead`` seconds ahead of the clock; None if that is less than a minute."""
+    """Returns a warning if new ids are more than a minute ahead of the clock, else None. ``ahead`` is in seconds."""
     if ahead <= _MAX_AHEAD:
         return None
     return (
@@ -89,5 +89,5 @@ def _is_cursor(text: str) -> bool:
 
 def _text(microseconds: int) -> str:
     if microseconds < 0:
-        raise ValueError(f"{microseconds / 1_000_000:.6f} lies before 1970, where no message is: ask from 0 on.")
+        raise ValueError(f"{microseconds / 1_000_000:.6f} is before 1970, where no messages exist. Use 0 or later.")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"

@@ -1,7 +1,7 @@
-"""Titles and units of fields: what people read of a struct, and how. They stand with the type, in its annotations.
+"""Titles and units of struct fields, for output to people. They are defined in the type's annotations.
 
-A field's title is its name in JSON with spaces, and its value is shown as it is, unless the annotation says otherwise:
-``began: Annotated[float, titled(unit=instant)]``. Neither changes how the struct is encoded or described in a schema.
+By default a field's title is its JSON name with spaces, and its value is shown unchanged. An annotation may define
+both: ``began: Annotated[float, titled(unit=instant)]``. It does not change the struct's encoding or schema.
 """
 
 from __future__ import annotations
@@ -16,76 +16,70 @@ import msgspec
 from queuey import ids, time_parsing
 
 Unit = Callable[[Any, Any], object]
-"""Makes of a field's value, which is not None, what people read; the second argument is the struct."""
+"""Converts a field's value, which is not None, to what is shown. The second argument is the struct."""
 Computed = tuple[str, Callable[[Any], object]]
-"""A title, and a function of the struct."""
+"""A title, and a function of the struct that returns what is shown."""
 Column = str | Computed
 """The name of a field, or a computed column."""
 
 
 def titled(title: str = "", unit: Unit | None = None) -> msgspec.Meta:
-    """Describes a field for people; without a title it has that of its name."""
+    """Describes a field for people. By default the title is made from the field's name."""
     return msgspec.Meta(extra={"title": title, "unit": unit})
 
 
 def instant(seconds: float, _: object) -> str:
-    """Shows seconds since 1970 as a time."""
     return time_parsing.iso(seconds)
 
 
 def duration(seconds: float, _: object) -> str:
-    """Shows seconds as a length of time."""
     return time_parsing.length(seconds)
 
 
 def id_time(identifier: str, _: object = None) -> str:
-    """Shows the time of an id."""
     return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
 
 
 def age(seconds: float, _: object) -> str:
-    """Shows seconds since 1970 as the time that has passed since."""
     return time_parsing.length(round(max(0.0, time.time() - seconds)))
 
 
 def age_of_lag(seconds: float, owner: Any) -> str:  # noqa: ANN401 - any struct with a lag
-    """Shows the age of the oldest message behind, if there is one."""
+    """Formats the age of the oldest message of a lag; blank without a lag."""
     return time_parsing.length(seconds) if owner.lag else ""
 
 
 def formatted(form: str) -> Unit:
-    """Returns a unit of numbers: ``,`` for commas between thousands, ``.2f`` for two decimals."""
     return lambda number, _: format(number, form)
 
 
 def estimated(flag: str = "exact", form: str = "") -> Unit:
-    """Returns a unit of counts: "about" stands before one if the field ``flag`` of its struct is false."""
+    """Returns a unit that prefixes a count with "about" if the field ``flag`` of its struct is false."""
     return lambda count, owner: f"{'' if getattr(owner, flag) else 'about '}{count:{form}}"
 
 
 def limit(count: int, _: object) -> object:
-    """Shows a maximum, or that 0 does not limit anything."""
     return count or "no limit"
 
 
 def columns(kind: type, chosen: Sequence[Column]) -> list[Computed]:
-    """Returns titles, and functions that find what is shown of a struct.
+    """Returns the titles and functions of columns of a struct.
 
     Args:
-        kind: The type of the struct.
-        chosen: The columns; none: all fields.
+        kind: Type of the struct.
+        chosen: The columns; empty for all fields.
     """
     fields = _fields(kind)
     return [fields[column] if isinstance(column, str) else column for column in chosen or fields]
 
 
 def within(name: str, kind: type, *chosen: str) -> list[Computed]:
-    """Returns columns of a struct that is the value of a field; blank where that is None.
+    """Returns columns of a struct in a field of another struct. Their values are None if the field is None.
 
     Args:
-        name: The name of the field.
-        kind: The type of the inner struct.
-        chosen: Its fields.
+        name: Name of the field.
+        kind: Type of the inner struct.
+        chosen: Fields of the inner struct; empty for all.
     """
 
     def of_inner(value: Callable[[Any], object], owner: object) -> object:
@@ -118,7 +112,6 @@ def _described(name: str, encoded: str, hint: object) -> Computed:
 
 
 def _metas(hint: object) -> Iterator[msgspec.Meta]:
-    """Yields the descriptions of a type and of the types that it is a union of, outer ones last."""
     if get_origin(hint) is Annotated:
         yield from _metas(get_args(hint)[0])
         yield from (meta for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta))

@@ -1,4 +1,4 @@
-"""Turns between applications."""
+"""Fair order between applications."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 def in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
-    """Orders items by turns: the first one of each application, then the second ones, and so on."""
+    """Orders items round robin: the first item of each application, then the second items, and so on."""
     turns = Counter[str]()
     ordered = []
     for item in items:
         name = application(item)
         ordered.append((turns[name], item))
         turns[name] += 1
-    return [item for _, item in sorted(ordered, key=lambda each: each[0])]
+    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])]

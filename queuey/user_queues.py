@@ -1,16 +1,16 @@
-"""Users and their own queues: names are computed, so millions of users need no list.
+"""Users and their own queues. Queue names are computed, so no list of users is needed.
 
-A user is named by a text that also serves as a principal of a queue:
+The name of a user also serves as a principal of a queue:
 
 * ``bid:ann@example.org``: a mail address, proved by a BrowserID assertion;
-* ``user:nhabavi2.ann``: the user ``ann`` by tokens of one issuer. The eight characters before the point stand for the
-  issuer, so ``ann`` of another issuer is another user.
+* ``user:nhabavi2.ann``: the user ``ann`` in the tokens of one issuer. The eight characters before the point identify
+  the issuer, so ``ann`` of another issuer is another user.
 
-A pattern such as ``inbox-{user}`` gives each of them one queue: ``inbox-bid.ann@example.org``, ``inbox-nhabavi2.ann``.
-Letters, digits and ``-_.@`` of a user's name stay as they are. Each byte (UTF-8) of anything else becomes ``~`` and two
-hex digits; so does the point of a final ``.dead``, which names a queue of dead letters, and the first letter of a user
-whose whole name is ``dead``. A name that is too long becomes ``~`` and 26 characters of its SHA-256. So two users never
-have the same queue.
+A pattern such as ``inbox-{user}`` gives each user one queue: ``inbox-bid.ann@example.org``, ``inbox-nhabavi2.ann``.
+Letters, digits and ``-_.@`` of a user's name are kept. Each UTF-8 byte of other characters becomes ``~`` and two hex
+digits. So does the point of a final ``.dead``, because such a name would be a queue of dead letters, and the first
+letter of the user name ``dead``. A name that is too long becomes ``~`` and 26 characters of its SHA-256. So two users
+never have the same queue.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def user_name(issuer: str, user: str) -> str:
     """Returns the name of a user with tokens of an issuer.
 
     Args:
-        issuer: The ``iss`` of its tokens, exactly as they have it.
-        user: What the tokens have in the claim that the setting ``users`` names, ``sub`` unless it says otherwise.
+        issuer: The claim ``iss`` of the tokens, unchanged.
+        user: The claim of the tokens that the setting ``users`` names; by default ``sub``.
 
     Raises:
-        ValueError: The user's name is empty, too long or no text that can be encoded.
+        ValueError: The user's name is empty, too long, or cannot be encoded.
 
     Example:
         >>> from queuey.client import user_name
@@ -56,19 +56,19 @@ def user_name(issuer: str, user: str) -> str:
     """
     if not 0 < len(user) <= LONGEST_USER:
         raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {LONGEST_USER}.")
-    part = f"{issuer_tag(issuer)}.{_escaped(user)}"
-    return f"user:{_bounded(part, _LONGEST_PART, of=f'{issuer} {user}')}"
+    encoded = f"{issuer_tag(issuer)}.{_escaped(user)}"
+    return f"user:{_bounded(encoded, _LONGEST_PART, of=f'{issuer} {user}')}"
 
 
 def queue_name(pattern: str, user: str) -> str:
-    """Returns the name of the queue that a pattern gives a user.
+    """Returns the name of a user's queue for a pattern.
 
     Args:
-        pattern: Such as ``inbox-{user}``: one of those in the setting ``users``.
-        user: From :func:`user_name`, or ``bid:`` and a mail address.
+        pattern: A pattern of the setting ``users``, such as ``inbox-{user}``.
+        user: The result of :func:`user_name`, or ``bid:`` and a mail address.
 
     Raises:
-        ValueError: The pattern or the user's name has another form.
+        ValueError: The pattern or the user's name is not valid.
 
     Example:
         >>> from queuey.client import queue_name, user_name
@@ -80,12 +80,12 @@ def queue_name(pattern: str, user: str) -> str:
     check_pattern(pattern)
     text = pattern.removesuffix(_SLOT)
     if (token := _TOKEN_USER.fullmatch(user)) is not None:
-        part = token[1]
+        encoded = token[1]
     elif (mail := _MAIL_USER.fullmatch(user)) is not None:
-        part = f"bid.{_escaped(mail[1])}"
+        encoded = f"bid.{_escaped(mail[1])}"
     else:
         raise ValueError(f'The user "{user[:80]}" is neither bid:<mail address> nor from user_name().')
-    return text + _bounded(part, _ROOM - len(text), of=user)
+    return text + _bounded(encoded, _ROOM - len(text), of=user)
 
 
 def issuer_tag(issuer: str) -> str:
@@ -93,10 +93,10 @@ def issuer_tag(issuer: str) -> str:
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuses a text that is no pattern of queues' names.
+    """Checks a pattern of queue names.
 
     Raises:
-        ValueError: It is none; the message describes a valid one.
+        ValueError: The pattern is not valid; the message describes a valid one.
     """
     if _PATTERN.fullmatch(pattern) is None or len(pattern) - len(_SLOT) > LONGEST_TEXT:
         raise ValueError(
@@ -106,24 +106,21 @@ def check_pattern(pattern: str) -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Returns whether two different patterns might give two users the same queue."""
     shorter, longer = sorted((one.removesuffix(_SLOT), other.removesuffix(_SLOT)), key=len)
     return one != other and longer.startswith(shorter)
 
 
 def _escaped(user: str) -> str:
-    """Encodes any text in characters of a queue's name; different texts differ."""
     try:
         text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:
-        raise ValueError("The user's name has half of a surrogate pair, which is no character.") from error
-    if text == SUFFIX[1:]:  # The point before it is the one behind the issuer.
+        raise ValueError("The user's name has half of a surrogate pair, which is not a character.") from error
+    if text == SUFFIX[1:]:  # It follows a point, the one after the issuer.
         return f"~{ord(text[0]):02x}{text[1:]}"
     return f"{text[: -len(SUFFIX)]}~2e{SUFFIX[1:]}" if text.endswith(SUFFIX) else text
 
 
 def _bounded(part: str, room: int, *, of: str) -> str:
-    """Returns a part of a name, or ``~`` and a hash if it is too long."""
     return part if len(part) <= room else f"~{_short_hash(of, _HASH)}"
 
 

@@ -1,4 +1,4 @@
-"""Acts of operators on messages: each adds its part to the next entry, and returns what the message is then."""
+"""Operator actions on single messages. Each adds its changes to the next entry and returns the resulting status."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import MOST_ABOVE
 
 JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refused"]
-"""A message after an act: a worker has it; the next poll may have it; it is not due, and nothing was changed; the act
-has ended it; it was done before; or the act is refused, because the partition remembers too many messages, or the queue
-keeps keys or is a dedup queue."""
+"""Status of a message after an action.
+
+``claimed``: a worker has it. ``waiting``: the next poll may receive it. ``delayed``: it is not due, and nothing was
+changed. ``removed``: the action ended it. ``done``: it was done before. ``refused``: the partition remembers too many
+messages, or the queue keeps keys or is a dedup queue."""
 MAX_KNOWN_WITH_EARLY = MOST_ABOVE // 2
-"""Max messages that are outstanding or done above the cursor when one is delivered before it is due. It is remembered
-until then, and with ``MOST_ABOVE`` nothing is read any more."""
+"""Max messages outstanding or done above the cursor for a message to be delivered early. An early message is remembered
+until it is due, and a partition that remembers ``MOST_ABOVE`` messages is not read any further."""
 _ENDED: dict[ReceiptStatus, JobStanding] = {ReceiptStatus.DONE: "removed", ReceiptStatus.REFUSED: "refused"}
 
 
 def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
-    """Ends a message that nobody works on; asks the worker of a live claim to stop.
+    """Ends a message that no worker has; otherwise asks the worker of the live claim to stop.
 
-    A message that is not due can be ended by deleting it, because no process has read it. So the log need not remember
-    it until then.
+    A delayed message is left to the caller: deleting its row ends it, because no process has read it. So the log does
+    not have to remember it until it is due.
 
     Args:
         draft: The next entry.
-        message: With the number 0: whatever its last delivery was.
+        message: A receipt with the number 0, which matches any delivery.
     """
     position = message.position
     if draft.is_ended_here(position):
@@ -41,7 +43,7 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
 
 
 def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
-    """Lets the next poll have a message that rests or is delayed; see :func:`cancel`."""
+    """Makes a resting or delayed message available to the next poll. For the arguments see :func:`cancel`."""
     position = message.position
     if draft.is_live(position):
         return "claimed"
@@ -49,7 +51,7 @@ def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
         return "done"
     if draft.was_delivered(position):
         draft.release([message])
-        return "done" if draft.is_ended_here(position) else "waiting"  # It was cancelled, and its claim has ended.
+        return "done" if draft.is_ended_here(position) else "waiting"  # Done if it was cancelled.
     if position > draft.latest() and not draft.begin_ended(position, MAX_KNOWN_WITH_EARLY):
         return "refused"
     return "waiting"

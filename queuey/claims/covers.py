@@ -1,12 +1,12 @@
-"""Dedup queues: copies of a message that was delivered are done without being delivered.
+"""Dedup queues: copies of a delivered message become done without being delivered.
 
-The first delivery of a message, the **representative** of its body, makes a **cover**: copies with ids below ``until``
-that were not delivered yet are duplicates. ``until`` is chosen so that all of them were posted before the delivery; so
-what is posted afterwards is delivered. Copies with later ids that the scan had shown were posted before as well; the
-cover **holds** each of them by its id.
+The first delivery of a message makes it the **representative** of its body and creates a **cover**: undelivered copies
+with ids below ``until`` are duplicates. ``until`` is chosen so that all of them were posted before the delivery; a copy
+posted later is delivered. Copies above ``until`` that the scan had already read were posted earlier too; the cover
+**holds** each of them by its id.
 
-A cover is needed until the cursor has passed ``until``. It stays in the state for a while. If there are too many, they
-are written to the store (``queuey.storage.contracts.covers``), and the log says so.
+A cover is needed until the cursor has passed ``until``. Covers are kept in the state. If there are too many, they are
+written to the store (``queuey.storage.contracts.covers``), and a log entry records it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.partitions import by_key
 
 MOST_UNCONFIRMED = 20_000
-"""Max covers whose representatives lie above the cursor. With more, polls read more slowly."""
+"""Max covers with representatives above the cursor. With more, polls read more slowly."""
 
 StoredCover = tuple[bytes, int]
 """A digest, and ``until`` in ticks."""
 
 
 def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
-    """Returns 16 bytes that are the same for equal bodies.
+    """Returns a digest of 16 bytes; equal bodies have equal digests.
 
-    JSON values are equal if their texts are, white space between their parts aside; all other bodies if their bytes are
-    the same. A JSON value and another body are never equal. Content types and headers do not count.
+    JSON bodies are compared as text, ignoring white space between tokens; all other bodies are compared byte by byte. A
+    JSON body never equals one that is not JSON. Content types and headers do not count.
     """
     is_json = meta is not None and meta.json
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
@@ -51,7 +51,7 @@ def partition_of(digest: bytes, partitions: int) -> int:
 
 
 def place_in(message: Message | NewMessage, partition: int, target: Queue) -> int:
-    """Returns the partition of ``target`` for a message of ``partition`` in another queue."""
+    """Returns the partition of the queue ``target`` for a message that is in ``partition`` of another queue."""
     if target.kind == "dedup":
         return partition_of(digest_of(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
@@ -63,10 +63,10 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
     """Makes the copies of a delivered message duplicates.
 
     Attributes:
-        representative: The message.
+        representative: Position of the delivered message.
         until: Copies with ids below this are duplicates (ticks).
         held: Copies above ``until`` that are duplicates too, ascending.
-        number: The entry that made the cover.
+        number: Number of the entry that made the cover.
     """
 
     representative: Position
@@ -77,12 +77,12 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
     def hides(self, position: Position) -> bool:
         if position[0] < self.until:
             return True
-        at = bisect_left(self.held, position)
-        return at < len(self.held) and self.held[at] == position
+        index = bisect_left(self.held, position)
+        return index < len(self.held) and self.held[index] == position
 
     @property
     def end(self) -> Position:
-        """The lowest position that is certainly no duplicate."""
+        """The position from which on no message is a duplicate."""
         below = (self.until, LOW_MIN)
         return max(below, ids.following(self.held[-1])) if self.held else below
 
@@ -95,13 +95,13 @@ class Covers:
     """The covers of a partition.
 
     Attributes:
-        by_digest: Those that are not in the store.
+        by_digest: The covers in memory, which are not in the store.
         by_representative: Digests of the same covers. If a representative that is not done is deleted or expires, its
             cover is withdrawn.
-        unconfirmed: Digests of representatives above the cursor. Such a representative may be gone, if its post has
-            failed and was undone. So these covers are not written to the store, where they would stay.
-        stored_until: The highest ``until`` in the store that may still be needed (ticks); 0: none.
-        version: The last entry that changed which covers are in the store. Earlier lookups are out of date.
+        unconfirmed: Digests of representatives above the cursor. Such a message is missing if its post failed and was
+            undone. So these covers are not written to the store, from which they could not be withdrawn.
+        stored_until: The highest ``until`` in the store that may still be needed (ticks), or 0.
+        version: Number of the last entry that moved covers to the store. Results of earlier lookups are out of date.
     """
 
     def __init__(self) -> None:
@@ -116,11 +116,10 @@ class Covers:
 
     @property
     def count(self) -> int:
-        """Digests and ids in memory."""
         return len(self.by_digest) + self._held
 
     def apply(self, number: int, changes: CoverChanges, cursor: Position) -> None:
-        """Applies an entry; ``cursor`` is the one before it."""
+        """Applies the changes of an entry; ``cursor`` is the cursor before that entry."""
         for digest in changes.withdrawn:
             self._remove(digest)
         for digest, representative, held in changes.made:
@@ -133,7 +132,7 @@ class Covers:
         if before is not None:
             # Clocks differ, so a later delivery may have chosen a lower bound.
             until = max(cover.until, before.until)
-            held = tuple(sorted({one for one in before.held + cover.held if one[0] >= until}))
+            held = tuple(sorted({copy for copy in before.held + cover.held if copy[0] >= until}))
             cover = Cover(cover.representative, until, held, cover.number)
         self.by_digest[digest] = cover
         self.by_representative[cover.representative] = digest
@@ -159,11 +158,11 @@ class Covers:
         self.version = number
 
     def storable(self, confirmed: Position, made_by: int) -> list[StoredCover]:
-        """Returns covers that may be written to the store.
+        """Returns the covers that may be written to the store.
 
         Args:
             confirmed: The highest position of a representative.
-            made_by: The last entry that made one of them.
+            made_by: Number of the last entry whose covers are included.
         """
         return [
             (digest, cover.until)
@@ -172,7 +171,7 @@ class Covers:
         ]
 
     def move(self, cursor: Position) -> None:
-        """Moves the cursor, and forgets the covers that are not needed any more."""
+        """Moves the cursor and removes the covers below it."""
         while self._representatives and self._representatives[0] <= cursor:
             self.unconfirmed.pop(heappop(self._representatives), None)
         above = ids.following(cursor)
@@ -187,7 +186,7 @@ class Covers:
     # Snapshots
 
     def encode(self) -> list[Encoded]:
-        """Returns the covers, sorted: equal covers give equal snapshots."""
+        """Returns the covers sorted by digest, so that equal covers give equal snapshots."""
         return [
             (digest, cover.representative, cover.until, list(cover.held), cover.number)
             for digest, cover in sorted(self.by_digest.items(), key=lambda item: item[0])
@@ -195,7 +194,6 @@ class Covers:
 
     @classmethod
     def decode(cls, found: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
-        """Returns the covers of a snapshot of the entries up to ``number``."""
         covers = cls()
         for digest, representative, until, held, made_by in found:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
@@ -212,12 +210,12 @@ class Covers:
 
 
 class ScanDuplicates(msgspec.Struct):
-    """Copies that a scan of a dedup queue has found.
+    """Duplicates found by a scan of a dedup queue.
 
     Attributes:
-        digests: Digest of each message found.
-        first: The first message of each digest that may be delivered.
-        hidden: Copies of a delivered message, or of another message of the scan.
+        digests: Digest of each message that may be delivered.
+        first: The first deliverable message of each digest.
+        hidden: Digests of copies of a delivered message, or of another message of the scan.
         stored: ``until`` by digest, from the store.
     """
 
@@ -231,8 +229,8 @@ class CoverDraft:
     """Builds the next entry's changes of covers.
 
     Args:
-        covers: Of the state after the last entry.
-        copies: From the scan.
+        covers: Covers of the state after the last entry.
+        copies: Duplicates found by the scan.
         until: Ids below this were made before now (ticks).
     """
 
@@ -253,14 +251,13 @@ class CoverDraft:
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
     def hold(self, most: int) -> int:
-        """Adds copies from the scan to the new covers, at most ``most``; returns how many."""
-        found: dict[bytes, list[Position]] = {}
+        copies: dict[bytes, list[Position]] = {}
         count = 0
         for position, digest in self._copies.hidden.items() if self._made else ():
             if digest in self._made and position[0] >= self.until and count < most:
-                found.setdefault(digest, []).append(position)
+                copies.setdefault(digest, []).append(position)
                 count += 1
-        for digest, held in found.items():
+        for digest, held in copies.items():
             made = self._made[digest]
             self._made[digest] = Cover(made.representative, made.until, tuple(sorted(held)), 0)
         return count
@@ -274,27 +271,30 @@ class CoverDraft:
     def confirm(
         self, bound: Position, seen: Sequence[Position], is_left: Callable[[Position], bool]
     ) -> Collection[Position]:
-        """Withdraws the covers of representatives that are missing from ``seen``; returns the messages that are there.
+        """Withdraws the covers of representatives that are missing from ``seen``.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``.
             seen: Positions.
-            is_left: Tells of a message if it was delivered and is not done.
+            is_left: Returns whether a message was delivered and is not done.
+
+        Returns:
+            The positions of ``seen`` below ``bound``.
         """
-        there = {position for position in seen if position < bound}
+        present = {position for position in seen if position < bound}
         for representative in self._covers.unconfirmed if bound > ids.FIRST else ():
-            if representative < bound and representative not in there and is_left(representative):
+            if representative < bound and representative not in present and is_left(representative):
                 self.withdraw(representative)
-        return there
+        return present
 
     def hider(self, position: Position) -> Position | None:
-        """Returns the representative of a copy; None: it is not known to be one."""
+        """Returns the representative of a duplicate, or None if the message is not known to be one."""
         digest = self._copies.hidden.get(position)
         return None if digest is None else self._hider(position, digest)
 
     def _hider(self, position: Position, digest: bytes) -> Position | None:
         if position[0] < self._copies.stored.get(digest, 0):
-            # Those in the store have representatives below the cursor.
+            # Stored covers have representatives below the cursor.
             return ids.FIRST
         for cover in (self._covers.by_digest.get(digest), self._made.get(digest)):
             if cover is not None and cover.hides(position) and digest not in self.withdrawn:
@@ -302,18 +302,22 @@ class CoverDraft:
         return None
 
     def _digest(self, message: Message) -> bytes:
-        found = self._copies.digests.get(message.position)
-        return digest_of(message.body, message.meta) if found is None else found
+        digest = self._copies.digests.get(message.position)
+        return digest_of(message.body, message.meta) if digest is None else digest
 
     def changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
-        """Returns the entry's changes for a cursor, with the covers that are now stored."""
+        """Returns the cover changes of the entry, or None without any.
+
+        Args:
+            cursor: The entry's cursor.
+            stored: See ``CoverChanges.stored``.
+        """
         made = self.made(cursor)
         if not (made or self.withdrawn or stored):
             return None
         return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
 
     def made(self, cursor: Position) -> list[CoverMade]:
-        """Returns the new covers that a cursor leaves needed."""
         above = ids.following(cursor)
         return [
             (digest, cover.representative, list(cover.held))
@@ -325,29 +329,29 @@ class CoverDraft:
 def split_duplicates(
     covers: Covers, copies: ScanDuplicates, messages: Sequence[Message], known: Mapping[bytes, int] | None = None
 ) -> tuple[list[Message], Collection[bytes]]:
-    """Separates messages that may be delivered from copies.
+    """Separates deliverable messages from duplicates.
 
     Args:
-        covers: Of the state.
-        copies: Is filled.
-        messages: Not delivered yet, in order.
-        known: ``until`` by digest, as the store has answered.
+        covers: Covers of the state.
+        copies: Receives the duplicates.
+        messages: Undelivered messages, in order.
+        known: ``until`` by digest, as answered by the store; None before the lookup.
 
     Returns:
-        The messages to deliver, and the digests to look up in the store first. If there are digests, there are no
-        messages.
+        The messages to deliver, and the digests to look up in the store first. With digests to look up, no messages
+        are returned.
     """
     digests, stored, hidden = copies.digests, copies.stored, copies.hidden
     stored.update(known or {})
-    asked: dict[bytes, None] = {}
+    lookups: dict[bytes, None] = {}
     messages = [message for message in messages if message.position not in hidden]
     for message in messages:
         if message.position not in digests:
             digests[message.position] = digest_of(message.body, message.meta)
         if message.ticks < covers.stored_until and digests[message.position] not in stored:
-            asked[digests[message.position]] = None
-    if asked and known is None:
-        return [], asked
+            lookups[digests[message.position]] = None
+    if lookups and known is None:
+        return [], lookups
     fresh = []
     for message in messages:
         position, digest = message.position, digests[message.position]

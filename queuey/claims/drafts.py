@@ -24,19 +24,20 @@ MOST_IDS = 1000
 """Max ids in one entry."""
 
 Delay = float | Callable[[ClaimReceipt, int], float]
-"""Seconds until a released message is delivered again, or a function of its receipt and number of deliveries."""
+"""Seconds until a released message may be delivered again, or a function that returns them for a receipt and its number
+of deliveries."""
 
 
 class EntryDraft:
-    """The next entry as it grows, with the answers that its callers get once it is applied.
+    """Collects requests into the next entry. The results that it returns count once the entry is in the log.
 
     Args:
         state: The state after the last entry. It must not change while the draft is in use.
         now: The clock (milliseconds since 1970).
-        timing: When claims are over.
+        timing: Decides when claims are over.
         covers: Changes of covers, in a dedup queue.
-        waiting: The messages that wait, in an ordered queue.
-        limits: How many live claims there may be; None: no limit.
+        waiting: Waiting messages, in an ordered queue.
+        limits: Max live claims, or None without a limit.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class EntryDraft:
         self.now = now
         self.expired = timing.expired(now)
         self._changed: set[Position] = set()
-        """Messages whose claims the entry may have begun or ended, apart from deliveries."""
+        """Messages for which the entry may begin or end a claim, not counting deliveries."""
         self._places = None
         if limits is not None:
             self._places = Places(state, limits, now, self.expired, self.is_live, self._changed)
         self._timing = timing
         self.size = 0
-        """Ids in the entry, about."""
+        """Approximate number of ids in the entry."""
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
         self._superseded: dict[Position, None] = {}
@@ -73,11 +74,11 @@ class EntryDraft:
         self.groups: list[Group] = []
         """Deliveries, a group for each caller."""
         self.workers: list[str] = []
-        """Name of the caller of each group."""
+        """Worker name of each group's caller."""
         self.keys: list[list[int]] = []
         """Digests of the keys of each group's messages, in queues that keep keys."""
         self.lapsed: dict[Position, LastDelivery] = {}
-        """Claims that workers let expire, of messages in this entry. (The state keeps a delay as a claim, too.)"""
+        """Claims of this entry's messages that workers let expire; delays of released messages are not included."""
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
@@ -87,16 +88,16 @@ class EntryDraft:
         self._released_all = False
         self._cancels: dict[Position, None] = {}
         self.records_ends = False
-        """The queue keeps results, so it is recorded how messages end that nobody acknowledges."""
+        """True if the queue keeps results, so the ends of unacknowledged messages are recorded too."""
 
     def latest(self) -> Position:
-        """Returns the highest position of a message that some process's clock has reached."""
+        """Returns the highest position that the clock of any process may have reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
     # Receipts
 
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        state, found = self._state, []
+        state, settlements = self._state, []
         for receipt in receipts:
             position = receipt.ticks, receipt.low
             status = self._status(receipt, position)
@@ -109,17 +110,20 @@ class EntryDraft:
                     self._finals[position] = None
                     self._changed.add(position)
                     self.size += 1
-            found.append(Settlement(receipt, status))
-        return found
+            settlements.append(Settlement(receipt, status))
+        return settlements
 
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins.
+        """Extends claims to at least ``ttl`` seconds from now. If a message is not claimed, a claim begins.
 
-        No claim begins on an id of the future, because there may be no such message; nor, in queues that keep keys, on
-        a message that was not delivered, because its key is not known; nor in an ordered queue while another caller has
-        a message of its key; nor where limits leave no place for it.
+        No claim begins
+
+        * for an id in the future, because such a message may not exist;
+        * for an undelivered message of a queue that keeps keys, because its key is not known;
+        * in an ordered queue, while another caller has a message of the same key;
+        * if the limits leave no place for it.
         """
-        found = []
+        settlements = []
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
             position = receipt.position
@@ -134,8 +138,8 @@ class EntryDraft:
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
-            found.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
-        return found
+            settlements.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
+        return settlements
 
     def _may_claim(self, position: Position) -> bool:
         outstanding = self._state.outstanding
@@ -147,11 +151,9 @@ class EntryDraft:
         return True
 
     def _has_another(self, position: Position) -> bool:
-        """Returns whether another caller of an ordered queue has a message of the same key."""
         return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_again)
 
     def is_live(self, position: Position) -> bool:
-        """Returns whether a message has a live claim after this entry, not counting deliveries."""
         if self.is_ended_here(position) or position in self._releases:
             return False
         is_renewed = self._renewals.get(position, 0) >= self.expired
@@ -165,28 +167,28 @@ class EntryDraft:
         before = 0 if ended or claim is None else claim.expires
         until = max(before, expires, self._renewals.get(position, 0))
         self._releases.pop(position, None)
-        # Also if it is no longer than before: only an entry proves that the claim is still valid.
+        # Recorded even if the expiry stays the same: only an entry proves that the claim is still valid.
         self._renewals[position] = until
         self._changed.add(position)
         self.size += 1
         return until
 
     def release(self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0) -> list[Settlement]:
-        """Ends claims now, or ``delay`` seconds from now, however long they would have lasted.
+        """Ends claims now, or ``delay`` seconds from now even if that is before or after their expiry.
 
-        In an ordered queue an expired claim cannot be released with a delay while another caller has a message of its
-        key.
+        In an ordered queue a claim cannot be released with a delay while another caller has a message of the same key,
+        as may happen once the claim has expired.
         """
-        found = []
-        again = self._waiting is not None and not callable(delay) and delay > 0
+        settlements = []
+        is_ordered_delay = self._waiting is not None and not callable(delay) and delay > 0
         for receipt in receipts:
             position = receipt.position
             status = self._status(receipt, position)
-            if again and status is ReceiptStatus.DONE and position in self._state.outstanding:
+            if is_ordered_delay and status is ReceiptStatus.DONE and position in self._state.outstanding:
                 status = ReceiptStatus.SUPERSEDED if self._has_another(position) else status
             until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
-            found.append(Settlement(receipt, status, until / 1000))
-        return found
+            settlements.append(Settlement(receipt, status, until / 1000))
+        return settlements
 
     def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
         position = receipt.position
@@ -203,12 +205,12 @@ class EntryDraft:
             self.size += 1
         if not seconds:
             return 0
-        # An entry releases first and then renews, so the claim lasts from now on.
+        # An entry applies releases before renewals, so the claim lasts from now on.
         until = self._renewals[position] = self.now + round(seconds * 1000)
         return until
 
     def release_all(self) -> None:
-        """Ends every claim that neither begins nor is renewed later in this draft."""
+        """Ends every claim, except those that later calls on this draft make or renew."""
         if self._places is not None:
             self._changed.update(self._renewals, () if self._released_all else self._state.outstanding)
         self._released_all = True
@@ -219,12 +221,16 @@ class EntryDraft:
         return position in self._state.outstanding
 
     def ask_to_stop(self, position: Position) -> None:
-        """Marks a live claim: its worker learns of it, and the message will not be delivered again."""
+        """Cancels a claimed message: its worker is asked to stop, and it will not be delivered again."""
         self._cancels[position] = None
         self.size += 1
 
     def begin_ended(self, position: Position, most: int) -> bool:
-        """Begins an ended claim on a message that is not due, if the log remembers fewer than ``most`` and no keys."""
+        """Records a message that is not due as delivered with an expired claim, so that the next poll delivers it.
+
+        Returns:
+            False if the partition remembers ``most`` messages, or the queue keeps keys or is a dedup queue.
+        """
         is_full = len(self._state.above) + len(self._state.outstanding) + self._new >= most
         if is_full or self._key_of is not None or self._covers is not None:  # Copies would hold the cursor.
             return False
@@ -234,13 +240,11 @@ class EntryDraft:
         return True
 
     def _end_cancelled(self, position: Position) -> bool:
-        """Ends a message if an operator has cancelled it; returns whether that is so."""
         if is_cancelled := position in self._state.cancelled or position in self._cancels:
             self._end_without_letter(position)
         return is_cancelled
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Returns the status of receipts; changes nothing."""
         return [Settlement(receipt, self._status(receipt, receipt.position)) for receipt in receipts]
 
     def _status(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
@@ -257,12 +261,12 @@ class EntryDraft:
         return ReceiptStatus.DONE if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
-        """Ends messages that were removed because a newer value has taken their name, claimed or not."""
+        """Ends messages that were removed because a newer value has taken their name, even if they are claimed."""
         for position in positions:
             if not (self._state.is_done(position) or position in self._finals):
                 self._renewals.pop(position, None)
                 self._releases.pop(position, None)
-                # Also if it is not claimed: who has read it and is about to append a claim must be refused.
+                # Recorded even if not claimed: a process that has read the message must not append a claim on it.
                 self._superseded[position] = None
                 self._changed.add(position)
                 self.size += 1
@@ -270,7 +274,7 @@ class EntryDraft:
     # Deliveries
 
     def drop(self, positions: Iterable[Position]) -> None:
-        """Ends messages that are gone or cancelled, unless they are claimed."""
+        """Ends messages that are gone or cancelled and whose claims have ended."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._end_without_letter(position)
@@ -278,7 +282,6 @@ class EntryDraft:
                     self._covers.withdraw(position)
 
     def _end_without_letter(self, position: Position) -> None:
-        """Ends a message; in the outbox, without a target, until it is recorded how that ended, if it is."""
         if self.records_ends:
             self._outs[position] = ""
         else:
@@ -286,7 +289,6 @@ class EntryDraft:
         self.size += 1
 
     def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
-        """Makes messages dead letters in the queue ``target``, unless they are claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._make_dead_letter(position, target)
@@ -297,12 +299,12 @@ class EntryDraft:
         self.size += 1
 
     def keep(self) -> None:
-        """Marks the log: from now on reads for claims must show expired messages."""
+        """Marks the log so that reads for claims include expired messages from now on."""
         self.size += not self._keeps
         self._keeps = True
 
     def expire(self, ended: EndedMessages, target: str) -> None:
-        """Makes expired messages dead letters in the queue ``target``, as many as there is room for."""
+        """Makes expired messages dead letters in the queue ``target``, up to the limits of the entry and the outbox."""
         room = min(MOST_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
         for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
             if not self._end_cancelled(position):
@@ -311,8 +313,7 @@ class EntryDraft:
                     self._covers.withdraw(position)
 
     def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
-        """Makes claimed messages dead letters in the queue ``target``."""
-        found = []
+        settlements = []
         for receipt in receipts:
             position = receipt.position
             status = self._status(receipt, position)
@@ -325,39 +326,38 @@ class EntryDraft:
                 if not self._end_cancelled(position):
                     self._outs[position] = target
                     self.size += 1
-            found.append(Settlement(receipt, status))
-        return found
+            settlements.append(Settlement(receipt, status))
+        return settlements
 
     def report_sent(self, positions: Iterable[Position]) -> None:
-        """Records that dead letters are published."""
         for position in positions:
             if position in self._state.outbox:
                 self._sent.append(position)
                 self.size += 1
 
     def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int = 0) -> None:
-        """Gives messages to callers, in order.
+        """Delivers messages to polls, in the order of the polls. The messages are set as ``Poll.given``.
 
         Args:
             polls: The requests for messages.
-            again: Messages whose claims have ended, unless they were claimed again.
-            fresh: Messages of a scan, unless the state has them by now.
+            again: Messages whose claims have ended. Messages that were claimed again are skipped.
+            fresh: Messages of a scan. Messages that the state has by now are skipped.
             most: Max deliveries of a message; 0: no limit.
         """
-        there, order = self._deliverable(polls, again, fresh, most)
+        candidates, order = self._deliverable(polls, again, fresh, most)
         free = None if self._places is None else self._places.free()
         is_plain = order is None and free is None and self._covers is None
-        at = 0
+        index = 0
         for caller, poll in enumerate(polls):
             chosen: list[Message] = []
-            weight, first = 0, at
+            weight, first = 0, index
             may_give = None if is_plain else self._choice(order, free, poll, caller)
-            # Mostly all that may be given fits, and a bound of its bytes is found more quickly than they are.
-            fits = may_give is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
+            # Usually all messages fit, and an upper bound of their size is cheaper to compute than the size.
+            fits = may_give is None and bytes_at_most(candidates[index : index + poll.limit]) < poll.max_bytes
             limit = min(poll.limit, MOST_IDS - self.size) if poll.ttl else poll.limit
-            while at < len(there) and len(chosen) < limit and weight < poll.max_bytes:
-                message = there[at]
-                at += 1
+            while index < len(candidates) and len(chosen) < limit and weight < poll.max_bytes:
+                message = candidates[index]
+                index += 1
                 if may_give is None or may_give(message):
                     weight += 0 if fits else rendered_bytes(message.body, message.meta)
                     chosen.append(message)
@@ -365,7 +365,7 @@ class EntryDraft:
                         self._cover(message)
             poll.given = chosen
             if not poll.ttl:
-                at = first
+                index = first
             elif chosen:
                 self._claim(poll)
         if self._covers is not None:
@@ -374,22 +374,20 @@ class EntryDraft:
     def _deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
     ) -> tuple[list[Message], OrderCheck | None]:
-        """Returns messages that may be delivered, and in an ordered queue the check of their order."""
         if self._waiting is not None:
             fresh = self._in_time(fresh, done=any(poll.ttl for poll in polls))
         room = MOST_OUTSTANDING - len(self._state.outstanding) - self._new
-        there = [message for message in again if self._may_again(message.position, most)] if again else []
+        messages = [message for message in again if self._may_again(message.position, most)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
         new = self._state.unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
-        there += [one for one, position in zip(fresh, positions, strict=True) if position in new][: max(0, room)]
+        messages += [message for message, place in zip(fresh, positions, strict=True) if place in new][: max(0, room)]
         if self._waiting is None:
-            return there, None
-        there.sort(key=lambda message: message.position)
-        return there, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_again)
+            return messages, None
+        messages.sort(key=lambda message: message.position)
+        return messages, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_again)
 
     def _claim(self, poll: Poll) -> None:
-        """Adds the deliveries of a caller."""
         positions = [(message.ticks, message.low) for message in poll.given]
         self._claims.update(positions)
         self.size += len(positions)
@@ -404,7 +402,6 @@ class EntryDraft:
     def _choice(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
-        """Returns a filter for a caller; None: it gets all messages that fit."""
         choice = None if self._covers is None else self._is_first_copy
         if order is not None:
             choice = partial((order if poll.ttl else order.aside()).allows, caller)
@@ -414,9 +411,10 @@ class EntryDraft:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _in_time(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
-        """Returns the messages that no process takes for expired; ``done``: the others become done.
+        """Returns the messages that have not expired for any process. With ``done`` the others become done.
 
-        Clocks differ: another process may have passed such a message before and have delivered the next one of its key.
+        Clocks differ: another process may already have skipped an expired message and delivered the next one of the
+        key.
         """
         latest = self.latest()[0]
         late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
@@ -431,14 +429,12 @@ class EntryDraft:
             self.lapsed[position] = last
 
     def _cover(self, message: Message) -> None:
-        """Makes a cover at a message's first delivery."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
                 self._covers.deliver(message)
 
     def _is_first_copy(self, message: Message) -> bool:
-        """Returns whether a message may be delivered: it was before, or it is no copy of one that was."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
@@ -460,12 +456,12 @@ class EntryDraft:
     # Moves to another queue
 
     def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
-        """Ends the chunk that a move has under way; does nothing for another chunk.
+        """Ends the chunk that a move has under way. Does nothing if another chunk is under way.
 
         Args:
             move: The move's number.
             chunk: The chunk's number; 0: any.
-            last: The last message in the target, where all of them are now; None: they stay here.
+            last: Position of the chunk's last message in the target; None if its messages stay here.
         """
         state = self._state.move
         if state is None or state.number != move or not state.chunk or chunk not in {0, state.chunk}:
@@ -475,16 +471,16 @@ class EntryDraft:
         self._move = returned if last is None else MoveStep(move, moved=state.chunk, last=last)
 
     def may_take(self, move: int) -> bool:
-        """Returns whether a move may take messages, or end: it has not ended, and has no chunk under way."""
+        """Returns whether a move may take messages or end: it has not ended and has no chunk under way."""
         state = self._state.move
         if state is None or state.number < move:
             return state is None or not state.chunk
         return state.number == move and not state.ended and (not state.chunk or self._move is not None)
 
     def take(self, move: int, messages: Iterable[Message]) -> list[Position]:
-        """Adds messages to a move's chunk unless they are claimed or done; returns those added.
+        """Adds messages to a move's chunk unless they are claimed or done, and returns the positions added.
 
-        In a dedup queue their copies are done, as those of a message that is delivered.
+        In a dedup queue their copies become done, like the copies of a delivered message.
         """
         taken = []
         for message in messages:
@@ -504,22 +500,23 @@ class EntryDraft:
     # The cursor
 
     def advance(self, bound: Position, seen: Sequence[Position], *, delete: bool = False) -> int:
-        """Moves the cursor as far as it may. Duplicates that it passes are done.
+        """Moves the cursor to just below the first undelivered message. Duplicates that it passes become done.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``: contiguous reads from the cursor on
                 have shown them, and ``bound`` is not above the horizon of the first read.
             seen: Positions, ascending.
-            delete: Duplicates are to be deleted.
+            delete: Whether duplicates are to be deleted.
 
         Returns:
-            How many of ``seen`` it passes; in queues that keep keys, how many remembered as done.
+            How many positions of ``seen`` the cursor passes; in queues that keep keys, how many positions of
+            ``State.above``.
         """
-        there = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
+        present = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
         undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
         undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
-            if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
+            if not self._is_done_copy(position, present) or (delete and self.size >= MOST_IDS):
                 bound = position
                 break
             self.size += 1
@@ -535,7 +532,7 @@ class EntryDraft:
         return position in self._state.outstanding and position not in self._finals
 
     def _is_done_copy(self, position: Position, there: Collection[Position]) -> bool:
-        """Returns whether a message is a copy of one that was delivered and is certainly there, or is done."""
+        """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
         first = None if self._covers is None else self._covers.hider(position)
         return first is not None and (first in there or first in self._finals or self._state.is_known_for_good(first))
 
@@ -543,12 +540,11 @@ class EntryDraft:
 
     @property
     def changes(self) -> bool:
-        """True if a caller's answer depends on the entry, or more than the cursor changes."""
+        """True if the entry changes more than the cursor."""
         return bool(self.size) or self._released_all or self.withdraws
 
     @property
     def withdraws(self) -> bool:
-        """True if copies that were withheld are to be delivered."""
         return self._covers is not None and bool(self._covers.withdrawn)
 
     def entry(
@@ -561,15 +557,15 @@ class EntryDraft:
         snapshot: int = 0,
         stored: tuple[int, Position] | None = None,
     ) -> Entry:
-        """Returns the entry.
+        """Builds the entry.
 
         Args:
             token: A random number.
             secrets: A random number for each of :attr:`groups`; empty: all 0.
-            delete: Acknowledged messages are to be deleted.
-            deleted: Deletions up to this entry are carried out.
-            snapshot: The snapshot that the entry names.
-            stored: The covers that are in the store now.
+            delete: Whether acknowledged messages are to be deleted.
+            deleted: All deletions requested by entries up to this number have been carried out.
+            snapshot: Number of the newest snapshot.
+            stored: See ``CoverChanges.stored``.
         """
         claimed, outs = self._state.outstanding, self._outs
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
@@ -586,7 +582,7 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(at, to, claimed[at].deliveries if at in claimed else 0) for at, to in outs.items()] if outs else [],
+            outs=[(p, to, claimed[p].deliveries if p in claimed else 0) for p, to in outs.items()] if outs else [],
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),

@@ -13,10 +13,10 @@ from queuey.ids import FIRST, Position
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""
 KEEPING = 2
-"""Version of the same encoding in the log of a queue whose expired messages become dead letters. Version 0.1.0, whose
-cursor would pass them, does not read it."""
+"""Version of the same encoding for queues whose expired messages become dead letters. Queuey 0.1.0 refuses it, because
+its cursor would pass those messages."""
 Group = tuple[int, list[Position]]
-"""Expiry of claims (milliseconds since 1970), and their messages."""
+"""Expiry of claims (milliseconds since 1970), and the claimed messages."""
 
 Out = tuple[Position, str, int]
 """A message that becomes a dead letter, the queue for it, and its number of deliveries."""
@@ -37,12 +37,12 @@ class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     under way: taken, and neither moved nor returned.
 
     Attributes:
-        move: Its number; later moves of the queue have higher ones.
-        taken: The chunk of this entry: done for consumers of this queue.
-        moved: The chunk whose messages are in the target, and deleted here; 0: none.
-        last: The last of them in the target.
-        returned: The chunk whose messages stay here and can be delivered again; 0: none.
-        ended: The move takes no more of this partition.
+        move: Number of the move; later moves of the queue have higher numbers.
+        taken: Messages of the chunk that this entry takes. They are done for consumers of this queue.
+        moved: Number of the chunk whose messages are in the target and deleted here, or 0.
+        last: Position in the target of that chunk's last message.
+        returned: Number of the chunk whose messages stay here and can be delivered again, or 0.
+        ended: The move takes no more messages of this partition.
     """
 
     move: int
@@ -58,10 +58,10 @@ class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         made: Covers of this entry's deliveries.
-        until: Their bound (ticks).
-        withdrawn: Digests whose covers end, because their representatives are gone.
-        stored: (number, position): in the store are the covers that entries up to the number made, of representatives
-            at or below the position, except those that hold copies.
+        until: Bound of those covers (ticks).
+        withdrawn: Digests of covers that end because their representatives are gone.
+        stored: A pair (number, position): the store has all covers made by entries up to that number for
+            representatives at or below that position, except covers that hold copies.
     """
 
     made: list[CoverMade] = []
@@ -75,27 +75,27 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     Attributes:
         format: :data:`FORMAT`, or :data:`KEEPING` in a log whose readers must see expired messages.
-        token: A random number, by which the writer recognizes its own entry.
-        at: The writer's clock (milliseconds since 1970); for people.
-        cursor: The new cursor, never below the one before.
-        claims: Deliveries, a group for each caller.
-        finals: Done: acknowledged, or gone.
-        renewals: Claims that last longer, or begin if the message was not claimed.
-        releases: Claims that end now.
+        token: A random number by which the writer recognizes its own entry.
+        at: The writer's clock (milliseconds since 1970).
+        cursor: The new cursor, or ``FIRST`` if it has not moved.
+        claims: Deliveries, one group for each caller.
+        finals: Messages that become done: acknowledged or gone.
+        renewals: New expiries of claims. A claim begins if the message was not claimed.
+        releases: Messages whose claims end now.
         delete: The messages of ``finals`` are to be deleted.
-        deleted: Deletions that entries up to this number asked for are carried out.
-        snapshot: The snapshot that this entry names; 0: none.
+        deleted: All deletions requested by entries up to this number have been carried out.
+        snapshot: Number of the newest snapshot, or 0.
         outs: Messages that become dead letters.
         sent: Dead letters that are published.
         release_all: Every claim ends now.
-        superseded: Done, because a newer value has taken their name; their receipts are superseded. They were removed
-            before; a process that has read them does not deliver them any more.
+        superseded: Messages that become done because a newer value has taken their name. Their receipts are
+            superseded. Their rows were removed before; a process that has read them does not deliver them any more.
         move: A step of a move to another queue.
         covers: Changes of covers, in a dedup queue.
         secrets: A random number for the receipts of each group of ``claims``.
-        workers: The caller's name for each group of ``claims``; empty: none has one.
-        keys: Digests of the messages' keys for each group of ``claims``, 0 for those without; empty in queues that do
-            not keep keys.
+        workers: The caller's name for each group of ``claims``; empty if no caller gave a name.
+        keys: Digests of the messages' keys for each group of ``claims``, with 0 for a message without a key; empty in
+            queues that do not keep keys.
     """
 
     cancels: ClassVar[Sequence[Position]] = ()
@@ -123,13 +123,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class CancellingEntry(Entry, frozen=True, array_like=True):
-    """An entry by which an operator cancels messages. Version 0.1.0 reads it as one that does not.
+    """An entry by which an operator cancels messages. Queuey 0.1.0 ignores ``cancels``.
 
     Attributes:
-        cancels: Claimed messages whose workers are asked to stop: they will not be delivered again.
+        cancels: Claimed messages that will not be delivered again, and whose workers are asked to stop.
     """
 
-    cancels: list[Position] = []  # type: ignore[misc] # others have none
+    cancels: list[Position] = []  # type: ignore[misc] # a field here, a class variable in Entry
 
 
 def grouped(expiries: dict[Position, int]) -> list[Group]:
@@ -140,16 +140,15 @@ def grouped(expiries: dict[Position, int]) -> list[Group]:
 
 
 encode_entry = msgspec.msgpack.Encoder().encode
-"""Encodes an entry."""
 _entries = msgspec.msgpack.Decoder(CancellingEntry)
 _any = msgspec.msgpack.Decoder()
 
 
 def decode_entry(body: bytes) -> Entry:
-    """Reads an entry.
+    """Decodes an entry.
 
     Raises:
-        UnknownFormat: It has another format.
+        UnknownFormat: This program does not know the entry's format.
     """
     try:
         entry = _entries.decode(body)
@@ -160,7 +159,6 @@ def decode_entry(body: bytes) -> Entry:
 
 
 def require_known(form: int, what: str) -> None:
-    """Raises ``UnknownFormat`` for a format that this program does not know."""
     if form not in {FORMAT, KEEPING}:
         raise UnknownFormat(f"{what} has format {form}; this program knows {FORMAT} and {KEEPING}")
 

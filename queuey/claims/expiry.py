@@ -1,7 +1,7 @@
-"""Expired messages of a queue that makes dead letters of them (``on_expiry = dead-letter``).
+"""Expired messages of a queue with ``on_expiry = dead-letter``.
 
-Their rows outlive them by a day. A message that has ended is not delivered any more, and is given up once no process
-takes it for a live one.
+Their rows are kept for a day after the expiry. An expired message is not delivered any more. It becomes a dead letter
+once it has expired by the clock of every process.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from queuey.ids import LAST, TICKS_PER_SECOND, Position
 from queuey.messages import KEPT_SECONDS, Message
 
 ROW_SECONDS = 10.0
-"""Max seconds from the end of a message that is not kept until its row goes."""
+"""Max seconds between the expiry of a message and the deletion of its row, in queues that do not keep expired rows."""
 LIVE_SECONDS = KEPT_SECONDS // 2
-"""Number of seconds after its end for which a message is left to the worker that has claimed it."""
+"""Number of seconds after its expiry for which a claimed message is left to its worker."""
 MAX_OUTBOX = 1_000
-"""Max dead letters of a partition that wait to be published while more are made of expired messages."""
+"""Max unpublished dead letters of a partition. With more, no expired messages become dead letters."""
 MAX_ENDED = 5_000
 """Max expired messages of one scan."""
 
 
 class EndedMessages(msgspec.Struct):
-    """Expired messages that were read.
+    """Expired messages found by a read.
 
     Attributes:
-        all: All of them, with their ends (ticks).
-        due: Messages that may be given up.
-        overdue: Messages that may be given up even if a worker has them: their rows go in half a day.
-        first_live: The lowest message, of those read, that has not ended and was not delivered. The cursor stays below.
+        all: Expiry of each message (ticks).
+        due: Messages that may become dead letters.
+        overdue: Messages that may become dead letters even if claimed: their rows are deleted in half a day.
+        first_live: The lowest message read that has not expired and was not delivered. The cursor stays below it.
     """
 
     all: dict[Position, int] = {}
@@ -40,7 +40,6 @@ class EndedMessages(msgspec.Struct):
     first_live: Position = LAST
 
     def saw_live(self, messages: Sequence[Message]) -> None:
-        """Records messages that were not delivered, ascending."""
         if messages:
             self.first_live = min(self.first_live, messages[0].position)
 
@@ -50,13 +49,13 @@ class EndedMessages(msgspec.Struct):
 
 
 def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, margin: float) -> list[Message]:
-    """Returns the messages that have not ended, and adds the others to ``ended``.
+    """Returns the messages that have not expired, and adds the others to ``ended``.
 
     Args:
-        messages: As they were read.
-        ended: Is filled.
-        now: Ticks.
-        margin: The largest difference between the clocks of two processes (seconds).
+        messages: Messages as read.
+        ended: Receives the expired messages.
+        now: The clock (ticks).
+        margin: Max difference between the clocks of two processes (seconds).
     """
     live = [message for message in messages if message.expires > now]
     if len(live) == len(messages):
@@ -76,9 +75,9 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
 
 
 def due_after(margin: float) -> int:
-    """Returns the ticks from the end of a message until it is given up.
+    """Returns the ticks from the expiry of a message until it may become a dead letter.
 
-    No process takes it for a live one then, and a row that is there still is that of a message that is kept.
+    By then it has expired for every process, and its row would be gone if the queue did not keep expired rows.
     """
     return round((ROW_SECONDS + margin) * TICKS_PER_SECOND)
 
@@ -88,20 +87,20 @@ def may_expire(
 ) -> Iterator[Position]:
     """Yields the expired messages that the next entry makes dead letters.
 
-    With very many messages above the cursor it yields only messages that the cursor then passes.
+    If ``MOST_ABOVE`` messages above the cursor are done, only messages that the cursor can pass are yielded.
 
     Args:
-        state: After the last entry.
-        ended: The messages that were read.
-        is_changed: Tells if the entry changes a message otherwise.
+        state: The state after the last entry.
+        ended: The expired messages found by a read.
+        is_changed: Returns whether the entry changes a message in another way.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
-        room: Max messages.
+        room: Max messages to yield.
     """
     upper = ended.first_live if len(state.above) >= MOST_ABOVE else LAST
     for position in ended.due:
         if room <= 0:
             return
-        is_left = state.is_live(position, expired) and position not in ended.overdue
-        if position < upper and not (is_left or is_changed(position) or state.is_done(position)):
+        is_claimed = state.is_live(position, expired) and position not in ended.overdue
+        if position < upper and not (is_claimed or is_changed(position) or state.is_done(position)):
             room -= 1
             yield position

@@ -1,9 +1,10 @@
-"""Ordered queues: messages of one key are given out in the order of their ids, and to one caller at a time.
+"""Ordered queues: messages of one key are delivered in the order of their ids, and to one caller at a time.
 
-A key is **busy** while a message of it is outstanding: claimed, or to be given again. That is in the state. A message
-**waits** until its first delivery. The log does not know which messages wait: each process finds that out by reading,
-and remembers it (:class:`Waiting`). A message is given to a caller if nothing of its key is claimed, and each earlier
-message of the key that is not done is given to this caller by the same entry (:class:`OrderCheck`).
+A key is **busy** while one of its messages is outstanding: claimed, or to be delivered again. The state has the busy
+keys. A message **waits** until its first delivery. Waiting messages are not in the log: each process reads them from
+the store and keeps them in memory (:class:`Waiting`). A message is delivered to a caller if no message of its key is
+claimed, and the same entry delivers each earlier message of the key that is not done to the same caller
+(:class:`OrderCheck`).
 
 This is exact because a process reads only below the horizon, where no further message can appear.
 """
@@ -24,7 +25,7 @@ from queuey.messages import Message
 from queuey.partitions import key_digest
 
 MOST_WAITING = 20_000
-"""Max waiting messages of a partition in a process's memory. It reads no further until some of them are delivered."""
+"""Max waiting messages of a partition in memory. With more, the process reads on only after deliveries."""
 
 
 def key_of(message: Message) -> int:
@@ -35,9 +36,9 @@ def key_of(message: Message) -> int:
 
 
 class Waiting:
-    """The messages of a partition that were not delivered yet, as far as one process has read.
+    """The undelivered messages of a partition that this process has read.
 
-    Everything above the cursor and below ``front`` is in the state, or is here, or is gone.
+    Each message above the cursor and below ``front`` is in the state, is in this object, or is gone.
     """
 
     __slots__ = ("_by_key", "_keys", "front")
@@ -45,146 +46,141 @@ class Waiting:
     def __init__(self) -> None:
         self.front: Position = FIRST
         self._keys: OrderedDict[Position, int] = OrderedDict()
-        """Ascending. Some may have been delivered since."""
+        """Key digests by position, ascending. Some messages may have been delivered since."""
         self._by_key: dict[int, deque[Position]] = {}
-        """Ascending for each key. Some may not be in ``_keys`` any more."""
+        """Positions of each key, ascending. Some may not be in ``_keys`` any more."""
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def add(self, position: Position, key: int) -> None:
-        """Adds a message above all others."""
+        """Adds a message. Its position must be above all others."""
         self._keys[position] = key
         self._by_key.setdefault(key, deque()).append(position)
 
     def drop(self, positions: Collection[Position]) -> None:
-        """Removes messages that are gone."""
         for position in positions:
             self._keys.pop(position, None)
 
     def sweep(self, state: State) -> None:
-        """Removes all that were delivered or are done."""
         self.drop([position for position in self._keys if state.is_known(position)])
         for key in list(self._by_key):
             self._first(key, state)
 
     def of(self, key: int, state: State) -> Iterator[Position]:
-        """Yields the waiting messages of a key, ascending."""
-        there = self._keys
-        return (one for one in self._by_key.get(key, ()) if one in there and not state.is_known(one))
+        keys = self._keys
+        return (position for position in self._by_key.get(key, ()) if position in keys and not state.is_known(position))
 
     def count(self, key: int) -> int:
         return len(self._by_key.get(key, ()))
 
     def ascending(self, state: State) -> Iterator[Position]:
-        """Yields all waiting messages, ascending; removes leading ones that were delivered or are done."""
+        """Yields all waiting messages, ascending. Removes the leading ones that were delivered or are done."""
         while self._keys and state.is_known(next(iter(self._keys))):
             position, key = self._keys.popitem(last=False)
-            # A key that never rests is never chosen here, and would remember all that others deliver.
-            there = self._by_key.get(key, deque())
-            while there and there[0] <= position:
-                there.popleft()
-            if not there:
+            # `choose` skips busy keys, so the positions of a key that is always busy are trimmed here.
+            positions = self._by_key.get(key, deque())
+            while positions and positions[0] <= position:
+                positions.popleft()
+            if not positions:
                 self._by_key.pop(key, None)
-        return (one for one in self._keys if not state.is_known(one))
+        return (position for position in self._keys if not state.is_known(position))
 
     def choose(self, state: State, free: Callable[[int], int], most: int) -> list[Position]:
-        """Returns the first ``most`` messages that may be delivered now, ascending.
+        """Returns the first messages that may be delivered now, ascending.
 
         Args:
-            state: After the last entry.
-            free: Returns how many messages of a key the next entry may give.
-            most: How many.
+            state: The state after the last entry.
+            free: Returns how many messages of a key the next entry may deliver.
+            most: Max messages.
         """
-        of_keys = {key: there for key in self._by_key if (there := free(key)) > 0}
-        firsts = ((first, key) for key in of_keys if (first := self._first(key, state)) is not None)
-        runs = (islice(self.of(key, state), min(most, of_keys[key])) for _, key in nsmallest(most, firsts))
+        free_keys = {key: count for key in self._by_key if (count := free(key)) > 0}
+        firsts = ((first, key) for key in free_keys if (first := self._first(key, state)) is not None)
+        runs = (islice(self.of(key, state), min(most, free_keys[key])) for _, key in nsmallest(most, firsts))
         return list(islice(merge(*runs), most))
 
     def _first(self, key: int, state: State) -> Position | None:
-        """Returns the first waiting message of a key, and forgets those before it."""
-        there = self._by_key[key]
-        while there:
-            if there[0] in self._keys and not state.is_known(there[0]):
-                return there[0]
-            self._keys.pop(there.popleft(), None)
+        positions = self._by_key[key]
+        while positions:
+            if positions[0] in self._keys and not state.is_known(positions[0]):
+                return positions[0]
+            self._keys.pop(positions.popleft(), None)
         del self._by_key[key]
         return None
 
 
 def freed_by(state: State, done: Collection[Position]) -> set[int]:
-    """Returns the busy keys of which nothing but ``done`` is outstanding."""
-    left: defaultdict[int, set[Position]] = defaultdict(set)
+    done_by_key: defaultdict[int, set[Position]] = defaultdict(set)
     for position in done:
         claim = state.outstanding.get(position)
         if claim is not None and claim.key:
-            left[claim.key].add(position)
-    return {key for key, positions in left.items() if len(positions) == len(state.busy[key])}
+            done_by_key[claim.key].add(position)
+    return {key for key, positions in done_by_key.items() if len(positions) == len(state.busy[key])}
 
 
 def free_in_order(state: State, freed: Collection[int], of_a_key: int, key: int) -> int:
-    """Returns how many messages of a key the next entry can give to one caller.
+    """Returns how many messages of a key the next entry can deliver to one caller.
 
     Args:
-        state: After the last entry.
-        freed: Busy keys of which it may give further messages.
+        state: The state after the last entry.
+        freed: Digests of busy keys that the entry frees.
         of_a_key: Max messages of one key.
-        key: The digest.
+        key: Digest of the key.
     """
     return of_a_key if key not in state.busy or key in freed else 0
 
 
 def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list[Position]:
-    """Returns messages whose claims have ended and that may be given again, ascending: nothing before them is claimed.
+    """Returns messages that may be delivered again, ascending: no message of their key is claimed.
 
     Args:
-        state: After the last entry.
+        state: The state after the last entry.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
         of_a_key: Max messages of one key.
         most: Max messages.
     """
-    found: list[Position] = []
+    ended: list[Position] = []
     claimed: dict[int, bool] = {}
     for position in sorted(state.ended(expired, len(state.outstanding))):
         key = state.outstanding[position].key
-        there = state.busy.get(key, [])
+        outstanding = state.busy.get(key, [])
         if key not in claimed:
-            claimed[key] = not all(state.has_ended(one, expired) for one in there)
-        if not claimed[key] and bisect_left(there, position) < of_a_key:
-            found.append(position)
-            if len(found) >= most:
+            claimed[key] = not all(state.has_ended(other, expired) for other in outstanding)
+        if not claimed[key] and bisect_left(outstanding, position) < of_a_key:
+            ended.append(position)
+            if len(ended) >= most:
                 break
-    return found
+    return ended
 
 
 def has_another(
     state: State, position: Position, is_done: Callable[[Position], bool], is_free: Callable[[Position], bool]
 ) -> bool:
-    """Returns whether another caller has a message of the same key, as it may when the claim has expired.
+    """Returns whether another caller has a message of the same key, as may happen once the message's claim has expired.
 
     Args:
-        state: After the last entry.
+        state: The state after the last entry.
         position: An outstanding message.
-        is_done: Tells if the next entry makes a message done.
-        is_free: Tells if an outstanding message is not claimed, nor claimed by the entry.
+        is_done: Returns whether the next entry makes a message done.
+        is_free: Returns whether an outstanding message is claimed neither now nor by the next entry.
     """
     outstanding = state.outstanding
     claim = outstanding[position]
     return any(
-        (other.number, other.secret) != (claim.number, claim.secret) and not is_free(one)
-        for one in state.busy.get(claim.key, ())
-        if one != position and not is_done(one)
-        for other in [outstanding[one]]
+        (other.number, other.secret) != (claim.number, claim.secret) and not is_free(neighbour)
+        for neighbour in state.busy.get(claim.key, ())
+        if neighbour != position and not is_done(neighbour)
+        for other in [outstanding[neighbour]]
     )
 
 
 class _Turn(msgspec.Struct):
-    """A key in an entry.
+    """The deliveries of one key in an entry.
 
     Attributes:
-        pending: Its messages that are not done, ascending, after ``next``.
-        next: The next one that may be given; None: none.
-        caller: Gets them; None: no caller has got one yet.
+        pending: Messages of the key after ``next`` that are not done, ascending.
+        next: The next message that may be delivered, or None if the key has no more.
+        caller: The caller that receives them, or None before the first delivery.
     """
 
     pending: Iterator[Position]
@@ -193,13 +189,13 @@ class _Turn(msgspec.Struct):
 
 
 class OrderCheck:
-    """Decides which messages one entry gives to whom.
+    """Decides which caller may receive which messages by one entry.
 
     Args:
-        state: After the last entry.
-        waiting: The messages that wait.
-        is_done: Tells if the entry makes a message done.
-        is_free: Tells if an outstanding message is not claimed, nor claimed by the entry.
+        state: The state after the last entry.
+        waiting: The waiting messages.
+        is_done: Returns whether the entry makes a message done.
+        is_free: Returns whether an outstanding message is claimed neither now nor by the entry.
     """
 
     __slots__ = ("_is_done", "_is_free", "_state", "_turns", "_waiting")
@@ -218,13 +214,16 @@ class OrderCheck:
         self._turns: dict[int, _Turn] = {}
 
     def aside(self) -> OrderCheck:
-        """Returns a check for a caller that is only shown messages: it changes nothing for the others."""
+        """Returns a check for a poll without claims. Its deliveries do not count for other callers."""
         check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
         check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
         return check
 
     def allows(self, caller: int, message: Message) -> bool:
-        """Returns whether a caller may get a message, which then counts as given. Callers come one after another."""
+        """Returns whether a caller may receive a message, and if so counts it as delivered.
+
+        All messages for one caller must be checked before the first one for the next caller.
+        """
         key = key_of(message)
         turn = self._turns.get(key)
         if turn is None:

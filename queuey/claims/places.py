@@ -1,8 +1,8 @@
-"""Limits of claims: how many messages of a partition, and of one key, may be claimed at the same time.
+"""Claim limits: how many messages of a partition, and of one key, may be claimed at the same time.
 
 A live claim takes a **place**. A claim is live until its message is done or released, or until it has expired for
-every process. A message that was released with a delay rests: it takes no place, because nobody works on it. The next
-entry gives a message, or renews a claim that is not live, only if there is a free place for it (:class:`Places`). So
+every process. A message that was released with a delay rests: it takes no place, because no worker has it. The next
+entry delivers a message, or renews a claim that is not live, only if there is a free place for it (:class:`Places`). So
 the log never has more live claims than the limits that its entries were decided by.
 """
 
@@ -20,7 +20,7 @@ from queuey.messages import Message, Queue
 from queuey.partitions import key_digest
 
 NO_LIMIT = 1 << 40
-"""Number of places without a limit."""
+"""Number of places if there is no limit."""
 
 
 class ClaimLimits(msgspec.Struct, frozen=True):
@@ -37,21 +37,20 @@ def limits_of(queue: Queue, partition: int) -> ClaimLimits | None:
 
 
 def limited_key_of(message: Message) -> int:
-    """Returns the digest of a message's key; 0: it has none, so no limit."""
     meta = message.meta
     return 0 if meta is None or meta.key is None else key_digest(meta.key) or 1
 
 
 class Places:
-    """Counts the places of the next entry. A message is counted again only when it was changed.
+    """Counts the free places while the next entry grows. Only changed messages are counted again.
 
     Args:
-        state: After the last entry.
-        limits: How many there are.
+        state: The state after the last entry.
+        limits: Max live claims.
         now: The clock (milliseconds since 1970).
-        expired: Claims with an expiry below this are over.
-        is_live: Tells if a message has a live claim after the next entry, not counting deliveries.
-        changed: Messages whose claims the entry may have begun or ended. The entry adds to it, and this empties it.
+        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        is_live: Returns whether a message has a live claim after the next entry, not counting deliveries.
+        changed: Messages for which the entry may begin or end a claim. The draft adds them; this class removes them.
     """
 
     def __init__(
@@ -72,14 +71,14 @@ class Places:
         self._live_of = cache(partial(state.live_of, expired))
         self._changed = changed
         self._counted: dict[Position, bool] = {}
-        """True for a changed message that counts as live."""
+        """Whether a changed message counts as live."""
         self._added: Counter[int | None] = Counter()
-        """Live claims that the entry adds, by key; None: of all."""
+        """Live claims that the entry adds, by key; with the key None, of the whole partition."""
 
     def has_one_for(self, position: Position) -> bool:
-        """Returns whether a claim may be renewed: it is live for every process, or there is a place for it.
+        """Returns whether a claim may be renewed: it is live for every process, or there is a free place for it.
 
-        One that has expired by this clock may be over by the clock of another process, which has given its place away.
+        A claim that has expired by this clock may be over for another process, which has given its place away.
         """
         claim, live = self._state.outstanding.get(position), self._is_live(position)
         if live and (claim is None or claim.expires >= self._now):
@@ -115,8 +114,8 @@ class FreePlaces:
     """Free places for the deliveries of one entry.
 
     Args:
-        total: Of the partition.
-        of_key: Returns those of a key; None: keys have no limit.
+        total: Free places of the partition.
+        of_key: Returns the free places of a key; None if keys have no limit.
     """
 
     __slots__ = ("_free", "_of_key", "_total")
@@ -127,13 +126,13 @@ class FreePlaces:
         self._free: dict[int, int] = {}
 
     def aside(self) -> FreePlaces:
-        """Returns a copy for a caller that is only shown messages: it takes no place of the others."""
+        """Returns a copy for a poll without claims, which takes no place from other callers."""
         places = FreePlaces(self._total, self._of_key)
         places._free = dict(self._free)
         return places
 
     def allows(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
-        """Gives a message a place, if there is one and ``choice`` allows the message."""
+        """Takes a place for a message if one is free and ``choice`` allows the message. Returns whether it did."""
         if self._total <= 0:
             return False
         key = 0 if self._of_key is None else limited_key_of(message)
@@ -148,16 +147,16 @@ class FreePlaces:
 
 
 class LikelyPlaces:
-    """Estimates how many messages the next entry can give, so that enough are read for it.
+    """Estimates how many messages the next entry can deliver, so that enough are read for it.
 
     Args:
-        state: After the last entry.
-        limits: How many places there are.
+        state: The state after the last entry.
+        limits: Max live claims.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
         ending: Messages whose claims the next entry probably ends.
 
     Attributes:
-        of_all: Messages.
+        of_all: Number of messages of all keys.
     """
 
     __slots__ = ("_ending", "_expired", "_free", "_per_key", "_state", "of_all")
@@ -172,27 +171,25 @@ class LikelyPlaces:
         self.of_all = limits.total - state.live(expired) + len(live) if limits.total else NO_LIMIT
 
     def of_key(self, key: int) -> int:
-        """Returns how many further messages of a key."""
         if key not in self._free:
             live = self._state.live_of(self._expired, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
         return self._free[key]
 
     def give(self, messages: Iterable[Message]) -> None:
-        """Counts messages that the entry is to give."""
         for message in messages:
             key = limited_key_of(message)
             self._free[key] = self.of_key(key) - 1
 
     def ended(self, most: int) -> list[Position]:
-        """Returns messages whose claims have ended and that have places, those first that have waited longest."""
-        left: dict[int, int] = {}
-        found: list[Position] = []
+        """Returns messages whose claims have ended and for which there are places, the longest waiting first."""
+        free: dict[int, int] = {}
+        positions: list[Position] = []
         for position in self._state.ended(self._expired, len(self._state.outstanding)):
             key = self._state.outstanding[position].key
-            left[key] = left.get(key, self.of_key(key)) - 1
-            if left[key] >= 0:
-                found.append(position)
-                if len(found) >= most:
+            free[key] = free.get(key, self.of_key(key)) - 1
+            if free[key] >= 0:
+                positions.append(position)
+                if len(positions) >= most:
                     break
-        return found
+        return positions

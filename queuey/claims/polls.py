@@ -12,10 +12,10 @@ class Poll(msgspec.Struct, gc=False):
 
     Attributes:
         limit: Max messages.
-        ttl: Seconds of the claims; 0: only show messages.
-        max_bytes: Bytes of the messages in the answer, not counting the last one.
-        worker: The caller's name for itself; blank: none.
-        given: Its messages, set by :meth:`queuey.claims.drafts.EntryDraft.deliver`.
+        ttl: Duration of the claims in seconds; 0: return messages without claiming them.
+        max_bytes: Max bytes of the messages in the answer, not counting the last one.
+        worker: The caller's name for itself; may be blank.
+        given: The messages for the caller, set by :meth:`queuey.claims.drafts.EntryDraft.deliver`.
     """
 
     limit: int

@@ -1,4 +1,4 @@
-"""Receipts: each names one delivery of a message."""
+"""Receipts: a receipt identifies one delivery of a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.ids import Position
 
 SECRET_BITS = 56
-"""Number of bits of the secret in a receipt. It makes 14 digits."""
+"""Number of bits of the secret in a receipt: 14 hex digits."""
 _TEXT = re.compile(
     r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
     r"-((?:0|[1-9][0-9]{0,17})(?:-[0-9a-f]{14})?)",
@@ -21,11 +21,11 @@ _TEXT = re.compile(
 
 
 class ClaimReceipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Names one delivery of a message.
+    """Identifies one delivery of a message.
 
     Attributes:
-        number: The log entry that delivered it; 0: any delivery.
-        secret: A random number of that entry and caller; 0: the receipt has none.
+        number: Number of the log entry that delivered it; 0 stands for any delivery.
+        secret: A random number of that entry and caller; 0 if the receipt has no secret.
     """
 
     partition: int
@@ -39,15 +39,14 @@ class ClaimReceipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return self.ticks, self.low
 
     def __str__(self) -> str:
-        """Returns the text that callers get; :func:`parse_receipt` reads it."""
         return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{delivery_text(self.number, self.secret)}"
 
 
 def parse_receipt(text: str) -> ClaimReceipt:
-    """Reads a receipt.
+    """Parses a receipt.
 
     Raises:
-        ValueError: ``text`` is no receipt.
+        ValueError: ``text`` is not a receipt.
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -58,7 +57,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
 
 @lru_cache(1024)
 def delivery_text(number: int, secret: int) -> str:
-    """Returns the end of a receipt, which all messages of one delivery share."""
+    """Returns the last part of a receipt, which all messages of one delivery share."""
     return f"{number}-{secret:014x}" if secret else f"{number}"
 
 
@@ -72,11 +71,11 @@ _low = lru_cache(1024)(ids.parse_low)
 
 
 class ReceiptStatus(enum.Enum):
-    """Result of a receipt.
+    """Result of a request for one receipt.
 
-    ``DONE``: the request is carried out. The others changed nothing. ``SUPERSEDED``: the message was delivered again
-    since, or a newer value has taken its name. ``FINAL``: it was acknowledged before, or is gone. ``REFUSED``: the
-    partition has as many claims as it may have.
+    ``DONE``: the request was carried out. With all other results nothing was changed. ``SUPERSEDED``: the message was
+    delivered again since, or a newer value has taken its name. ``FINAL``: the message was acknowledged before or is
+    gone. ``REFUSED``: the partition has its max number of claims or of remembered messages.
     """
 
     DONE = "done"
@@ -86,9 +85,10 @@ class ReceiptStatus(enum.Enum):
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Result of one receipt, and the new expiry of its claim (seconds since 1970; 0: it has none).
+    """Result of a request for one receipt.
 
     Attributes:
+        expires: New expiry of the claim (seconds since 1970), or 0 if there is no claim now.
         cancelled: The worker is asked to stop.
     """
 

@@ -1,4 +1,4 @@
-"""The state of one partition after some entry of its claim log.
+"""The state of one partition after an entry of its claim log.
 
 States of a message::
 
@@ -10,9 +10,10 @@ States of a message::
                           released / expired ─────────────────┘
                                 └── renewals
 
-A message that a move takes is done, too; one that it returns is released.
+A message that a move takes is done too; a message that it returns is released.
 
-A message is done if it is in ``above``, or at or below the cursor and not outstanding. Done is final.
+A message is done if it is in ``above``, or is at or below the cursor and not outstanding. Only a move makes a done
+message deliverable again.
 """
 
 from __future__ import annotations
@@ -30,34 +31,33 @@ from queuey.claims.entries import FORMAT, KEEPING, Entry, MoveStep, UnknownForma
 from queuey.ids import FIRST, Position
 
 LATEST_END = 46_800_000
-"""Max milliseconds until the end of any claim that is made now: the longest lasts 12 hours, and clocks differ by less
-than one. A claim that ends later was made while the clock was ahead, and is over."""
+"""Max milliseconds until the expiry of a claim made now: claims last at most 12 hours, and clocks differ by less than
+one hour. A claim with a later expiry was made while a clock was ahead, and counts as over."""
 MOST_OUTSTANDING = 20_000
-"""Max messages of a partition that are claimed, or were and wait to be delivered again."""
+"""Max messages of a partition that are claimed or wait to be delivered again."""
 MOST_ABOVE = 20_000
 """Max messages above the cursor that are remembered as done. With more, polls read more slowly."""
 MOST_SUPERSEDED = 20_000
-"""Max messages of a partition whose last receipts are known to be superseded; as many as can be claimed at one
-moment."""
+"""Max superseded messages that a partition remembers: as many as can be claimed at the same time."""
 SUPERSEDED_FOR = 86_400_000
-"""Max milliseconds for which that is remembered: twice as long as the longest claim."""
+"""Max milliseconds for which a superseded message is remembered: twice the longest claim."""
 MOST_UNDELETED = 20_000
-"""Max messages that are to be deleted and may be there still."""
+"""Max messages of a partition that wait to be deleted from the store."""
 
 _NO_POSITIONS: set[Position] = set()
-"""Shared by all states without cancelled messages, which is most of them; never changed."""
+"""Shared by all states without cancelled messages, to save memory. It must never be changed."""
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
 _WEIGHT = 5300
 _STALE = 100
-"""Number of expiries that may be kept besides those of live claims."""
+"""Number of outdated expiries that the heap may have, beside one for each outstanding message, before a rebuild."""
 
 
 class ClaimTiming:
-    """Decides by the clock when a claim is over, and by when it must be answered.
+    """Decides by the clock when a claim is over, and how long an answer with the claim may take.
 
     Args:
-        margin: The largest difference between the clocks of two processes (seconds): S. It may change.
+        margin: S, the max difference between the clocks of two processes (seconds), or a function that returns it.
     """
 
     __slots__ = ("_margin",)
@@ -75,11 +75,11 @@ class ClaimTiming:
         return now - round(self.margin * 1000)
 
     def left(self, expires: float, now: int) -> float:
-        """Returns the seconds until a claim with this expiry is over for other processes, at least 0."""
+        """Returns the seconds until a claim with this expiry is over for all processes, at least 0."""
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def answer_within(self, ttl: float) -> float:
-        """Returns the seconds, from the choice of its expiry, for which a claim may still be answered."""
+        """Returns for how many seconds after the choice of its expiry a claim may still be sent to its caller."""
         return ttl - min(self.margin, ttl / 2)
 
 
@@ -87,15 +87,15 @@ class LastDelivery(msgspec.Struct, gc=False):
     """The last delivery of a message that is not done.
 
     Attributes:
-        number: The entry that made it; 0: no receipt fits, because a move gave the message back or its bare id was
-            renewed.
-        deliveries: How many there were.
-        expires: Milliseconds since 1970; 0: the claim has ended.
-        secret: Of its receipt.
-        worker: The caller's name for itself; blank: none.
-        key: The digest of the message's key; 0: it has none, or the queue does not keep keys.
-        renewed: When the claim was made or renewed last (milliseconds since 1970, by the writer's clock); 0 until then
-            if the state was read from a snapshot, which does not keep it.
+        number: Number of the entry that delivered it. 0 matches no receipt: a move gave the message back, or it was
+            claimed by its id alone.
+        deliveries: Number of deliveries so far.
+        expires: Expiry of the claim (milliseconds since 1970); 0 if the claim was ended.
+        secret: Secret of the receipt.
+        worker: The caller's name for itself; may be blank.
+        key: Digest of the message's key; 0 if the message has no key or the queue does not keep keys.
+        renewed: When the claim was last made or renewed (milliseconds since 1970, by the writer's clock). 0 after the
+            state was read from a snapshot, which does not include it.
     """
 
     number: int
@@ -111,12 +111,12 @@ class MoveState(msgspec.Struct, array_like=True):
     """Progress of the newest move of the partition's messages to another queue.
 
     Attributes:
-        number: Of the move.
-        moved: Number of messages.
-        last: The last of them in the target.
-        chunk: The entry that took the chunk under way; 0: none.
-        taken: Its messages, each with its number of deliveries.
-        ended: The move takes no more.
+        number: Number of the move.
+        moved: Number of messages moved so far.
+        last: Position in the target of the last message moved.
+        chunk: Number of the entry that took the chunk under way, or 0.
+        taken: Messages of that chunk, each with its number of deliveries.
+        ended: The move takes no more messages.
     """
 
     number: int
@@ -146,7 +146,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 class _CancellingSnapshot(_Snapshot, array_like=True):
-    """A snapshot of a state with cancelled messages. Version 0.1.0 reads it as one without."""
+    """A snapshot of a state with cancelled messages. Queuey 0.1.0 ignores ``cancelled``."""
 
     cancelled: list[Position] = []
 
@@ -156,28 +156,30 @@ _decoder = msgspec.msgpack.Decoder(_CancellingSnapshot)
 
 
 class State:
-    """The state of a partition. It follows from the entries alone: processes that applied the same have the same.
+    """The state of a partition. It depends only on the entries applied: equal entries give equal states.
+
+    The counts ``released``, ``freed`` and ``vacated`` only grow, even if a state is read again: for the entries before
+    a snapshot they are estimated too high.
 
     Attributes:
-        number: The last entry applied.
-        cursor: Every message at or below it was delivered, or is gone.
+        number: Number of the last entry applied.
+        cursor: Every message at or below the cursor was delivered or is gone.
         outstanding: Messages that were delivered and are not done.
         above: Messages above the cursor that are done.
-        outbox: Messages that become dead letters, with the queue and the number of deliveries.
-        pending_deletes: Messages to delete, by the entry that asked for it.
-        superseded: Messages that were delivered here and then removed from here, because a newer value took their name,
-            or they became dead letters, or a move took them; with the time. Oldest first.
-        withdrawn: The last entry that superseded messages since this was read into memory; 0: none.
-        move: The newest move of messages to another queue; None: there was none.
-        snapshot: The newest snapshot that the log names; 0: none.
-        covers: Marks duplicates, in a dedup queue.
-        released: Number of claims that ended before they expired. This and the other counts only grow, also if a state
-            is read again: they are too high for the entries before its snapshot.
-        busy: The outstanding messages of each key, by its digest, ascending, in a queue that keeps keys.
-        freed: How many of those were done.
-        resting: Messages that were released with a delay: they are claimed, and nobody works on them.
-        vacated: How many messages were done or began to rest.
-        keeps: Expired messages become dead letters, so reads for claims must show them.
+        outbox: Messages that become dead letters, each with the target queue and the number of deliveries.
+        pending_deletes: Messages to delete, by the number of the entry that requested it.
+        superseded: Delivered messages that left the queue, with the time: a newer value took their name, or they became
+            dead letters, or a move took them. Oldest first.
+        withdrawn: Number of the last entry applied since the state was loaded that superseded messages, or 0.
+        move: The newest move of messages to another queue, or None if there was no move.
+        snapshot: Number of the newest snapshot that the log names, or 0.
+        covers: Covers, in a dedup queue.
+        released: Number of claims that ended before they expired.
+        busy: Outstanding messages by the digest of their key, ascending, in a queue that keeps keys.
+        freed: Number of messages of ``busy`` that became done.
+        resting: Messages that were released with a delay: the state keeps a claim until the delay is over.
+        vacated: Number of outstanding messages that became done or began to rest.
+        keeps: Expired messages become dead letters, so reads for claims must include them.
         cancelled: Outstanding messages that will not be delivered again.
     """
 
@@ -204,11 +206,10 @@ class State:
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
         self._last_expiry = 0
-        """No expiry in ``_expiries`` is above it."""
+        """Upper bound of the expiries in ``_expiries``."""
         self._ended: dict[Position, None] = {}
 
     def is_done(self, position: Position) -> bool:
-        """Returns whether a message will never be delivered any more."""
         return (position <= self.cursor and position not in self.outstanding) or position in self.above
 
     def is_known(self, position: Position) -> bool:
@@ -216,25 +217,23 @@ class State:
         return position <= self.cursor or position in self.outstanding or position in self.above
 
     def unknown(self, positions: Collection[Position]) -> set[Position]:
-        """Returns those positions that are not known (:meth:`is_known`)."""
-        left = set(positions).difference(self.above).difference(self.outstanding)
-        if left and min(left) <= self.cursor:
-            return {position for position in left if position > self.cursor}
-        return left
+        unknown = set(positions).difference(self.above).difference(self.outstanding)
+        if unknown and min(unknown) <= self.cursor:
+            return {position for position in unknown if position > self.cursor}
+        return unknown
 
     def is_known_for_good(self, position: Position) -> bool:
-        """Returns whether a message was there when the cursor passed it, or is done."""
         return position <= self.cursor or position in self.above
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory, with what a process keeps beside it."""
+        """Approximate bytes in memory, including what a process keeps for each partition beside the state."""
         pending_deletes = sum(map(len, self.pending_deletes.values())) if self.pending_deletes else 0
         taken = 0 if self.move is None else len(self.move.taken)
-        noted = len(self.outbox) + len(self.superseded) + pending_deletes + taken
-        known = len(self.outstanding) + len(self.above) + noted
+        other_ids = len(self.outbox) + len(self.superseded) + pending_deletes + taken
+        ids = len(self.outstanding) + len(self.above) + other_ids
         covers = self.covers.count if self.covers.by_digest else 0
-        return _WEIGHT + _ID_WEIGHT * known + _COVER_WEIGHT * covers
+        return _WEIGHT + _ID_WEIGHT * ids + _COVER_WEIGHT * covers
 
     # Entries
 
@@ -242,7 +241,7 @@ class State:
         """Applies the next entry.
 
         Raises:
-            ValueError: It is not the next one.
+            ValueError: ``number`` does not follow the last entry.
         """
         if number != self.number + 1:
             raise ValueError(f"entry {number} does not follow entry {self.number}")
@@ -323,7 +322,7 @@ class State:
                 deliveries = before.deliveries + 1
                 outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
                 if self.cancelled:
-                    self.cancelled.discard(position)  # Version 0.1.0 delivers it all the same.
+                    self.cancelled.discard(position)  # Queuey 0.1.0 delivers cancelled messages.
             self._ended.pop(position, None)
             self.resting.discard(position)
             heappush(self._expiries, (expires, position))
@@ -338,9 +337,9 @@ class State:
                 insort(self.busy.setdefault(key, []), position)
 
     def _free_key(self, position: Position, key: int) -> None:
-        left = self.busy[key]
-        left.remove(position)
-        if not left:
+        positions = self.busy[key]
+        positions.remove(position)
+        if not positions:
             del self.busy[key]
         self.freed += 1
 
@@ -359,14 +358,12 @@ class State:
             heappush(self._above_heap, position)
 
     def _take_away(self, positions: list[Position], at: int) -> None:
-        """Ends messages that leave the queue. Delivered ones are remembered: a caller has a receipt."""
         for position in positions:
             if position in self.outstanding:
                 self.superseded[position] = at
             self._finish(position)
 
     def _forget(self, at: int) -> None:
-        """Forgets superseded messages that are old, or too many."""
         stale: list[Position] = []
         surplus = len(self.superseded) - MOST_SUPERSEDED
         for position, when in self.superseded.items():
@@ -379,9 +376,9 @@ class State:
 
     def _demand_deletion(self, number: int, positions: list[Position]) -> None:
         self.pending_deletes[number] = positions
-        there = sum(map(len, self.pending_deletes.values()))
-        while there > MOST_UNDELETED:
-            there -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
+        count = sum(map(len, self.pending_deletes.values()))
+        while count > MOST_UNDELETED:
+            count -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
 
     def _release(self, position: Position) -> None:
         claim = self.outstanding.get(position)
@@ -418,7 +415,6 @@ class State:
             self._index()
 
     def _pass(self, number: int, entry: Entry) -> None:
-        """Applies changes of covers, and moves the cursor."""
         covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
             covers.apply(number, entry.covers, self.cursor)
@@ -430,19 +426,19 @@ class State:
                 covers.move(self.cursor)
 
     def _index(self, latest: float = inf) -> None:
-        self._expiries = [(one.expires, place) for place, one in self.outstanding.items() if 0 < one.expires <= latest]
+        self._expiries = [(c.expires, position) for position, c in self.outstanding.items() if 0 < c.expires <= latest]
         self._last_expiry = max((expires for expires, _ in self._expiries), default=0)
         heapify(self._expiries)
 
     # Ended claims
 
     def ended(self, expired: int, most: int) -> list[Position]:
-        """Returns at most ``most`` messages whose claims have ended, those first that have waited longest.
+        """Returns messages whose claims have ended, the longest waiting first.
 
         Args:
-            expired: Claims with an expiry below this are over (milliseconds since 1970), and those with one more than
-                ``LATEST_END`` above it.
-            most: How many.
+            expired: Claims with an expiry below this are over (milliseconds since 1970), and so are claims with an
+                expiry more than ``LATEST_END`` above it.
+            most: Max messages.
         """
         if self._last_expiry > (latest := expired + LATEST_END):
             late = (position for position, claim in self.outstanding.items() if claim.expires > latest)
@@ -455,14 +451,14 @@ class State:
             if claim is not None and claim.expires == expires:
                 ended.setdefault(position)
         stale = []
-        found: list[Position] = []
+        positions: list[Position] = []
         for position in ended:
-            if len(found) >= most:
+            if len(positions) >= most:
                 break
             if self.has_ended(position, expired):
-                found.append(position)
+                positions.append(position)
             else:
-                # The clock was set, or the message was claimed again.
+                # The clock was set back, or the message was claimed again.
                 stale.append(position)
         for position in stale:
             del ended[position]
@@ -470,10 +466,10 @@ class State:
                 expires = outstanding[position].expires
                 self._last_expiry = max(self._last_expiry, expires)
                 heappush(expiries, (expires, position))
-        return found
+        return positions
 
     def next_expiry(self) -> float:
-        """Returns the next expiry of a live claim (milliseconds since 1970; infinity: there is none)."""
+        """Returns the next expiry of a claim (milliseconds since 1970), or infinity without any."""
         outstanding, expiries = self.outstanding, self._expiries
         while expiries:
             expires, position = expiries[0]
@@ -484,27 +480,24 @@ class State:
         return inf
 
     def has_ended(self, position: Position, expired: int) -> bool:
-        """Returns whether a message was delivered, is not done and is not claimed."""
         claim = self.outstanding.get(position)
         return claim is not None and not expired <= claim.expires <= expired + LATEST_END
 
     def is_live(self, position: Position, expired: int) -> bool:
-        """Returns whether a caller may be working on a message: its claim has not ended, and it does not rest."""
+        """Returns whether a worker may have a message: its claim has not ended, and it does not rest."""
         claim = self.outstanding.get(position)
         return claim is not None and expired <= claim.expires <= expired + LATEST_END and position not in self.resting
 
     def standing(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
-        """Returns what an outstanding message is: live, released with a delay, or free because its claim has ended."""
+        """Returns the status of an outstanding message: live, released with a delay, or free as its claim has ended."""
         if self.has_ended(position, expired):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"
 
     def live(self, expired: int) -> int:
-        """Returns how many messages are live (:meth:`is_live`)."""
         return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_retrying(expired)
 
     def count_retrying(self, expired: int) -> int:
-        """Returns how many messages were released with a delay that is not over."""
         return sum(not self.has_ended(position, expired) for position in self.resting)
 
     def live_of(self, expired: int, key: int) -> int:
@@ -513,7 +506,7 @@ class State:
     # Snapshots
 
     def encode(self) -> bytes:
-        """Returns a snapshot. Equal states give equal snapshots."""
+        """Encodes a snapshot. Equal states give equal snapshots."""
         outstanding = sorted(
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
@@ -541,40 +534,40 @@ class State:
 
     @classmethod
     def decode(cls, body: bytes) -> State:
-        """Reads a snapshot.
+        """Decodes a snapshot.
 
         Raises:
-            UnknownFormat: It has another format.
+            UnknownFormat: This program does not know the snapshot's format.
         """
         try:
-            found = _decoder.decode(body)
+            snapshot = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
-        require_known(found.format, "a snapshot")
+        require_known(snapshot.format, "a snapshot")
         state = cls()
-        state.keeps = found.format == KEEPING
-        state.number = state.snapshot = found.number
-        state.cursor = found.cursor
-        # At least as many as all entries before can have ended: who compares them with earlier counts sees no fewer.
-        state.released = state.freed = state.vacated = MOST_OUTSTANDING * found.number
-        workers = found.workers or [""] * len(found.outstanding)
+        state.keeps = snapshot.format == KEEPING
+        state.number = state.snapshot = snapshot.number
+        state.cursor = snapshot.cursor
+        # An upper bound for the entries before: the counts must never fall below those of an earlier state.
+        state.released = state.freed = state.vacated = MOST_OUTSTANDING * snapshot.number
+        workers = snapshot.workers or [""] * len(snapshot.outstanding)
         state.outstanding = {
             (ticks, low): LastDelivery(number, deliveries, expires, secret, worker)
             for (ticks, low, number, deliveries, expires), secret, worker in zip(
-                found.outstanding, found.secrets, workers, strict=True
+                snapshot.outstanding, snapshot.secrets, workers, strict=True
             )
         }
-        state.above = set(found.above)
-        state.outbox = dict(found.outbox)
-        state.pending_deletes = dict(found.pending_deletes)
-        state.superseded = dict(found.superseded)
-        state.move = found.move
-        state.covers = Covers.decode(found.covers, found.stored_until, found.cursor, found.number)
-        state._above_heap = found.above
-        for position, key in zip(list(state.outstanding), found.keys, strict=False):
+        state.above = set(snapshot.above)
+        state.outbox = dict(snapshot.outbox)
+        state.pending_deletes = dict(snapshot.pending_deletes)
+        state.superseded = dict(snapshot.superseded)
+        state.move = snapshot.move
+        state.covers = Covers.decode(snapshot.covers, snapshot.stored_until, snapshot.cursor, snapshot.number)
+        state._above_heap = snapshot.above
+        for position, key in zip(list(state.outstanding), snapshot.keys, strict=False):
             state._note_keys([position], [key])
-        state.resting = set(found.resting)
-        state.cancelled = set(found.cancelled) if found.cancelled else _NO_POSITIONS
+        state.resting = set(snapshot.resting)
+        state.cancelled = set(snapshot.cancelled) if snapshot.cancelled else _NO_POSITIONS
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()
         return state

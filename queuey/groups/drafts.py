@@ -1,4 +1,4 @@
-"""Changes of a group's state, gathered into one transaction."""
+"""Changes of a group's state, collected into one transaction."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from queuey.groups.state import (
 from queuey.messages import Queue
 
 REST_AFTER, MIN_REST, MAX_BUSY = 10_000, 200, 4
-"""A plan rests if the one before is younger (ms); the first rest (ms), and how often it is doubled at most."""
+"""A plan is delayed if the previous plan is younger than ``REST_AFTER`` (ms). The delay starts at ``MIN_REST`` (ms) and
+is doubled by each such plan, at most ``MAX_BUSY`` times."""
 HOUR, MAX_JOINS = 3_600_000, 5_000
-"""Milliseconds of an hour, and the max joins of a group in one."""
+"""Milliseconds of an hour, and max joins of a group per hour."""
 
 Rights = Callable[[Credential], Credential | None]
-"""Returns a credential with its rights as they are now, None if the credential has ended."""
+"""Returns a credential with its current rights, or None if the credential has ended."""
 
 
 class GroupDraft:
-    """A working copy of a group's state, changed by what waits.
+    """A working copy of a group's state to which pending requests are applied.
 
     Args:
-        state: As it was read.
-        now: By a sound clock.
-        slack: S, in ms: clocks differ by at most this.
-        seen: The highest time at which each member was seen, by number, read after ``now`` was sampled.
+        state: The stored state.
+        now: Time of a sound clock (ms).
+        slack: S, the max difference between clocks (ms).
+        seen: When each member was last seen (ms), by member number, read after ``now`` was sampled.
 
     Attributes:
-        unassigned: After a plan, the partitions without a target of queues that members ask for: nobody may read them,
-            or the plan has as many as it may have.
+        unassigned: After a plan, number of requested partitions without a target: no member may read them, or the plan
+            has its max size.
     """
 
     def __init__(self, state: GroupState, now: int, slack: int, seen: Mapping[int, int]) -> None:
@@ -60,9 +61,9 @@ class GroupDraft:
         self.unassigned = 0
 
     def end_sessions(self) -> list[Member]:
-        """Removes members whose session is over, and absent ones whose grace is over; returns them.
+        """Ends the sessions that are over, and the absence of members whose grace is over. Returns these members.
 
-        Those with an instance and a grace become absent instead.
+        A present member with an instance and a grace becomes absent; all others are removed.
         """
         ended = [member for member in self._members.values() if self._now > self._end(member) + self._slack]
         for member in ended:
@@ -73,9 +74,9 @@ class GroupDraft:
         """Adds a member in the state *new*, which has no targets yet.
 
         Raises:
-            InstanceTaken: Its instance belongs to another credential.
-            TooManyMembers: The group has as many as it may have, after sessions that are over were ended, or has had
-                5,000 joins within the hour.
+            InstanceTaken: The instance belongs to another credential.
+            TooManyMembers: The group has ``MAX_MEMBERS`` members even after ended sessions were removed, or has had
+                ``MAX_JOINS`` joins within the hour.
             InvalidRequest: The subscriptions of all members would be too long.
         """
         if request.instance or len(self._members) >= MAX_MEMBERS:
@@ -86,15 +87,15 @@ class GroupDraft:
         ):
             raise InstanceTaken(request.instance)
         if len(self._members) >= MAX_MEMBERS:
-            raise TooManyMembers(f"The group has {MAX_MEMBERS:,} members, as many as it may have.")
+            raise TooManyMembers(f"The group has {MAX_MEMBERS:,} members, the maximum.")
         head = self._head
         if not head.born:
-            # Above each epoch of a group of this name that was removed.
+            # Above every epoch of a removed group of the same name.
             head = replace(head, born=self._now + 2 * self._slack)
         if self._now - head.hour >= HOUR:
             head = replace(head, hour=self._now, hour_member=head.last_member)
         if head.last_member - head.hour_member >= MAX_JOINS:
-            raise TooManyMembers(f"The group has had {MAX_JOINS:,} joins within the hour, as many as it may have.")
+            raise TooManyMembers(f"The group has had {MAX_JOINS:,} joins within the hour, the maximum.")
         slots = {other.slot for other in self._members.values()}
         member = Member(
             slot=next(slot for slot in count() if slot not in slots),
@@ -112,9 +113,10 @@ class GroupDraft:
         return member
 
     def be_present(self, number: int) -> None:
-        """Makes a new member present: by targets of the same instance and credential, or by a plan that is due.
+        """Makes a new member present.
 
-        A member that is leaving stays so. Unknown numbers are ignored.
+        It inherits the targets of former members with the same instance and credential; otherwise a plan becomes due.
+        Members in other states, and unknown numbers, are ignored.
         """
         member = self._members.get(number)
         if member is None or member.state != "new":
@@ -127,16 +129,16 @@ class GroupDraft:
         if keeping:
             self._pass_on(keeping, member)
         is_like_former = any(other.number in keeping and other.subscription == member.subscription for other in former)
-        if not is_like_former or self._is_uneven():  # Others may have come while it was absent.
+        if not is_like_former or self._is_uneven():  # Others may have joined while it was absent.
             self.ask_for_plan()
 
     def leave(self, number: int, *, returns: bool = False) -> None:
-        """Removes a member; with ``returns`` one with an instance and a grace becomes absent and keeps its targets."""
+        """Removes a member. With ``returns`` one with an instance and a grace becomes absent and keeps its targets."""
         member = self._members.get(number)
         if member is None:
             return
         if returns and member.instance and member.grace and member.state in {"present", "absent"}:
-            if member.state == "present":  # Else it says so again.
+            if member.state == "present":  # Otherwise it is absent already.
                 self._members[number] = replace(member, state="absent", absent=self._now)
             return
         del self._members[number]
@@ -144,18 +146,16 @@ class GroupDraft:
             self.ask_for_plan()
 
     def drain(self, number: int) -> None:
-        """Makes a member leaving: it loses its targets with the next plan, which is due."""
         member = self._members.get(number)
         if member is not None and member.state in {"new", "present"}:
             self._members[number] = replace(member, state="leaving")
             self.ask_for_plan()
 
     def remove(self, number: int) -> None:
-        """Removes a member whose credential or rights have ended or changed."""
         self.leave(number)
 
     def ask_for_plan(self) -> None:
-        """Makes a plan due, after the rest: queues, their partitions or principals have changed."""
+        """Makes a plan due: now, or after a delay if the previous plan is recent."""
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
@@ -163,15 +163,14 @@ class GroupDraft:
             self._head = replace(self._head, due=max(last + rest, self._now))
 
     def is_plan_due(self) -> bool:
-        """Returns whether a plan is to be made with what is gathered, now."""
         return self._head.due is not None and self._head.due <= self._now
 
     def plan(self, queues: Sequence[Queue], rights: Rights) -> None:
-        """Plans anew: targets, epoch, due and busy.
+        """Makes a new plan with a new epoch. Members whose rights have changed are removed first (O6).
 
         Args:
-            queues: All queues that a subscription of the group matches, as they are now; a missing one is gone.
-            rights: Returns a credential as it is now; a member whose rights have changed is removed (O6).
+            queues: The present queues that match a subscription of the group.
+            rights: Returns a credential with its current rights.
         """
         self.end_sessions()
         for slot, subscription in self._subscriptions.items():
@@ -183,26 +182,24 @@ class GroupDraft:
         self._plan, self.unassigned = planned(self.state, queues)
 
     def change(self) -> GroupChange | None:
-        """Returns the rows to be written, None if nothing has changed."""
         after = self.state
         return None if after == self._before else GroupChange(after.head, changed_rows(self._before, after))
 
     @property
     def state(self) -> GroupState:
-        """The state as it will be, the version of its head aside."""
+        """The state after the change, except for ``Head.version``, which the store sets."""
         used = {member.subscription for member in self._members.values()}
         subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
         return GroupState(self._head, dict(self._members), subscriptions, dict(self._plan))
 
     def _end(self, member: Member) -> int:
-        """Returns when the session, or the grace, of a member is over."""
         if member.state == "absent":
             return member.absent + member.grace
         moved = self._head.moved and self._head.moved + member.session // 3
         return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
 
     def _subscribe(self, subscription: Subscription) -> int:
-        """Returns the slot of a subscription, which members share whose wishes and rights are equal."""
+        """Returns the slot of a subscription. Members with equal subscriptions and rights share a slot."""
         used = self.state.subscriptions
         for slot, other in used.items():
             if other == subscription:
@@ -219,16 +216,13 @@ class GroupDraft:
         return free
 
     def _instances(self, name: str) -> list[Member]:
-        """Returns the members with the name of an instance."""
         return [member for member in self._members.values() if member.instance == name] if name else []
 
     def _inherits(self, member: Member, former: Member) -> bool:
-        """Returns whether a member may have the targets of a former one, which had the same rights."""
-        before, after = (self._subscriptions[each.subscription] for each in (former, member))
+        before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
 
     def _pass_on(self, former: set[int], member: Member) -> None:
-        """Gives the targets of former members to one, of queues that it asks for."""
         self._head = replace(self._head, epoch=self._next_epoch())
         passed = Target(member.number, self._head.epoch)
         is_wanted = self._subscriptions[member.subscription].matcher()
@@ -244,16 +238,14 @@ class GroupDraft:
         self._plan = plan
 
     def _is_uneven(self) -> bool:
-        """Returns whether a plan would even out what members with equal wishes have."""
         loads = Counter(target.member for queue in self._plan.values() for target in queue.targets.values())
         shares: dict[int, list[int]] = {}
         for member in self._members.values():
             if member.state == "present":
                 shares.setdefault(member.subscription, []).append(loads[member.number])
-        return any(max(some) - min(some) > 1 for some in shares.values())
+        return any(max(counts) - min(counts) > 1 for counts in shares.values())
 
     def _is_busy(self) -> bool:
-        """Returns whether there was a plan a short while ago."""
         return self._now - self._head.epoch < REST_AFTER
 
     def _next_epoch(self) -> int:

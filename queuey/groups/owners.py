@@ -1,4 +1,4 @@
-"""Owners of partitions: who hands over what. Pure."""
+"""Decides which member owns each partition of a queue, and hands partitions over. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from queuey.groups.state import GroupState
 
 
 class HandOver(NamedTuple):
-    """What a hand-over of one queue writes.
+    """Changes that a hand-over of one queue writes.
 
     Attributes:
         owners: The rows that change, with their new owner, epoch and origin.
-        needs_plan: A partition that has moved in this epoch is free again: a new plan is due.
+        needs_plan: True if a new plan is needed, because a partition that moved in this epoch is free again.
     """
 
     owners: tuple[OwnedOffset, ...]
@@ -26,13 +26,13 @@ class HandOver(NamedTuple):
 def hand_over(
     state: GroupState, uid: int, rows: Mapping[int, OwnedOffset], given_back: Mapping[int, tuple[int, int]]
 ) -> HandOver:
-    """Decides about the partitions of a queue; see *Hand over* in ``docs/architecture-groups.md``.
+    """Decides the owners of a queue's partitions; see *Hand over* in ``docs/architecture-groups.md``.
 
     Args:
-        state: The group, read after the rows.
-        uid: Names the queue.
-        rows: All that the group has recorded for the queue, by partition.
-        given_back: By partition the member that gives it back and the epoch of its ownership.
+        state: State of the group, read after the rows.
+        uid: Uid of the queue.
+        rows: Offset rows of the group for the queue, by partition.
+        given_back: For each partition that is given back, the member that does so and the epoch of its ownership.
     """
     planned = state.plan.get(uid)
     targets = {} if planned is None else planned.targets
@@ -57,9 +57,9 @@ def hand_over(
 
 
 def is_owner(state: GroupState, row: OwnedOffset) -> bool:
-    """Returns whether a partition's owner is a member that may be at work on it.
+    """Returns whether a partition's owner is a member that may still be working on it.
 
-    One under an epoch that the state does not know yet counts as one: the state is older than the row.
+    An owner of a later epoch than the state's counts too: the state is older than the row.
     """
     if row.epoch < state.head.born:
         return False

@@ -1,4 +1,4 @@
-"""Owners of partitions and sessions of members, as stores have them."""
+"""Owners of partitions and sessions of members, as stored."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from queuey.ids import Position
 MAX_NOTE = 1024
 """Max bytes of a note."""
 Origin = Literal["new", "given back", "lost"]
-"""How a partition came to its owner: nobody had it, the one before gave it back, or was lost."""
+"""How a partition came to its owner: it was new, or the previous owner gave it back or was lost."""
 
 
 class OwnedOffset(msgspec.Struct, frozen=True):
-    """The offset of a partition, with its owner in a consumer group whose members the service knows.
+    """The offset of a partition and its owner, in a consumer group with members managed by the service.
 
     Attributes:
-        position: Last message committed, or None if nothing was.
-        updated: Seconds since 1970 when the offset was recorded; 0: never.
-        owner: Number of the member; 0: nobody owns it.
-        epoch: Epoch of the plan by which the owner became that, or 0; it stays when the partition is given back.
-        came: How it came to its owner; without an owner, how it was left.
-        note: What the last commit noted, at most ``MAX_NOTE`` bytes.
+        position: Last message committed, or None before the first commit.
+        updated: When the offset was recorded (seconds since 1970), or 0.
+        owner: Number of the member that owns the partition, or 0.
+        epoch: Epoch of the plan that gave the partition to its last owner, or 0. It stays after the partition is given
+            back.
+        came: How the partition came to its owner; without an owner, how the last one left it.
+        note: Note of the last commit, at most ``MAX_NOTE`` bytes.
     """
 
     partition: int
@@ -37,11 +38,11 @@ class OwnedOffset(msgspec.Struct, frozen=True):
 
 
 class OwnedOffsets(msgspec.Struct, frozen=True):
-    """What a group has recorded for a queue.
+    """Offsets and owners of a group for a queue.
 
     Attributes:
-        version: Compared by the next change, or None if nothing was ever recorded.
-        rows: By partition.
+        version: Token that the next change compares, or None if nothing was ever recorded.
+        rows: Rows by partition.
     """
 
     version: int | None
@@ -49,12 +50,12 @@ class OwnedOffsets(msgspec.Struct, frozen=True):
 
 
 class MemberCommit(msgspec.Struct, frozen=True):
-    """Makes a change of offsets one of a member: it counts for partitions that the member owns under their epochs.
+    """Restricts a commit of offsets to partitions that a member owns under the given epochs.
 
     Attributes:
-        member: Its number.
-        epochs: By partition.
-        notes: By partition; None removes the note, a partition that is missing keeps it.
+        member: Number of the member.
+        epochs: Epoch of the ownership by partition.
+        notes: Notes by partition. None removes a note; a partition without an item keeps its note.
     """
 
     member: int
@@ -63,11 +64,11 @@ class MemberCommit(msgspec.Struct, frozen=True):
 
 
 class ClockSample(NamedTuple):
-    """A moment of this process.
+    """A moment on two clocks of this process.
 
     Attributes:
         now: The clock of claims (ms since 1970).
-        since_boot: Seconds, by which checks of the clock tell moments apart.
+        since_boot: Seconds since boot, by which clock checks order moments.
     """
 
     now: int
@@ -75,7 +76,7 @@ class ClockSample(NamedTuple):
 
 
 class SeenMember(msgspec.Struct, frozen=True):
-    """When a member was seen (ms), and the uids of queues of which others ask it to give partitions back."""
+    """When a member was last seen (ms), and the uids of queues in which others ask it to give partitions back."""
 
     seen: int
     asked: frozenset[int] = frozenset()
@@ -85,9 +86,9 @@ class GroupSessions(msgspec.Struct, frozen=True):
     """The sessions of a group.
 
     Attributes:
-        clock: A sound clock, sampled before they were read (ms).
-        searched: When a process last searched for queues (ms); 0: none did.
-        members: By number.
+        clock: Time of a sound clock, sampled before the sessions were read (ms).
+        searched: When a process last searched for queues (ms), or 0.
+        members: Sessions by member number.
     """
 
     clock: int

@@ -1,4 +1,4 @@
-"""The plan of a group: the member that is to own each partition."""
+"""The plan of a group: which member is to own each partition."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Plan(NamedTuple):
     """A plan.
 
     Attributes:
-        queues: The queues with their targets, by uid.
-        unassigned: Number of partitions without a target, of queues that members ask for.
+        queues: Queues with their targets, by uid.
+        unassigned: Number of partitions without a target in queues that members subscribe to.
     """
 
     queues: dict[int, PlannedQueue]
@@ -26,13 +26,14 @@ class Plan(NamedTuple):
 
 
 def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
-    """Plans anew: even, with the fewest moves. Absent members keep what they had and may read, and get nothing else.
+    """Makes a balanced plan with the fewest moves.
 
-    Without any member all queues stay, without targets: where the group stood is shown until it begins again.
+    Absent members keep those of their partitions that they may still read, and get no others. If no member is present
+    or absent, all queues stay in the plan without targets, so that the group's offsets remain visible.
 
     Args:
-        state: Its plan is the one before, its epoch that of the new one.
-        queues: All that the subscriptions match.
+        state: The group, with the previous plan and the epoch of the new one.
+        queues: All queues that match a subscription.
     """
     present = {member.number: member.subscription for member in state.members.values() if member.state == "present"}
     absent = {member.number: member.subscription for member in state.members.values() if member.state == "absent"}
@@ -64,11 +65,11 @@ def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
 
 
 class _View:
-    """The queues that a subscription asks for, and which of them it may read, with their partitions; both by uid."""
+    """Queues of a subscription: the uids of all that match, and the partition counts, by uid, of those it may read."""
 
     def __init__(self, subscription: Subscription, queues: Sequence[Queue]) -> None:
-        is_wanted, caller = subscription.matcher(), subscription.credential.caller
-        requested = [queue for queue in queues if is_wanted(queue.name)]
+        matches, caller = subscription.matcher(), subscription.credential.caller
+        requested = [queue for queue in queues if matches(queue.name)]
         self.requested = {queue.uid for queue in requested}
         self.readable = {
             queue.uid: queue.partitions
@@ -78,7 +79,6 @@ class _View:
 
 
 def _within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
-    """Returns uid and name of the first queues by name, as many as a plan may have."""
     partitions, size = 0, 0
     chunks = Counter[int]()
     chosen = {}

@@ -1,4 +1,4 @@
-"""Rows of a group's state: msgpack, each with the number of its format."""
+"""Encoding of a group's state as rows: msgpack, each with a format number."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from queuey.groups.state import (
 
 FORMAT = 1
 PARTITION_SIZE, QUEUE_SIZE = 14, 32
-"""Max bytes of a partition in a chunk, and of a queue without its partitions and its name."""
+"""Max bytes of a partition in a chunk, and of a queue in a chunk not counting its partitions and its name."""
 
 
 class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):
-    """A queue in a chunk; ``members`` and ``ages`` by partition, from 1 on.
+    """A queue in a chunk. ``members`` and ``ages`` have an item for each partition, from partition 1 on.
 
     Attributes:
         epoch: The highest epoch of a target.
-        members: The members that are the targets; 0: the partition has no target.
-        ages: By how much the epochs of the targets are below ``epoch``.
+        members: Number of the member that is the target, or 0.
+        ages: How far the epoch of the target is below ``epoch``.
     """
 
     uid: int
@@ -57,7 +57,7 @@ def read_state(stored: StoredGroup) -> GroupState:
     """Decodes the state of a group.
 
     Raises:
-        StoreIncompatible: A row has a format of a later version.
+        StoreIncompatible: A row cannot be decoded, or has an unknown format.
     """
     state = GroupState(stored.head, {}, {}, {})
     for row in stored.rows:
@@ -74,7 +74,6 @@ def read_state(stored: StoredGroup) -> GroupState:
 
 
 def changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
-    """Encodes the rows that differ between two states. Slots that become free are blank."""
     members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
     return (
         *_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
@@ -84,29 +83,26 @@ def changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
 
 
 def chunk_of(uid: int) -> int:
-    """Returns the key of the chunk that has a queue, by a hash of its uid."""
     return (uid * 0x9E3779B97F4A7C15 >> 58) % CHUNKS
 
 
 def size_of(name: str, partitions: int) -> int:
-    """Returns the max bytes that a queue takes in its chunk."""
     return QUEUE_SIZE + len(name.encode()) + PARTITION_SIZE * partitions
 
 
 def subscription_size(subscription: Subscription) -> int:
-    """Returns the bytes of a subscription's row."""
     return len(_encode((FORMAT, subscription)))
 
 
 def _decode(row: GroupRow) -> Any:  # noqa: ANN401 - by the kind of the row
-    what = f"Row {row.kind}/{row.key} of a consumer group"
+    label = f"Row {row.kind}/{row.key} of a consumer group"
     try:
         form, value = _bodies.decode(row.body)
         if form == FORMAT:
             return _values[row.kind].decode(value)
     except msgspec.MsgspecError as error:
-        raise StoreIncompatible(f"{what} cannot be read: {error}. Update this program.") from error
-    raise StoreIncompatible(f"{what} has format {form}; this program knows {FORMAT}. Update it.")
+        raise StoreIncompatible(f"{label} cannot be read: {error}. Update this program.") from error
+    raise StoreIncompatible(f"{label} has format {form}; this program knows {FORMAT}. Update it.")
 
 
 def _changed(kind: int, before: Mapping[int, object], after: Mapping[int, object]) -> Iterator[GroupRow]:

@@ -1,4 +1,4 @@
-"""The state of a group: its head, its members, what they ask for, and the plan. Times are milliseconds since 1970."""
+"""The state of a group: head, members, subscriptions and plan. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from queuey.deadletters import matches_patterns
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
 MAX_SUBSCRIPTIONS = 64
 MAX_SUBSCRIPTION, MAX_SUBSCRIPTIONS_SIZE = 16 << 10, 256 << 10
-"""Max bytes of a row, and of all of them."""
+"""Max bytes of a subscription's row, and of all these rows."""
 CHUNKS = 64
 MAX_CHUNK, MAX_PLAN = 64 << 10, 1 << 20
-"""Max bytes of a row of the plan, and of all of them."""
+"""Max bytes of a row of the plan, and of all these rows."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What each change of a group's state writes anew.
+    """The row that every change of a group's state rewrites.
 
     Attributes:
-        version: Token; 0: there is no group yet.
+        version: Token that changes compare; 0 if the group does not exist yet.
         epoch: Epoch of the plan.
         born: First epoch of the group.
-        due: When the next plan is due, if one is.
-        busy: Number of plans that followed each other closely.
-        last_member: The highest number of a member.
-        hour, hour_member: Beginning of the hour in which joins are counted, and the highest number at that time.
-        centre: Data centre of the group; blank on stores that have none.
-        moved: When it was moved there; 0: never.
+        due: When the next plan is due, or None if no plan is needed.
+        busy: Number of recent plans that closely followed the one before.
+        last_member: The highest member number given out.
+        hour, hour_member: Beginning of the hour in which joins are counted, and ``last_member`` at that time.
+        centre: Data centre of the group; blank on stores without data centres.
+        moved: When the group was moved to this data centre, or 0.
     """
 
     version: int = 0
@@ -55,8 +55,8 @@ class GroupRow(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: Subscription, member or chunk of the plan.
-        key: Its slot.
-        body: Blank: the slot is free.
+        key: Slot of the row.
+        body: Encoded value; blank if the slot is free.
     """
 
     kind: int
@@ -73,8 +73,8 @@ class Credential(msgspec.Struct, frozen=True):
     """The credential with which a member joined.
 
     Attributes:
-        id: Digest of its key, or the name of its user; what joined is compared with what asks later.
-        caller: Its rights at that time.
+        id: Digest of the key, or the user name. Later requests must have the same.
+        caller: Rights of the credential at the time of the join.
     """
 
     id: bytes
@@ -82,11 +82,12 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What members with the same credential ask for.
+    """The queues that members with the same credential subscribe to.
 
     Attributes:
-        names, patterns: Sorted names of queues, and patterns of them. Patterns are shell patterns, as Qdo's.
-        credential: Theirs. A key's rights are read from its row, a user's are those of the last token.
+        names, patterns: Sorted names of queues, and sorted shell patterns of names, as in Qdo.
+        credential: The members' credential. The rights of a key are read from its row; those of a user come from the
+            last token.
     """
 
     names: tuple[str, ...]
@@ -94,7 +95,6 @@ class Subscription(msgspec.Struct, frozen=True):
     credential: Credential
 
     def matcher(self) -> Callable[[str], bool]:
-        """Returns what decides whether it asks for the queue of a name."""
         names = frozenset(self.names)
         return lambda name: name in names or matches_patterns(name, self.patterns)
 
@@ -103,17 +103,17 @@ MemberState = Literal["new", "present", "leaving", "absent"]
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A member.
+    """A member of a group.
 
     Attributes:
         slot: Key of its row.
-        number: Public; counted up in the head.
+        number: Public number; each new member gets the next one.
         digest: SHA-256 of the secret part of its id, which is ``<number>-<32 hex digits>``.
-        subscription: Slot of what it asks for.
-        instance: Name of a static member; blank: it has none.
-        session, revoke, grace: Milliseconds.
-        joined: When.
-        absent: Since when it is absent; 0: it is not.
+        subscription: Slot of its subscription.
+        instance: Name of a static member; blank for other members.
+        session, revoke, grace: Timeouts in milliseconds.
+        joined: When it joined.
+        absent: Since when it is absent, or 0.
     """
 
     slot: int
@@ -130,14 +130,14 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The member that is to own a partition, and the epoch since which that is so."""
+    """The member that is to own a partition, and the epoch of the plan that chose it."""
 
     member: int
     epoch: int
 
 
 class PlannedQueue(msgspec.Struct, frozen=True):
-    """A queue in the plan. ``targets`` has each partition that is to have an owner."""
+    """A queue in the plan, with the target of each partition that is to have an owner."""
 
     uid: int
     name: str
@@ -145,12 +145,12 @@ class PlannedQueue(msgspec.Struct, frozen=True):
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """A group as one transaction left it.
+    """A consistent snapshot of a group.
 
     Attributes:
-        members: By number.
-        subscriptions: By slot.
-        plan: By uid of the queue.
+        members: Members by number.
+        subscriptions: Subscriptions by slot.
+        plan: Queues by uid.
     """
 
     head: Head = Head()
@@ -160,14 +160,14 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class GroupChange(msgspec.Struct, frozen=True):
-    """What a transaction writes: the new head, its version left to the store, and the rows that change."""
+    """The rows that a transaction writes. The store sets the version of the new head."""
 
     head: Head
     rows: tuple[GroupRow, ...]
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
-    """What a caller joins with; its rights and the form of names are checked. Times are milliseconds."""
+    """A request to join a group. Its rights and names have been checked. Times are milliseconds."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]

@@ -1,23 +1,23 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is twelve small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+A :class:`Store` combines twelve small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
 :class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
 :class:`ConsumerGroups`, :class:`Ledger`, :class:`Records`, :class:`ClaimLogs` and :class:`Covers`. A message is always
-named by ``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
+identified by ``(queue.qid, partition, position)``, and every read is bounded by a horizon that the store reports.
 
 Rules for every implementation:
 
-* Calls that take time are coroutines. They may be awaited on any event loop, and any thread may run them to their end
-  by :mod:`.bridge`; the other methods never wait. Each call either has its whole effect or none, unless its docstring
-  says less.
-* No call waits longer than the store's configured deadline, whatever it waits for; those of :class:`Bulk` may take as
-  long as there is something to be done, but wait no longer than that for any one step.
-* Failures of the backend surface as :class:`~queuey.errors.StoreUnavailable` (or a child) and as nothing else, the
-  cause kept with ``from``. After the backend has come back the same store object works again.
-* Positions are ordered as in :mod:`queuey.ids`. No expired message is ever returned, whether swept or not.
-* Calls that take a :class:`~queuey.messages.Queue` raise :class:`~queuey.errors.QueueChanged`, with no effect, when
-  that row is out of date in a way that matters: the queue is gone, was purged, or has other fields. Never do they
-  act on messages of a purged or deleted queue.
+* Calls that take time are coroutines. They may be awaited on any event loop, and any thread may run them to completion
+  with :mod:`.bridge`. The other methods never wait. Each call is all or nothing, unless its docstring says otherwise.
+* No call waits longer than the store's configured deadline. Calls of :class:`Bulk` may take longer in total, but no
+  single step of them waits longer than that.
+* Failures of the backend raise :class:`~queuey.errors.StoreUnavailable` (or a subclass) and nothing else, with the
+  cause kept by ``from``. Once the backend is back, the same store object works again.
+* Positions are ordered as in :mod:`queuey.ids`. Expired messages are not returned, whether swept or not, except where a
+  docstring says so.
+* Calls that take a :class:`~queuey.messages.Queue` raise :class:`~queuey.errors.QueueChanged`, without any effect, if
+  that row is out of date in a way that matters: the queue is gone, was purged, or has other fields. They never act on
+  messages of a purged or deleted queue.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ __all__ = [
 ]
 
 IDENTITY = "identity of the store"
-"""Name of the ledger's work that holds it."""
+"""Ledger key under which the identity is stored."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Store(ABC):
-    """One backend, open: its contracts, and what concerns all of it.
+    """An open backend: its contracts, and calls that concern the store as a whole.
 
     Attributes:
         catalogue, messages, keyed_posts, names, bulk, applications: Contracts.
         offsets, groups, ledger, records, claim_logs, covers: Further contracts.
         name: ``sqlite`` or ``cassandra``.
-        waits_for_network: A read mostly waits, so that many of them at once are faster than one after the other.
-        readers: Max reads that the store does at the same time; further ones wait until one of them has ended.
-        ids_follow_clocks: Every id made from now on lies above ``claim_time()`` less the largest difference of clocks.
-            Else it lies above the horizon of each page read before.
+        waits_for_network: Reads mostly wait for the network, so concurrent reads are faster than sequential ones.
+        readers: Max concurrent reads of the store; further reads wait.
+        ids_follow_clocks: True if every new id is above ``claim_time()`` minus ``clock_difference``. False if every
+            new id is above the horizon of each page read before.
     """
 
     catalogue: Catalogue
@@ -104,46 +104,46 @@ class Store(ABC):
 
     @abstractmethod
     async def identity(self) -> str:
-        """Returns the id of this store: 32 hex digits, made at the first call and kept for ever.
+        """Returns the id of this store: 32 hex digits. The first call creates it, and it never changes.
 
-        A copy of the store's files has the identity of the original.
+        A copy of the store's files has the same identity.
         """
 
     @abstractmethod
     async def ping(self) -> None:
-        """Proves that the backend can write and read.
+        """Checks that the backend can write and read.
 
         Raises:
-            StoreUnavailable: It cannot; the message says why.
+            StoreUnavailable: The backend cannot write or read; the message says why.
         """
 
     @abstractmethod
     def close(self, timeout: float = 10.0) -> None:
-        """Finishes the writes that were accepted, then closes; afterwards every call raises ``StoreClosed``.
+        """Finishes accepted writes and closes the store. Afterwards every call raises ``StoreClosed``.
 
-        Idempotent; it blocks. Writes still waiting after ``timeout`` seconds are refused with outcome ``none`` or
+        Blocks. Idempotent. Writes still waiting after ``timeout`` seconds are refused with outcome ``none`` or
         ``unknown``.
         """
 
     @abstractmethod
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Names the event loop on which most calls are awaited, so that a store may use it; None at its end.
+        """Sets the event loop on which most calls are awaited, so that the store can use it. None when the loop ends.
 
-        It is called in that loop's thread.
+        Must be called in the loop's thread.
         """
 
     @abstractmethod
     async def acknowledgement(self) -> Acknowledgement:
-        """Returns the meaning of an acknowledged write on this store as it is configured."""
+        """Describes what an acknowledged write guarantees with this store's configuration."""
 
     @abstractmethod
     def guarantee(self, queue: Queue) -> str:
-        """Returns a sentence on the guarantees for a queue of its consistency level on this store."""
+        """Returns a sentence about the guarantees for a queue with its consistency level."""
 
     @abstractmethod
     def read_delay(self, queue: Queue) -> float:
-        """Returns the seconds by which a range read stays behind the clock for this queue."""
+        """Returns how far range reads of a queue stay behind the clock (seconds)."""
 
     @abstractmethod
     async def statistics(self) -> dict[str, float]:
-        """Returns counters and gauges of the store's work, by Prometheus-style name without prefix."""
+        """Returns counters and gauges of the store, by Prometheus name without prefix."""

@@ -1,16 +1,16 @@
-"""The bridge to the contracts from code that blocks: the command line, pipelines, Spark, and threads of a service.
+"""Runs calls of the storage contracts from blocking code: the command line, pipelines, Spark, and service threads.
 
 A call of a contract is a coroutine. On an event loop it is awaited::
 
     page = await store.messages.read(queue, slices)
 
-In a thread that may wait, this bridge runs it to its end::
+In a thread that may block, this bridge runs it to completion::
 
     page = bridge.run(store.messages.read(queue, slices))
     for messages in bridge.iterate(store.bulk.scan(queue, part)): ...
 
-It needs no loop of its own: where a store would suspend the coroutine, it waits in this thread. So it
-works beside the loop that runs in a notebook's thread, and in forked children with stores that were opened there.
+The bridge has no event loop: instead of suspending the coroutine, the store blocks this thread. So it also works in a
+notebook, where a loop is running in the same thread, and in forked children with stores that were opened there.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ T = TypeVar("T")
 
 class _Thread(threading.local):
     runs = 0
-    """How many calls are run in this thread, one within the other."""
+    """Number of nested calls that run in this thread."""
     shared: dict[object, Any] | None = None
-    """What the calls of a run have in common that is to take the time of one."""
+    """Values that calls of a run with ``as_one`` share; None outside such a run."""
 
 
 thread = _Thread()
 
 
 def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
-    """Runs a call of a store, or a coroutine that awaits nothing else, to its end; returns its result.
+    """Runs a store call, or a coroutine that awaits only store calls, to completion. Returns its result.
 
     Args:
-        call: The call.
-        as_one: All calls that it makes have together the time of one.
+        call: The coroutine.
+        as_one: All store calls of the coroutine share one deadline.
 
     Raises:
-        RuntimeError: It awaits something else.
-        Exception: As the call does.
+        RuntimeError: The coroutine awaits something else.
+        Exception: The error of the coroutine.
     """
     before = thread.shared
     thread.runs += 1
@@ -56,11 +56,11 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
         thread.runs -= 1
         thread.shared = before
     call.close()
-    raise RuntimeError("this call awaits something that is not of a store: await it on an event loop")
+    raise RuntimeError("This coroutine awaits more than store calls. Await it on an event loop.")
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """Gives the items of an iterator of a store one by one, each run as :func:`run` does."""
+    """Yields the items of a store's asynchronous iterator, each obtained by :func:`run`."""
 
     async def following() -> list[T]:
         async for item in items:

@@ -1,12 +1,12 @@
-"""One call of a store: the time that it has, and how its caller awaits its end.
+"""Deadlines of store calls, and waiting for callbacks.
 
 Every call of a contract runs under the store's :class:`Deadline`, however many steps it takes. Code that waits in the
-same thread asks for the time left::
+same thread uses the remaining time::
 
     answered.wait(deadline.left())
 
-A driver calls back in a thread of its own. :func:`ended` awaits that: on a loop by a future, and in a thread that runs
-the call by :mod:`.bridge` by waiting there.
+Drivers call back in their own threads. :func:`ended` awaits the callback: on a loop by a future; in a thread that runs
+the call by :mod:`.bridge`, by blocking.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from queuey.storage.bridge import thread
 
 T = TypeVar("T")
 Done = Callable[[Any, Any], object]
-"""Called once, with a result, or an error in its second place, in any thread."""
+"""A callback with two arguments, a result and an error or None. It is called once, in any thread."""
 Start = Callable[[Done], object]
-"""Starts some work with a callback for its end. It may return what gives the work up, and returns the outcome."""
+"""Starts work with a callback for its end. It may return a function that gives the work up and returns the outcome."""
 
 _logger = logging.getLogger(__name__)
 _SECOND = 1.0
@@ -38,12 +38,12 @@ GIVEN_UP = "the caller has given up"
 
 
 def blocks() -> bool:
-    """Returns whether this thread runs a call, so that what the call would await is waited for here."""
+    """Returns whether this thread runs a call by the bridge, so that the call must block instead of awaiting."""
     return thread.runs > 0
 
 
 def shared(key: object, make: Callable[[], T]) -> T:
-    """Returns what was made before under this key in a run that takes the time of one call; else makes it."""
+    """Returns the value that the present run with ``as_one`` shares under a key. Makes it if it does not exist."""
     if thread.shared is None:
         return make()
     if key not in thread.shared:
@@ -56,37 +56,37 @@ class Call:
     """One call of a store.
 
     Attributes:
-        ends: When it must have ended.
-        wrote: It is about to send a change, or has sent one: its outcome may be unknown.
-        prepares: What it sends now has no effect that a caller could notice.
-        is_given_up: Its caller waits no longer.
+        ends: When the call must have ended (seconds of the deadline's clock).
+        wrote: The call has sent a change or is about to: its outcome may be unknown.
+        prepares: Changes sent now have no effect that a caller can notice.
+        is_given_up: The caller no longer waits.
     """
 
-    # Each call makes one: class attributes, as defaults, cost it nothing.
+    # Class attributes as defaults, because every call creates an instance.
     ends = math.inf
     wrote = False
     prepares = False
     is_given_up = False
 
     def give_up(self) -> Outcome:
-        """Has it send no change any more unless it has sent one; returns its outcome."""
+        """Marks the call as given up, so that it does not start to send changes. Returns its outcome."""
         self.is_given_up = True
         return "unknown" if self.wrote else "none"
 
 
 NO_CALL = Call()
-"""What a thread does without a call: it may take as long as it does."""
+"""Stands for work outside a call, which has no deadline."""
 
 
 class Deadline(threading.local):
-    """The end of the call that runs in this thread.
+    """The deadline of the call that runs in this thread.
 
     Args:
-        seconds: Duration of each call.
-        clock: Seconds, for durations.
+        seconds: Max duration of each call.
+        clock: Monotonic clock (seconds).
 
     Attributes:
-        call: The one that runs in this thread.
+        call: The call that runs in this thread.
     """
 
     call = NO_CALL
@@ -96,7 +96,11 @@ class Deadline(threading.local):
         self.clock = clock
 
     def begin(self) -> Call:
-        """Begins a call in this thread; one within another ends no later. Returns the argument of :meth:`end`."""
+        """Begins a call in this thread. A nested call has at most the time of the outer one.
+
+        Returns:
+            The argument for :meth:`end`.
+        """
         before = self.call
         call = self.call = Call()
         call.ends = min(before.ends, shared(self, self.next_end))
@@ -104,12 +108,10 @@ class Deadline(threading.local):
         return before
 
     def end(self, before: Call) -> None:
-        """Ends the call that began last."""
         self.call = before
 
     @contextmanager
     def running(self, call: Call | None = None) -> Iterator[None]:
-        """Runs a block as part of a call, by default of a new one."""
         before = self.begin()
         self.call = call or self.call
         try:
@@ -121,37 +123,37 @@ class Deadline(threading.local):
         return self.clock() + self._seconds
 
     def left(self, most: float = threading.TIMEOUT_MAX) -> float:
-        """Returns the seconds that the call may still wait, at most ``most``.
+        """Returns the remaining time of the call in seconds, at most ``most``.
 
         Raises:
-            StoreUnavailable: None; outcome ``unknown`` if it has :meth:`sent` a change.
+            StoreUnavailable: No time is left. The outcome is ``unknown`` if the call has :meth:`sent` a change.
         """
         call = self.call
         if call.ends == math.inf:
             return most
-        left = call.ends - self.clock()
-        if left <= 0:
-            message = f"the call took longer than {self._seconds:g} s, which is all that it may"
+        remaining = call.ends - self.clock()
+        if remaining <= 0:
+            message = f"the call took longer than its deadline of {self._seconds:g} s"
             raise StoreUnavailable(message, outcome="unknown" if call.wrote else "none")
-        return min(left, most)
+        return min(remaining, most)
 
     def sent(self) -> None:
         """Marks that the call is about to send a change: from now on its outcome may be unknown.
 
         Raises:
-            StoreUnavailable: It was given up before it had sent any.
+            StoreUnavailable: The call was given up before its first change.
         """
         call = self.call
         if call is NO_CALL or call.prepares or call.wrote:
             return
-        call.wrote = True  # First, for a thread that gives it up now.
+        call.wrote = True  # Set before the check, for a thread that gives the call up now.
         if call.is_given_up:
             call.wrote = False  # So that the next change is refused as well.
             raise StoreUnavailable(GIVEN_UP)
 
     @contextmanager
     def unnoticed(self) -> Iterator[None]:
-        """Runs a block whose changes have no effect that a caller could notice, until something else is sent."""
+        """Runs a block of changes that have no noticeable effect until another change is sent."""
         call = self.call
         before, call.prepares = call.prepares, True
         try:
@@ -161,10 +163,11 @@ class Deadline(threading.local):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Prepares a write, :meth:`unnoticed`. If that fails, nothing was written.
+        """Runs a block that prepares a write, :meth:`unnoticed`. If the block fails, nothing was written.
 
         Raises:
-            StoreUnavailable: As it was raised, with outcome ``none`` unless the call has :meth:`sent` something before.
+            StoreUnavailable: The error of the block, with outcome ``none`` unless the call had :meth:`sent` a change
+                before.
         """
         call = self.call
         try:
@@ -176,28 +179,30 @@ class Deadline(threading.local):
             raise
 
     def wait(self, acquire: Callable[..., bool]) -> None:
-        """Waits for a lock, an event or a semaphore, by its method that takes ``timeout``.
+        """Waits for a lock, an event or a semaphore.
+
+        Args:
+            acquire: A method with the argument ``timeout`` that returns whether it succeeded.
 
         Raises:
-            StoreUnavailable: As :meth:`left`.
+            StoreUnavailable: No time is left; see :meth:`left`.
         """
         while not acquire(timeout=self.left(_SECOND)):
             pass
 
     def result(self, begin: Callable[[Done], object], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
-        """Starts something and waits for its result.
+        """Starts work and blocks until its result is there.
 
         Args:
-            begin: Starts it. It gets the callback for the end, and may return a function that gives up and returns
-                the outcome.
-            late: The message of the error when the time is over, by default that of :meth:`left`.
+            begin: Starts the work; see ``Start``.
+            late: Error message when no time is left; by default the message of :meth:`left`.
 
         Raises:
-            StoreUnavailable: The time is over: nothing was begun, or it was given up.
-            Exception: The error with which it ended.
+            StoreUnavailable: No time is left. The work was not started, or was given up.
+            Exception: The error of the work.
         """
-        self.left()  # What is begun late may be done before it is given up.
-        answered = threading.Lock()  # Released by the end: half as dear as an event.
+        self.left()  # Work started too late could be carried out before it is given up.
+        answered = threading.Lock()  # Released by the callback; half the cost of an event.
         answered.acquire()
         end: list[Any] = [None, None]
 
@@ -217,25 +222,25 @@ class Deadline(threading.local):
             return result
         finally:
             end.clear()
-            del error, give_up  # They have the error, which has this frame: a cycle would keep the request's body.
+            del error, give_up  # The error's traceback has this frame: the cycle would keep the request's body alive.
 
 
 class InThread(Protocol):
-    """Runs blocking work for a coroutine of one loop."""
+    """Runs blocking work for coroutines of one loop."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Runs it in a thread; returns its result."""
+        """Runs work in a thread. Returns its result."""
 
 
 class GivenUp(StoreUnavailable):
-    """The caller cancelled the call; ``outcome`` tells if it may have changed something."""
+    """The caller cancelled the call; ``outcome`` says whether it may have changed something."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__("the store did not answer in time", outcome=outcome)
 
 
 class LoopCalls:
-    """Passes calls from threads to an event loop; one wake-up serves all that come until then."""
+    """Passes function calls from threads to an event loop. Calls made until the loop wakes up share one wake-up."""
 
     __slots__ = ("_calls", "_waking", "loop")
 
@@ -245,7 +250,6 @@ class LoopCalls:
         self._waking = False
 
     def __call__(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's thread."""
         self._calls.append((call, args))
         if not self._waking:
             try:
@@ -253,7 +257,7 @@ class LoopCalls:
                 self.loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
                 _logger.debug("The event loop has ended; a call was dropped.")
-            except BaseException:  # A signal's handler raised, perhaps before the loop was woken.
+            except BaseException:  # A signal handler raised, perhaps before the loop was woken.
                 self._waking = False
                 raise
 
@@ -266,16 +270,16 @@ class LoopCalls:
 
 
 class Home:
-    """What coroutines of one event loop use of other threads.
+    """Connects the coroutines of one event loop with other threads.
 
     Attributes:
-        calls: The way into the loop's thread.
-        in_thread: Runs blocking work for them.
+        calls: Passes function calls to the loop's thread.
+        in_thread: Runs blocking work for the loop's coroutines.
     """
 
     __slots__ = ("__weakref__", "calls", "in_thread")
     _last: ClassVar[Home | None] = None
-    """The one that was present last, in any thread: a service has only one."""
+    """Cache of the last result of :meth:`present` in any thread, because a service has only one loop."""
 
     def __init__(self, calls: LoopCalls, in_thread: InThread | None = None) -> None:
         self.calls = calls
@@ -283,24 +287,22 @@ class Home:
 
     @classmethod
     def present(cls) -> Home:
-        """Returns that of the running loop."""
         loop, last = asyncio.get_running_loop(), cls._last
         if last is not None and last.calls.loop is loop:
             return last
-        settled = _homes.get(loop)
-        home = None if settled is None else settled()
+        reference = _homes.get(loop)
+        home = None if reference is None else reference()
         if home is None:
             return cls(LoopCalls(loop))
         cls._last = home
         return home
 
     def settle(self) -> None:
-        """Is that of its loop from now on, for as long as somebody holds it."""
+        """Registers this home for its loop. The registry keeps only a weak reference."""
         _homes[self.calls.loop] = ref(self)
         Home._last = self
 
     def leave(self) -> None:
-        """Is that of its loop no more."""
         if _homes.get(self.calls.loop) == ref(self):
             del _homes[self.calls.loop]
         if Home._last is self:
@@ -311,12 +313,11 @@ _homes: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Home]] = WeakKeyDiction
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Runs blocking work: in this thread if it may wait, else in one of those of the running loop's home."""
+    """Runs blocking work: in this thread if it may block, otherwise in a thread of the running loop's home."""
     return work() if blocks() else await Home.present().in_thread(work)
 
 
 async def in_steps(items: Iterator[T]) -> AsyncIterator[T]:
-    """Gives the items of an iterator that blocks, each made as :func:`in_thread` does."""
     end = object()
     try:
         while (item := await in_thread(partial(next, items, end))) is not end:
@@ -329,18 +330,18 @@ async def in_steps(items: Iterator[T]) -> AsyncIterator[T]:
 async def ended(
     start: Start, deadline: Deadline, late: str | None = None, *, long: bool = False, tells: bool = False
 ) -> Any:  # noqa: ANN401 - of the work
-    """Starts some work and waits until it calls back; returns its result.
+    """Starts work and waits until it calls back. Returns its result.
 
     Args:
-        start: Starts it. It may return a function that gives the work up and returns the outcome.
-        deadline: Bounds the wait of a thread; on a loop, the work ends by its own rules.
-        late: The message of the error when that is over, by default that of :meth:`Deadline.left`.
-        long: It may take as long as it does; each of its steps ends in time.
-        tells: A caller that is cancelled gets :class:`GivenUp` with the outcome, and not ``CancelledError``.
+        start: Starts the work; see ``Start``.
+        deadline: Bounds the wait of a thread. On a loop the work bounds its own time.
+        late: Error message when no time is left; by default the message of :meth:`Deadline.left`.
+        long: The work as a whole has no deadline; each of its steps has.
+        tells: If the caller is cancelled, raise :class:`GivenUp` with the outcome instead of ``CancelledError``.
 
     Raises:
-        Exception: The one that it calls back with, or that ``start`` raises.
-        StoreUnavailable: The thread's time is over, and the work was given up.
+        Exception: The error that the work calls back with, or that ``start`` raises.
+        StoreUnavailable: No time is left in a thread, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
     if thread.runs:  # As :func:`blocks`, which each post would pay for.
@@ -352,7 +353,7 @@ async def ended(
     try:
         try:
             begun = start(end)
-        except Exception as error:  # noqa: BLE001 - the caller gets it, unless the end has come before
+        except Exception as error:  # noqa: BLE001 - raised below, unless the callback came first
             end.come(None, error)
         if not end.has_come:
             end.future = end.calls.loop.create_future()
@@ -367,11 +368,11 @@ async def ended(
             raise end.error
         return end.value
     finally:
-        del end, begun  # They have the error, which has this frame: a cycle would keep the request's body.
+        del end, begun  # The error's traceback has this frame: the cycle would keep the request's body alive.
 
 
 class _End:
-    """Callback for the end of some work, for any thread."""
+    """Callback for the end of work. It may be called in any thread."""
 
     __slots__ = ("calls", "error", "future", "has_come", "value")
 
@@ -389,7 +390,6 @@ class _End:
             self.calls(self.come, value, error)
 
     def come(self, value: object, error: Exception | None) -> None:
-        """Sets the result, in the loop's thread; later results are ignored."""
         if not self.has_come:
             self.has_come = True
             self.value, self.error = value, error

@@ -1,4 +1,4 @@
-"""Messages as Arrow columns: the shape in which bulk reads leave a store and bulk loads enter it.
+"""Messages as Arrow columns: the format of bulk reads and bulk loads.
 
 ===========  ==================  ====================================================================
 ``ticks``    int64               the id's time (:mod:`queuey.ids`)
@@ -9,8 +9,8 @@
                                  any, the MessagePack of :class:`~queuey.messages.Meta`
 ===========  ==================  ====================================================================
 
-What is read ascends by ``(ticks, low)`` and is of one partition, which the caller knows. What is loaded comes in any
-order, with the partition of each message beside it (:class:`MessageColumns`).
+A batch that is read has one partition, which the caller knows, and ascends by ``(ticks, low)``. Messages to load come
+in any order, each with its partition (:class:`MessageColumns`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ def batch_of(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBa
 
 
 def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
-    """Returns a record batch of the values of its columns: all five, or the three without bodies."""
     schema = SCHEMA if len(columns) == len(SCHEMA) else PLACES
     arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -63,7 +62,7 @@ def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
 
 @lru_cache(maxsize=1024)
 def marked(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
-    """Adds the first byte to metadata of a row, for the ``meta`` column."""
+    """Adds the first byte of the ``meta`` column to encoded metadata."""
     if text:
         return None if meta is None else TEXT + meta
     return BYTES if meta is None else BYTES + meta
@@ -78,14 +77,13 @@ def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def meta_from(column: bytes | None) -> tuple[bool, Meta]:
-    """Returns whether a body is text, and its metadata."""
     if column is None:
         return True, Meta()
     return column[:1] == TEXT, _decode(column[1:]) if len(column) > 1 else Meta()
 
 
 class MessageColumns(Sequence[Message]):
-    """Messages of one queue as columns. As a sequence it makes each message when it is asked for."""
+    """Messages of one queue as columns. As a sequence, it builds each message on access."""
 
     __slots__ = ("batch", "partitions")
 
@@ -116,7 +114,6 @@ class MessageColumns(Sequence[Message]):
         return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
 
     def taken(self, order: Integers) -> MessageColumns:
-        """Returns messages by their indexes."""
         return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
 
     def __len__(self) -> int:
@@ -135,17 +132,17 @@ class MessageColumns(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         numbers = (self.partitions, self.ticks, self.low, self.expires)
         texts = map(bytes_of, self.batch.columns[3:])
-        for partition, ticks, low, expires, body, meta in zip(*(one.tolist() for one in numbers), *texts, strict=True):
-            text, travelling = meta_from(meta)
-            some = None if meta is None or len(meta) == 1 else travelling
-            yield Message(ticks, low, partition, expires, body.decode() if text else body, some)
+        for partition, ticks, low, expires, body, column in zip(*(n.tolist() for n in numbers), *texts, strict=True):
+            text, decoded = meta_from(column)
+            meta = None if column is None or len(column) == 1 else decoded
+            yield Message(ticks, low, partition, expires, body.decode() if text else body, meta)
 
 
 def columns_of(messages: Iterable[Message]) -> MessageColumns:
-    """Returns messages as columns.
+    """Converts messages to columns.
 
     Raises:
-        InvalidRequest: A body is no valid text.
+        InvalidRequest: A body is not valid Unicode text.
     """
     if isinstance(messages, MessageColumns):
         return messages
@@ -156,27 +153,26 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
 
 
 def in_pieces(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
-    """Divides messages into pieces of at most ``most``, as columns.
+    """Yields messages as columns, in chunks of at most ``most``.
 
     Raises:
-        InvalidRequest: A body is no valid text.
+        InvalidRequest: A body is not valid Unicode text.
     """
     if isinstance(messages, MessageColumns):
         for first in range(0, len(messages), most):
             yield messages[first : first + most]
         return
-    left = iter(messages)
-    while some := list(islice(left, most)):
-        yield columns_of(some)
+    remaining = iter(messages)
+    while chunk := list(islice(remaining, most)):
+        yield columns_of(chunk)
 
 
 def rows_as_bytes(table: NDArray[Any]) -> pa.Array:
-    """Returns the rows of a table as a column of bytes, without copying."""
     offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(table.nbytes // max(1, len(table)))
     data = pa.py_buffer(table.reshape(-1).view(np.uint8))
     return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), data])
 
 
 def bytes_of(column: pa.Array) -> list[Any]:
-    """Returns the values of a column of bytes, in a third of the time of Arrow's ``to_pylist``."""
+    """Returns the values of a column of bytes, three times as fast as Arrow's ``to_pylist``."""
     return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())

@@ -1,4 +1,4 @@
-"""Checks of messages that every store makes before it stores them."""
+"""Validation of new messages and records, used by every store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from queuey.storage.contracts.records import MAX_RECORD
 
 
 def check_items(queue: Queue, items: Sequence[NewMessage]) -> int:
-    """Checks new messages, so that none spoils a group for others; returns the bytes of their bodies.
+    """Checks new messages before they are written together with others. Returns the bytes of their bodies.
 
     Raises:
-        InvalidRequest: A delay, a partition or a text is not valid.
+        InvalidRequest: A delay, a partition or a body is not valid.
     """
     weight = 0
     for item in items:
@@ -36,7 +36,6 @@ def _no_partition(queue: Queue, partition: int) -> InvalidRequest:
 
 
 def check_text(body: str | bytes) -> None:
-    """Refuses text that has no UTF-8 form."""
     if not body.isascii():
         _encoded_bytes(body)
 
@@ -49,9 +48,8 @@ def _encoded_bytes(body: str | bytes) -> int:
 
 
 def check_length(name: str, body: bytes, longest: int) -> None:
-    """Refuses an empty value, and one of more than ``longest`` bytes."""
     if not 0 < len(body) <= longest:
-        raise InvalidRequest({name: f"has {len(body)} bytes, and may have 1 to {longest}"})
+        raise InvalidRequest({name: f"has {len(body)} bytes; 1 to {longest} are allowed"})
 
 
 def check_record(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""Decides about changes of a group's offsets, for every store."""
+"""Decides which offset changes of a group are applied. Used by every store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 
 MOST_GROUPS = 1000
-"""Max groups of one queue: a listing has them all. A few more, if several processes record new ones at the same
-moment."""
+"""Max groups of one queue, because a listing has all of them. Concurrent calls may exceed it by a few."""
 MOST_READERS = 10_000
-"""Max readers of one queue, in the same way. They are in no listing."""
+"""Max readers of one queue, which are not listed. Concurrent calls may exceed it by a few."""
 READERS = "~"
-"""Prefix of the groups that are readers, each with its read mark. Sorted, they follow all others."""
+"""Prefix of groups that are readers; their offsets are read marks. It sorts after all other names."""
 
 
 def check(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | None = None) -> None:
@@ -33,17 +32,17 @@ def check(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | 
 
 
 def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> None:
-    """Refuses a further group, or a further reader, if a queue has ``groups`` of them.
+    """Checks that a queue with ``groups`` groups, or readers, may have another one.
 
     Raises:
-        Conflict: It has too many.
+        Conflict: The queue has its max number of groups or readers.
     """
     if readers:
         if groups >= MOST_READERS:
-            raise Conflict(f"Queue {queue.name!r} keeps read marks for {groups} readers and takes no further reader.")
+            raise Conflict(f"Queue {queue.name!r} keeps read marks for {groups} readers, the maximum.")
     elif groups >= MOST_GROUPS:
         raise Conflict(
-            f"Queue {queue.name!r} has {groups} consumer groups and may have no more. Forget one that is not used: "
+            f"Queue {queue.name!r} has {groups} consumer groups, the maximum. Delete one that is not used: "
             f"queuey offsets delete {quote(queue.name)} GROUP"
         )
 
@@ -52,11 +51,11 @@ class Decision(NamedTuple):
     """The effect of a call.
 
     Attributes:
-        rows: What is recorded afterwards, by partition.
-        applied: The partitions whose changes are made, in the order of the changes.
-        kept: Those whose offset stays because it is not below that of a change which only goes forward.
+        rows: Rows after the call, by partition.
+        applied: Partitions with applied changes, in the order of the changes.
+        kept: Partitions that keep their offsets, because the change may only move an offset forward.
         fenced: Partitions that the member does not own.
-        written: Partitions whose rows change.
+        written: Partitions with changed rows.
     """
 
     rows: dict[int, OwnedOffset]
@@ -72,8 +71,8 @@ class Decision(NamedTuple):
         """Returns the result of :meth:`~queuey.storage.Offsets.set_offsets` after the write.
 
         Raises:
-            NotOwner: A member does not own all partitions.
-            OffsetConflict: Some changes were not to be made.
+            NotOwner: The member does not own all partitions.
+            OffsetConflict: Some comparisons failed.
         """
         if self.fenced:
             raise NotOwner(self.fenced, self.applied + self.kept)
@@ -87,36 +86,33 @@ class Decision(NamedTuple):
 
 
 def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
-    """Returns the offsets among rows, by partition. One that is owned may have none."""
     recorded = [(row.partition, row.position, row.updated) for _, row in sorted(rows.items())]
     return [Offset(partition, position, updated) for partition, position, updated in recorded if position is not None]
 
 
 def with_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
-    """Returns what is recorded, with the notes of some partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
     return OwnedOffsets(recorded.version, rows)
 
 
 def stored_position(position: Position, epoch: int) -> Position | None:
-    """Returns the position that a row shows: without an offset, one that was ever owned has the id of zeros."""
+    """Decodes a stored position: a row with an owner but without an offset is stored with a position of zeros."""
     return None if epoch and not position[0] else position
 
 
 def was_owned(rows: dict[int, OwnedOffset]) -> bool:
-    """Returns whether members of the group ever owned some of the partitions."""
     return any(row.epoch for row in rows.values())
 
 
 def disowned(recorded: OwnedOffsets, version: int | None) -> set[int]:
-    """Returns the partitions that lose their owners to a change which is not one of a member.
+    """Returns the partitions that lose their owners by a change that does not come from a member.
 
     Args:
-        recorded: What is recorded.
-        version: At which the caller found that the group has no members.
+        recorded: The recorded offsets.
+        version: The version at which the caller found that the group had no members.
 
     Raises:
-        PartitionsOwned: Partitions had owners at some time, and the version is another one.
+        PartitionsOwned: Partitions have had owners, and the recorded version is not ``version``.
     """
     if recorded.version != version and was_owned(recorded.rows):
         raise PartitionsOwned(recorded.version or 0)
@@ -130,13 +126,13 @@ def decide(
     commit: MemberCommit | None = None,
     lost: Container[int] = (),
 ) -> Decision:
-    """Decides about each change in turn; a failed comparison leaves its row as it is.
+    """Applies changes in turn. A change with a failed comparison has no effect.
 
     Args:
         present: The recorded rows, by partition.
-        changes: Of the call.
+        changes: The changes of the call.
         now: Seconds since 1970.
-        commit: It is one of a member.
+        commit: Set if a member commits.
         lost: Partitions that lose their owners.
     """
     rows = {n: replace(row, owner=0, came="lost") if n in lost else row for n, row in present.items()}
@@ -150,7 +146,7 @@ def decide(
             continue
         new = row
         position = stored_position(change.position, row.epoch)
-        # A member's commit that was slow must not take back what a later one has recorded.
+        # A slow commit of a member must not move back the offset of a later commit.
         forward = change.forward or (commit is not None and not change.compare)
         if forward and (position is None or (row.position is not None and row.position >= position)):
             decision.kept.append(change.partition)

@@ -1,6 +1,6 @@
-"""From settings to an open store: the one place that knows which stores there are.
+"""Opens the store that the settings name. No other module chooses between the stores.
 
-A store's package is imported when that store is opened, so that neither needs the other's driver.
+A store's package is imported only when that store is opened, so that neither needs the other's driver.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 LOOK_EVERY = 0.1
 TIMES = ("cassandra_clock_difference",)
-"""Settings that name times of the keyspace."""
+"""Settings that must equal timing parameters of the keyspace."""
 LOCK_SHARE = 1 / 3
-"""Ratio of the deadline for which a call waits for another process's lock on SQLite, before it fails as busy."""
+"""Ratio of the wait for another process's SQLite lock to the deadline. After that wait a call fails as busy."""
 
 
 def is_cassandra(settings: Settings) -> bool:
@@ -40,12 +40,10 @@ def is_cassandra(settings: Settings) -> bool:
 
 
 def is_made(settings: Settings) -> bool:
-    """Returns whether the files of an embedded store exist: opening it would make them."""
     return file_of(settings).is_file()
 
 
 def file_of(settings: Settings) -> Path:
-    """Returns the file of an embedded store."""
     from queuey.storage.sqlite import connection  # noqa: PLC0415 - only needed if it is used
 
     return connection.file_of(settings.data)
@@ -54,15 +52,15 @@ def file_of(settings: Settings) -> Path:
 def open_store(settings: Settings, *, jobs: bool = True) -> Store:
     """Opens the store that the settings name.
 
-    A Cassandra store is also returned while Cassandra cannot be reached: its calls then raise ``StoreUnavailable``.
+    A Cassandra store is returned even if Cassandra cannot be reached: its calls then raise ``StoreUnavailable``.
 
     Args:
         settings: The settings in force.
-        jobs: Run the jobs that remove expired and deleted messages. Short-lived commands do not.
+        jobs: Run the jobs that remove expired and deleted messages. Short-lived commands do not run them.
 
     Raises:
         StoreUnavailable: The SQLite store cannot be used now; the message says why.
-        StoreIncompatible: A newer version has written it.
+        StoreIncompatible: A newer version of this program has written the store.
         SettingsError: See :func:`check`.
     """
     if is_cassandra(settings):
@@ -80,10 +78,10 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
 
 
 def check(loaded: Loaded) -> None:
-    """Refuses settings that the chosen store could not work with; reads the secrets and certificates they name.
+    """Checks that the chosen store can work with the settings. Reads the secrets and certificates that they name.
 
     Raises:
-        SettingsError: It names the settings and their sources.
+        SettingsError: The store cannot work with the settings; the message names them and their sources.
     """
     settings = loaded.settings
     if not is_cassandra(settings):
@@ -94,12 +92,12 @@ def check(loaded: Loaded) -> None:
         _check_files(options)
         _check_body(settings)
     except SettingsError as error:
-        given = [
+        sources = [
             f"{name} from {source}"
             for name, source in loaded.sources.items()
             if source != DEFAULT_SOURCE and (is_of_cassandra(name) or name in {"store", "max_body"})
         ]
-        raise SettingsError(f"{error} ({', '.join(given)})") from error
+        raise SettingsError(f"{error} ({', '.join(sources)})") from error
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
@@ -114,14 +112,14 @@ def cassandra_target(settings: Settings) -> DataCentreTarget:
     """Returns the address of the Cassandra store.
 
     Raises:
-        SettingsError: ``store`` is no proper URL, or the driver is not installed.
+        SettingsError: ``store`` is not a valid URL, or the driver is not installed.
     """
     try:
         from queuey.storage.cassandra.options import parse_url  # noqa: PLC0415 - needs the driver
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cassandra":
             raise
-        message = "Setting store names Cassandra, whose driver is not installed. Install it"
+        message = "Setting store names Cassandra, but its driver is not installed. Install it"
         raise SettingsError(f"{message}: {install_command('cassandra')}") from error
     return parse_url(settings.store)
 
@@ -129,12 +127,12 @@ def cassandra_target(settings: Settings) -> DataCentreTarget:
 def cassandra_options(
     settings: Settings, *, jobs: bool = True, environ: Mapping[str, str] | None = None
 ) -> CassandraOptions:
-    """Returns the Cassandra store's part of the settings, with the password.
+    """Returns the options of the Cassandra store, including the password.
 
     Args:
         settings: The settings in force.
         jobs: See :func:`open_store`.
-        environ: Source of ``env:`` secrets; None: this process's environment.
+        environ: Source of ``env:`` secrets; by default this process's environment.
 
     Raises:
         SettingsError: Values contradict each other, or the password cannot be read.
@@ -163,14 +161,14 @@ def cassandra_options(
 
 
 def examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Finding]]:
-    """Returns a blocking function that examines the store that the settings name; reads secrets now.
+    """Returns a blocking function that checks the store that the settings name. Secrets are read before it returns.
 
     Args:
         settings: The settings in force.
-        whole: Include checks that take longer the larger the store is.
+        whole: Include checks whose duration grows with the size of the store.
 
     Raises:
-        SettingsError: As :func:`cassandra_options`.
+        SettingsError: See :func:`cassandra_options`.
     """
     if is_cassandra(settings):
         from queuey.storage.cassandra.admin import doctor as cassandra  # noqa: PLC0415 - needs the driver
@@ -182,10 +180,10 @@ def examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Fin
 
 
 def patiently(call: Callable[[], T], seconds: float) -> T:
-    """Repeats a read until the store answers: a Cassandra store connects in the background.
+    """Repeats a read until the store answers, because a Cassandra store connects in the background.
 
     Raises:
-        StoreUnavailable: It does not answer within ``seconds``; the message says why.
+        StoreUnavailable: The store did not answer within ``seconds``; the message says why.
     """
     until = time.monotonic() + seconds
     while True:
@@ -213,16 +211,16 @@ def _levels(settings: Settings) -> dict[str, Level]:
 
 
 def _stated(settings: Settings) -> dict[str, float]:
-    """Returns the times that settings name. They must equal those in the keyspace."""
-    found = {name: getattr(settings, name) for name in TIMES}
+    """Returns the timing parameters that are set. They must equal those stored in the keyspace."""
+    stated = {name: getattr(settings, name) for name in TIMES}
     for level in ("strong", "very_strong"):
         chosen = getattr(settings, f"consistency_{level}")
-        found |= {f"consistency.{level}.{field}": getattr(chosen, field) for field in ("delay", "deadline")}
-    return {name: value for name, value in found.items() if value is not None}
+        stated |= {f"consistency.{level}.{field}": getattr(chosen, field) for field in ("delay", "deadline")}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _check_files(options: CassandraOptions) -> None:
-    """Loads the certificates as the driver will, which would only log every second that it cannot."""
+    """Loads the certificates like the driver, which would only log the failure every second."""
     try:
         context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
         if options.tls_cert is not None and options.tls_key is not None:
@@ -235,9 +233,9 @@ def _check_body(settings: Settings) -> None:
     from queuey.storage.cassandra.options import MOST_BODY  # noqa: PLC0415 - needs the driver
 
     if settings.max_body > MOST_BODY:
-        raise SettingsError(f"Setting max_body can be {MOST_BODY} at most with Cassandra.")
+        raise SettingsError(f"Setting max_body can be at most {MOST_BODY} with Cassandra.")
 
 
 def no_password() -> str:
-    """Refuses a key with a password: asking for it would block the start of the service."""
+    """Refuses a key with a password, because OpenSSL would prompt for it and block the start of the service."""
     raise ssl.SSLError("the key is encrypted with a password, which is not supported")

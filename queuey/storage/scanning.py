@@ -1,4 +1,4 @@
-"""Scans of whole ranges by the read and inspect calls of any store."""
+"""Scans of whole ranges, built on the read and inspect calls of any store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.storage import Messages
 
 
 async def scan(messages: Messages, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
-    """Does what :meth:`~queuey.storage.Bulk.scan` does, by one read after the other."""
+    """Implements :meth:`~queuey.storage.Bulk.scan` by consecutive reads."""
     more = True
     while more:
         [page] = await messages.read(queue, [part])
@@ -28,24 +28,26 @@ async def scan(messages: Messages, queue: Queue, part: Slice) -> AsyncIterator[l
 
 
 def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
-    """Divides the range from ``lower`` to below ``upper`` into slices to be scanned side by side.
+    """Divides a range into slices that can be scanned in parallel.
+
+    Each partition that is not empty gets at least one slice. Slices have about the same number of messages if these are
+    spread evenly over time.
 
     Args:
-        partitions: From :meth:`~queuey.storage.Messages.inspect`.
-        lower: The lowest position.
-        upper: The position above the range.
-        pieces: Number of slices, about; at least one for each partition that is not empty, of about equal size if
-            messages are spread evenly over time.
+        partitions: Result of :meth:`~queuey.storage.Messages.inspect`.
+        lower: The lowest position (inclusive).
+        upper: The upper bound (exclusive).
+        pieces: Approximate number of slices.
 
     Returns:
         The slices by partition and position. They do not overlap.
     """
     total = sum(info.count for info in partitions) or 1
-    found: list[Slice] = []
+    slices: list[Slice] = []
     for info in partitions:
         if info.count:
-            found += _divided(info, lower, upper, max(1, round(pieces * info.count / total)))
-    return found
+            slices += _divided(info, lower, upper, max(1, round(pieces * info.count / total)))
+    return slices
 
 
 def _divided(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:

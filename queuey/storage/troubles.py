@@ -1,4 +1,4 @@
-"""Failures of a store, each logged once when it begins and once when it is over."""
+"""Logs lasting failures of a store: once when a failure begins and once when it is over."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable
 
 QUIET = 10.0
-"""Min seconds without a failure until a trouble is over: on a full disk small writes succeed between large ones."""
+"""Min seconds since the last failure until a trouble counts as over. On a full disk small writes succeed in between."""
 
 
 class Trouble:
-    """A lasting failure, for one reason at a time. Safe for use by many threads.
+    """A lasting failure, with one reason at a time. Thread-safe.
 
     Args:
         log: The logger.
-        thing: Subject of the logged sentence.
+        thing: Subject of the logged sentences.
         quiet: Seconds without a failure after which it is over.
-        clock: Seconds.
+        clock: Monotonic clock (seconds).
     """
 
     __slots__ = ("_clock", "_last", "_lock", "_log", "_quiet", "_since", "_thing", "reason")
@@ -33,10 +33,9 @@ class Trouble:
         self._lock = threading.Lock()
         self._since = self._last = 0.0
         self.reason: str | None = None
-        """A word for the failure, None while there is none."""
+        """Short name of the present failure, or None."""
 
     def met(self, reason: str, text: object) -> None:
-        """Records a failure, and logs it if it is new."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:

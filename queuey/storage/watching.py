@@ -1,7 +1,7 @@
 """Watches of partitions for new messages.
 
-Messages that this process writes wake the watchers at once (:meth:`Watches.wrote`). Each store has its own way to find
-messages of other processes and messages that come due, and polls as long as there are watches.
+Messages written by this process wake the watches at once (:meth:`Watches.wrote`). To find messages of other processes
+and messages that become due, each store polls in its own way while there are watches.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from functools import partial
 from queuey.messages import Queue
 
 EVERY = 0.2
-"""Interval in seconds from the end of a poll to the next."""
+"""Interval in seconds from the end of a poll to the next poll."""
 
 
 class Watch:
     """A callback for new messages in a partition.
 
     Attributes:
-        queue: The row as the watcher knows it.
-        partition: Of the queue.
-        prompt: Called for stored messages, before a read that keeps the read delay shows them.
-        wake: Wakes the watcher.
-        position: Ticks; the watcher knows all messages below. This and the following are for the polls.
-        asking, looked: True while it is polled, and the time of the last poll.
-        due: Time of the next poll, even without a sign of new messages.
+        queue: The queue's row at the time of the call.
+        partition: Partition of the queue.
+        prompt: True if ``wake`` is called when messages are stored, before reads with the read delay show them.
+        wake: The callback.
+        position: Messages below this need no further call (ticks). This and the following attributes are for polls.
+        asking, looked: True while a poll is running, and the time of the last poll.
+        due: Time of the next poll even without a hint of new messages.
     """
 
     __slots__ = ("asking", "due", "looked", "partition", "position", "prompt", "queue", "wake")
@@ -44,16 +44,15 @@ class Watch:
 
     @property
     def key(self) -> int:
-        """Number of the partition in the whole store."""
         return self.queue.qid << 8 | self.partition
 
 
 class Watches:
-    """All watches of a store. Safe for use by many threads."""
+    """All watches of a store. Thread-safe."""
 
     def __init__(self) -> None:
         self.share: Callable[[int, Collection[int]], None] | None = None
-        """Tells other processes what this one stores; see the contract's ``share_news``."""
+        """Notifies other processes of stored messages; see the contract's ``share_news``."""
         self.wanted: Callable[[], None] = _nothing
         """Called when the first watch is added."""
         self._by_key: dict[int, tuple[Watch, ...]] = {}
@@ -66,7 +65,6 @@ class Watches:
         return bool(self._by_key)
 
     def add(self, *watches: Watch) -> Callable[[], None]:
-        """Adds watches; returns a function that removes them."""
         with self._lock:
             self._all = None
             is_first = not self._by_key
@@ -82,9 +80,9 @@ class Watches:
         with self._lock:
             self._all = None
             for watch in watches:
-                left = tuple(one for one in self._by_key.get(watch.key, ()) if one is not watch)
-                if left:
-                    self._by_key[watch.key] = left
+                others = tuple(other for other in self._by_key.get(watch.key, ()) if other is not watch)
+                if others:
+                    self._by_key[watch.key] = others
                 else:
                     self._by_key.pop(watch.key, None)
 
@@ -94,16 +92,15 @@ class Watches:
     def all(self) -> Sequence[Watch]:
         with self._lock:
             if self._all is None:
-                self._all = [watch for some in self._by_key.values() for watch in some]
+                self._all = [watch for watches in self._by_key.values() for watch in watches]
             return self._all
 
     def wrote(self, keys: Iterable[int]) -> None:
-        """Wakes the watchers of partitions with new messages."""
         for key in keys:
             _wake(self.of(key))
 
     def close(self) -> None:
-        """Wakes all watchers, also later ones, which then find that the store is closed."""
+        """Wakes all watches, and from now on each new one at once, so that their next read finds the store closed."""
         self.is_closed = True
         _wake(self.all())
 

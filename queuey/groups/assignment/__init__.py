@@ -1,14 +1,15 @@
-"""Assigns partitions to members. Pure: a function of the members, their queues, and the previous assignment.
+"""Assigns partitions to members: a pure function of the members, their queues, and the previous assignment.
 
 An assignment is
 
-* balanced: no partition, nor a chain of them (one moves from the first member to the second, another from the second
-  to the third), can move so that a difference of two or more between two members' numbers shrinks. When all subscribe
-  to the same queues, these numbers differ by one at most;
-* sticky: of all assignments that are as even, it is one that moves the fewest partitions;
-* the same wherever it is computed, whatever order members and partitions come in.
+* balanced: if two members' partition counts differ by two or more, no move of a partition reduces the difference, and
+  no chain of moves does (one partition moves from the first member to the second, another from the second to the
+  third). If all members subscribe to the same queues, the counts differ by at most one;
+* sticky: no other assignment that is as balanced moves fewer partitions;
+* deterministic: it does not depend on the process or on the order of members and partitions.
 
-Members and queues are whatever can be hashed and sorted. A partition is a pair: its queue, and its number from 1 on.
+Members and queues may be any values that can be hashed and sorted. A partition is a pair: its queue, and its number
+from 1 on.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def assign(
     """Returns the owner that each partition is to have.
 
     Args:
-        members: For each member its queues, with the number of partitions that it sees.
-        previous: The previous assignment, as pairs; its members and partitions need not exist any more.
-        reserved: Absent owners that keep their partitions, which are left out of the result and of the balance.
+        members: The queues of each member, with the number of partitions that the member sees.
+        previous: The previous assignment, as pairs. Its members and partitions may no longer exist.
+        reserved: Absent owners that keep their partitions. These partitions are neither returned nor balanced.
     """
     names = sorted(members)
     shares = gather(names, members, previous, reserved)

@@ -1,12 +1,12 @@
-"""Evening out: how many partitions of each pool a member is to have so that all have as equally many as can be.
+"""Balancing: decides how many partitions of each pool a member is to have, so that the counts are as even as possible.
 
-Two steps. First each pool alone is spread evenly over the members that may have it, like water; this does nearly all of
-the work, and all of it when there is one pool. What is left are chains: a member gives a partition of one pool to a
-second member, which gives one of another pool to a third.
+There are two steps. First each pool is spread evenly over the members that may have it (water filling). With one pool
+this is all; with several, it does nearly all of the work. Then chains even out the rest: a member gives a partition of
+one pool to a second member, which gives a partition of another pool to a third.
 
-A distribution from which neither one partition nor a chain of them can go from a member to one that has two less or
-fewer is the most even that there is (Harvey, Ladner, Lovász and Tamir, "Semi-matchings for bipartite graphs and load
-balancing", 2006).
+A distribution is optimal if neither a single move nor a chain of moves can bring a partition from a member to another
+with at least two fewer (Harvey, Ladner, Lovász and Tamir, "Semi-matchings for bipartite graphs and load balancing",
+2006).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 from queuey.groups.assignment.partition_pools import Pool, PoolShares
 
 _SWEEPS = 30
-"""Max times that all pools are poured; what is not even by then is left to the chains."""
+"""Max passes over all pools in the first step; the chains even out what remains."""
 
 
 def balance(shares: PoolShares[Any]) -> None:
-    """Hands out free partitions and evens out what members have."""
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
         _hand_out(pool, shares.loads)
@@ -36,7 +35,6 @@ def balance(shares: PoolShares[Any]) -> None:
 
 
 def _hand_out(pool: Pool[Any], loads: list[int]) -> None:
-    """Gives the free partitions of a pool to the members with the fewest, and takes none away."""
     if not pool.free:
         return
     height, rest = fill([loads[member] for member in pool.members], len(pool.free))
@@ -51,42 +49,41 @@ def _hand_out(pool: Pool[Any], loads: list[int]) -> None:
 
 
 def _uneven(pool: Pool[Any], loads: list[int]) -> bool:
-    """Returns whether one partition of the pool can go to a member that has two less or fewer."""
     highest = max((loads[member] for member, count in pool.now.items() if count), default=0)
     return highest - min(loads[member] for member in pool.members) > 1
 
 
 def _pour(pool: Pool[Any], loads: list[int]) -> None:
-    """Evens out one pool as if all other partitions were fixed; of equally even ways it takes the nearest."""
-    beside = {member: loads[member] - pool.now.get(member, 0) for member in pool.members}
-    height, rest = fill(list(beside.values()), sum(pool.now.values()))
-    wanted = {member: max(0, height - below) for member, below in beside.items()}
-    candidates = [member for member, below in beside.items() if below <= height]
-    # One more for members that had it before, then for members that have it now: theirs need not move.
+    """Evens out one pool while all other partitions stay, with few moves."""
+    others = {member: loads[member] - pool.now.get(member, 0) for member in pool.members}
+    height, rest = fill(list(others.values()), sum(pool.now.values()))
+    counts = {member: max(0, height - below) for member, below in others.items()}
+    candidates = [member for member, below in others.items() if below <= height]
+    # Members that had more before, then members that have more now, get one more: those partitions need not move.
     candidates.sort(
         key=lambda member: (
-            pool.before.get(member, 0) <= wanted[member],
-            pool.now.get(member, 0) <= wanted[member],
+            pool.before.get(member, 0) <= counts[member],
+            pool.now.get(member, 0) <= counts[member],
             member,
         )
     )
     for member in candidates[:rest]:
-        wanted[member] += 1
-    for member, count in wanted.items():
-        loads[member] = beside[member] + count
-    pool.now = {member: count for member, count in wanted.items() if count}
+        counts[member] += 1
+    for member, count in counts.items():
+        loads[member] = others[member] + count
+    pool.now = {member: count for member, count in counts.items() if count}
 
 
 def fill(floors: list[int], amount: int) -> tuple[int, int]:
-    """Returns how high so much water stands over floors of different heights.
+    """Distributes ``amount`` units over ``floors`` so that the lowest floors are filled first (water filling).
 
     Returns:
-        The height that all lower floors are filled up to, and how many of those up to that height get one more.
+        The height to which all lower floors are filled, and how many floors up to that height get one more unit.
     """
     floors = sorted(floors)
     below = 0
-    for count, lowest_commit in enumerate(floors, 1):
-        below += lowest_commit
+    for count, floor in enumerate(floors, 1):
+        below += floor
         height, rest = divmod(amount + below, count)
         if count == len(floors) or height < floors[count]:
             break
@@ -94,11 +91,11 @@ def fill(floors: list[int], amount: int) -> tuple[int, int]:
 
 
 class _Chains:
-    """Moves partitions along chains, beginning at the members with the most.
+    """Moves partitions along chains, starting from the members with the most partitions.
 
-    Members that reach no member with two less are set aside together with all members that they reach: their partitions
-    stay among them, so no later chain goes through them. Chains of one length are found in one search and carried out
-    side by side, as in Dinitz' algorithm for flows.
+    If members reach no member with at least two fewer, they and all members that they reach are settled: no later chain
+    goes through them. As in Dinitz' algorithm for flows, one search finds all chains of the shortest length, and they
+    are carried out together.
     """
 
     def __init__(self, shares: PoolShares[Any]) -> None:
@@ -111,7 +108,6 @@ class _Chains:
         self._takers: dict[int, list[int]] = {}
 
     def settle(self) -> None:
-        """Carries out chains until none makes the loads more even."""
         while self._left:
             top = max(self._loads[member] for member in self._left)
             givers = [member for member in self._left if self._loads[member] == top]
@@ -123,16 +119,19 @@ class _Chains:
                     del self._left[member]
 
     def _search(self, givers: Iterable[int], low: int) -> bool:
-        """Finds, breadth first, how far each member is from the givers, up to the nearest with a low load.
+        """Finds, breadth first, the distance of members from the givers, up to the nearest member with a low load.
 
-        Leaves the ways for :meth:`_advance`: for each member the pools through which others are reached from members
-        of its depth, for each pool the members that are one step further.
+        It records the edges for :meth:`_advance`: for each member, the pools that lead one step further; for each pool,
+        the members that are one step further.
+
+        Returns:
+            Whether a member with a low load was reached.
         """
         self._depth = dict.fromkeys(givers, 0)
         self._next, self._takers = {}, {}
         edge = list(self._depth)
-        found = False
-        while edge and not found:
+        is_reached = False
+        while edge and not is_reached:
             depth = self._depth[edge[0]] + 1
             opened: dict[int, None] = {}
             for member in edge:
@@ -148,11 +147,10 @@ class _Chains:
                             self._next[member] = []
                             edge.append(member)
                         self._takers[number].append(member)
-                        found = found or self._loads[member] <= low
-        return found
+                        is_reached = is_reached or self._loads[member] <= low
+        return is_reached
 
     def _advance(self, giver: int, low: int) -> None:
-        """Carries out one chain from a giver to a member with a low load, if there is one among the ways."""
         chain: list[tuple[int, int]] = []
         member = giver
         while self._loads[member] > low:
@@ -163,7 +161,7 @@ class _Chains:
                 chain.append((member, ways[-1]))
                 member = self._takers[ways[-1]][-1]
             elif chain:
-                # A dead end: other ways to this member need not be tried.
+                # A dead end: no other path to this member needs to be tried.
                 member, number = chain.pop()
                 self._takers[number].pop()
             else:

@@ -1,12 +1,12 @@
-"""Fewest moves: exchanges that leave each member as many partitions, but more of those that it had before.
+"""Fewest moves: exchanges partitions so that the counts stay as balanced, but members keep more of their partitions.
 
-A distribution can be even and still move more than it must: a member gave partitions of one pool and got some of
-another, where it might have kept its own. Such a detour shows as a ring: along it each member gives one partition of a
-pool to the next, and in sum fewer partitions are away from where they were. A ring may also include two members whose
-loads differ by one: they exchange their loads. When no such ring is left, no even distribution moves less: these are
-the cycles of negative cost in a flow, where a move costs one (Klein, "A primal method for minimal cost flows", 1967).
+A balanced distribution can move more partitions than necessary: a member gave away partitions of one pool and received
+some of another, although it could have kept its own. Such a detour is a ring: each member gives a partition of a pool
+to the next one, and afterwards fewer partitions have moved. A ring may also pass through two members with loads that
+differ by one: they exchange their loads. Without such a ring, no balanced distribution has fewer moves: the rings are
+the cycles of negative cost in a flow in which a move costs one (Klein, "A primal method for minimal cost flows", 1967).
 
-With one pool there is nothing to save: pouring it keeps what can be kept.
+With one pool there is nothing to save, because balancing a pool already keeps as many partitions as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queuey.groups.assignment.partition_pools import PoolShares
 
 EFFORT = 1_000_000
 """Max steps of the search, about half a second of work. Only large groups in which nearly every member subscribes to
-something else get there: they are as even as can be, but some partitions may move that could have stayed.
+different queues reach it. Their assignment is balanced, but may move more partitions than necessary.
 """
 
 
@@ -47,32 +47,31 @@ class _Search:
         self._by_load: dict[int, list[int]] = {}
 
     def turn(self, ring: list[int]) -> None:
-        """Passes partitions on along a ring, one from each member to the next."""
-        for at, place in enumerate(ring):
-            if self._pools_at <= place < self._swaps_at:
-                self._shares.move(place - self._pools_at, ring[at - 1], ring[(at + 1) % len(ring)])
+        for index, node in enumerate(ring):
+            if self._pools_at <= node < self._swaps_at:
+                self._shares.move(node - self._pools_at, ring[index - 1], ring[(index + 1) % len(ring)])
 
     def rings(self) -> list[list[int]]:
-        """Returns rings that have no place in common; none when nothing can be saved or the effort is spent.
+        """Returns rings without common nodes, or an empty list if no move can be saved or the effort is used up.
 
-        A ring lists places in the order in which partitions move, beginning anywhere.
+        A ring lists nodes in the order in which partitions move, starting at any of them.
         """
         self._begin()
         while self._edge and self._effort > 0:
-            places, self._edge = list(self._edge), {}
-            for place in places:
-                if place < self._pools_at:
-                    self._leave_member(place)
-                elif place < self._swaps_at:
-                    self._leave_pool(place)
+            nodes, self._edge = list(self._edge), {}
+            for node in nodes:
+                if node < self._pools_at:
+                    self._leave_member(node)
+                elif node < self._swaps_at:
+                    self._leave_pool(node)
                 else:
-                    self._reach(self._by_load.get(place - self._swaps_at, []), self._length[place], place)
+                    self._reach(self._by_load.get(node - self._swaps_at, []), self._length[node], node)
             if rings := self._closed():
                 return rings
         return []
 
     def _begin(self) -> None:
-        """Starts from partitions that were taken from a member: only giving those back saves moves."""
+        """Starts at the pools of which members lost partitions: only giving those back saves moves."""
         self._length, self._from, self._edge, self._gained, self._by_load = {}, {}, {}, {}, {}
         for number, pool in enumerate(self._shares.pools, self._pools_at):
             for member in pool.now:
@@ -84,7 +83,7 @@ class _Search:
         self._effort -= len(self._shares.loads)
 
     def _reach(self, places: list[int], length: int, before: int) -> None:
-        """Notes a way to some places if it is shorter than those that are known; without one, a place is at 0."""
+        """Records a path to some nodes if it is shorter than the known one. A node without a path has the length 0."""
         self._effort -= len(places)
         for place in places:
             if length < self._length.get(place, 0):
@@ -93,7 +92,7 @@ class _Search:
                 self._edge[place] = None
 
     def _leave_member(self, member: int) -> None:
-        """A member gives what it gained at no cost, what it had before at the cost of a move."""
+        """Adds edges from a member: giving a gained partition costs nothing, giving one that it kept costs a move."""
         length = self._length[member]
         self._reach(self._gained.get(member, []), length, member)
         if length < -1:
@@ -104,22 +103,21 @@ class _Search:
         self._reach([self._swaps_at + self._shares.loads[member] + 1], length, member)
 
     def _leave_pool(self, place: int) -> None:
-        """Giving a partition costs nothing; giving it to a member that lost one of the pool saves a move."""
+        """Adds edges from a pool: receiving costs nothing, and saves a move if the member lost one of the pool."""
         pool = self._shares.pools[place - self._pools_at]
         length = self._length[place]
         self._reach(pool.members, length, place)
         self._reach([member for member in pool.before if pool.lost(member)], length - 1, place)
 
     def _closed(self) -> list[list[int]]:
-        """Returns the rings among the ways found so far."""
         rings = []
         seen: dict[int, int] = {}
         for start in self._from:
-            place, way = start, []
-            while place in self._from and place not in seen:
-                seen[place] = start
-                way.append(place)
-                place = self._from[place]
-            if seen.get(place) == start:
-                rings.append(way[way.index(place) :][::-1])
+            node, path = start, []
+            while node in self._from and node not in seen:
+                seen[node] = start
+                path.append(node)
+                node = self._from[node]
+            if seen.get(node) == start:
+                rings.append(path[path.index(node) :][::-1])
         return rings

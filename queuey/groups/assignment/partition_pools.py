@@ -1,8 +1,7 @@
-"""Pools of partitions, on which an assignment is computed: those that the same members may have are one pool.
+"""Pools of partitions, on which an assignment is computed: a pool has all partitions that the same members may have.
 
-Partitions of one pool can stand for each other, so the search for a balance counts them instead of examining each. If
-all members subscribe to the same queues, there is a single pool, however many queues there are. In the end the
-partitions of each pool are dealt, from how many a member is to have to which ones.
+The partitions of a pool are interchangeable, so balancing works with counts. If all members subscribe to the same
+queues, there is a single pool. At the end each member's count is turned into partitions of the pool.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _NOBODY, _RESERVED = -1, -2
 
 @dataclass(slots=True)
 class Pool(Generic[Q]):
-    """Partitions that the same members may have. Members are numbers: places in the sorted list of their ids.
+    """Partitions that the same members may have. Members are numbers: indices in the sorted list of their ids.
 
     Attributes:
-        members: The members that may have them, in order.
-        kept: What each of them had before, in order.
-        free: Those that none of them had, in order.
-        before: How many each of them had before; members that had none are left out.
-        now: How many each is to have.
+        members: The members that may have partitions of the pool, in order.
+        kept: Partitions that each member had before, in order.
+        free: Partitions that no member had before, in order.
+        before: Number of partitions that each member had before, if any.
+        now: Number of partitions that each member is to have.
     """
 
     members: list[int]
@@ -50,12 +49,12 @@ class Pool(Generic[Q]):
 
 @dataclass(slots=True)
 class PoolShares(Generic[Q]):
-    """The pools of a group and how many partitions each member has of them all together.
+    """The pools of a group, and the number of partitions of each member in all pools.
 
     Attributes:
-        pools: In the order of their first queues.
-        loads: For each member the number of its partitions.
-        pools_of: For each member the numbers of the pools that it may have partitions of.
+        pools: The pools, in the order of their first queues.
+        loads: Number of partitions of each member.
+        pools_of: For each member, the numbers of the pools that it may have partitions of.
     """
 
     pools: list[Pool[Q]]
@@ -76,7 +75,6 @@ def gather(
     previous: Iterable[tuple[tuple[Q, int], M]],
     reserved: Container[M],
 ) -> PoolShares[Q]:
-    """Sorts partitions into pools, each as it was owned before. Those of ``reserved`` owners are left out."""
     counts, followers = _subscriptions(names, members)
     queues = sorted(counts)
     owners = _owners(names, counts, previous, reserved)
@@ -103,7 +101,7 @@ class _Followers:
     """The members that subscribe to a queue.
 
     Attributes:
-        key: The numbers of the sets of members with equal subscriptions; the same for queues with the same followers.
+        key: Numbers of the sets of members with equal subscriptions. Queues with the same subscribers have equal keys.
         members: The members, set by set.
     """
 
@@ -112,17 +110,17 @@ class _Followers:
 
 
 def _subscriptions(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tuple[dict[Q, int], dict[Q, _Followers]]:
-    """Returns how many partitions each queue has, and its subscribers.
+    """Returns the number of partitions and the subscribers of each queue.
 
-    Members that subscribe alike are examined once, those that share one mapping without comparing it.
+    For speed, members with equal subscriptions are handled as one; mappings that are the same object are not compared.
     """
     alike: dict[frozenset[Q], list[int]] = {}
-    known: dict[int, list[int]] = {}
+    peers_by_id: dict[int, list[int]] = {}
     counts: dict[Q, int] = {}
     for number, name in enumerate(names):
         subscription = members[name]
-        if (peers := known.get(id(subscription))) is None:
-            peers = known[id(subscription)] = alike.setdefault(frozenset(subscription), [])
+        if (peers := peers_by_id.get(id(subscription))) is None:
+            peers = peers_by_id[id(subscription)] = alike.setdefault(frozenset(subscription), [])
             for queue, count in subscription.items():
                 if counts.get(queue, -1) < count:
                     counts[queue] = count
@@ -135,20 +133,19 @@ def _subscriptions(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tupl
 
 
 def _followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
-    made: dict[tuple[int, ...], _Followers] = {}
-    result = {}
+    by_key: dict[tuple[int, ...], _Followers] = {}
+    followers = {}
     for queue, numbers in sets_of.items():
         key = tuple(numbers)
-        if key not in made:
-            made[key] = _Followers(key, [member for number in numbers for member in alike[number]])
-        result[queue] = made[key]
-    return result
+        if key not in by_key:
+            by_key[key] = _Followers(key, [member for number in numbers for member in alike[number]])
+        followers[queue] = by_key[key]
+    return followers
 
 
 def _owners(
     names: list[M], counts: Mapping[Q, int], previous: Iterable[tuple[tuple[Q, int], M]], reserved: Container[M]
 ) -> dict[Q, list[tuple[int, tuple[Q, int] | None]]]:
-    """Returns for each queue and partition its former owner, with the partition object, to save making it again."""
     numbers = {name: number for number, name in enumerate(names)}
     owners: dict[Q, list[tuple[int, tuple[Q, int] | None]]]
     owners = {queue: [(_NOBODY, None)] * count for queue, count in counts.items()}
@@ -166,10 +163,10 @@ def _owners(
 
 def _put(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]) -> None:
     allowed = set(pool.members)
-    for number, (owner, known) in enumerate(owners, 1):
+    for number, (owner, pair) in enumerate(owners, 1):
         if owner == _RESERVED:
             continue
-        partition = known or (queue, number)
+        partition = pair or (queue, number)
         if owner in allowed:
             pool.kept.setdefault(owner, []).append(partition)
         else:
@@ -179,8 +176,8 @@ def _put(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]
 def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, int], M]]:
     """Chooses the member for each partition of a pool.
 
-    Each member keeps partitions that it had, up to its number. The rest are dealt like cards, so that neighbours of
-    one queue go to different members.
+    Each member keeps partitions that it had, up to its new count. The others are assigned round robin, so that adjacent
+    partitions of a queue go to different members.
     """
     spare = list(pool.free)
     for member, kept in pool.kept.items():
@@ -192,16 +189,15 @@ def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, 
     spare.sort()
     gainers = [member for member in sorted(pool.now) if pool.gained(member)]
     wants = [(member, pool.now[member] - pool.before.get(member, 0)) for member in gainers]
-    at = 0
+    index = 0
     while wants:
         for member, _ in wants:
-            yield spare[at], names[member]
-            at += 1
+            yield spare[index], names[member]
+            index += 1
         wants = [(member, count - 1) for member, count in wants if count > 1]
 
 
 def _from_most_queues(partitions: list[tuple[Q, int]]) -> list[tuple[Q, int]]:
-    """Returns partitions in such an order that the last are from queues of which there are several."""
     seen: dict[Q, int] = {}
     ranked = []
     for partition in partitions:

@@ -1,1 +1,1 @@
-"""The parts of the storage contract. :mod:`queuey.storage` has the rules that hold for all of them."""
+"""The parts of the storage contract. :mod:`queuey.storage` has the rules that apply to all of them."""

@@ -1,4 +1,4 @@
-"""The contract on whole ranges: scan them, measure them, load them."""
+"""The contract of bulk access: scanning, measuring and loading whole ranges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Bulk(ABC):
-    """Whole ranges out of a store and into it, for pipelines: past the limits of single calls, in any process."""
+    """Reads and writes whole ranges for pipelines, in any process, without the limits of single calls."""
 
     @abstractmethod
     def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
@@ -35,41 +35,44 @@ class Bulk(ABC):
 
     @abstractmethod
     async def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        """Finds how far the first messages of an ascending slice reach, without reading bodies.
+        """Counts the first messages of an ascending slice without reading bodies.
 
-        Cost: proportional to ``limit`` at most, whatever lies below or above.
+        Cost: at most proportional to ``limit``, however many messages lie below or above.
 
         Returns:
-            How many messages were found, at most ``limit``; and the position up to which the slice was considered:
-            above the last one counted, or the slice's upper bound (below the horizon) if there are fewer.
+            The number of messages, at most ``limit``; and the position up to which they were counted: above the last
+            one counted, or the slice's upper bound (at most the horizon) if there are fewer than ``limit``.
         """
 
     @abstractmethod
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
-        """Measures queues, each partition that is not empty, without moving bodies out of the store's process.
+        """Measures the partitions of queues that are not empty, without moving bodies out of the store's process.
 
-        Yields the measures of one queue, by partition, in the order of ``queues``; empty for a queue that is empty,
-        gone or changed.
+        Yields for each queue, in the order of ``queues``, a list of measures by partition. The list is empty if the
+        queue is empty, gone or changed.
         """
 
     @abstractmethod
     async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """Writes messages at their own partitions and ids, with their own ends; idempotent.
+        """Writes messages at their own partitions and ids, with their own expiries. Idempotent.
 
-        Returns how many were written: those that have expired are left out. Overwrites messages at these ids. Moves no
-        generator. After an error some of them may be written.
+        Expired messages are left out. Messages that exist at these ids are overwritten. Id generators do not move.
+        After an error some messages may be written.
+
+        Returns:
+            The number of messages written.
 
         Raises:
-            InvalidRequest: A partition is beyond the queue's.
+            InvalidRequest: The queue does not have a partition.
         """
 
     @abstractmethod
     async def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-        """Writes messages like :meth:`load`, at ids that lie above every horizon that a reader may have been given.
+        """Writes messages like :meth:`load`, at ids above every horizon that any reader has received.
 
-        So no reader whose cursor is below them misses them (G1 holds for them as for new ids).
+        So no reader with a cursor below them misses them (G1 holds for them as for new ids).
 
         Raises:
-            TooLate: The lowest of the ids is not certain to be unread, or was not any more when the write was
+            TooLate: The lowest id may have been below a reader's horizon before the write, or by the time the write was
                 acknowledged (``written``).
         """

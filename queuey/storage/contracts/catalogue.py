@@ -15,43 +15,43 @@ class Catalogue(ABC):
 
     @abstractmethod
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        """Creates the queue, or finds it; returns it, and whether this call created it.
+        """Creates a queue if it does not exist. Returns the queue and whether this call created it.
 
         Raises:
-            QueueExists: It exists and a field given in ``spec`` differs. Nothing was changed.
-            ApplicationNotFound: No such application.
+            QueueExists: The queue exists and a field set in ``spec`` differs. Nothing was changed.
+            ApplicationNotFound: The application does not exist.
         """
 
     @abstractmethod
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
-        """Looks a queue up, from a cache unless ``fresh``.
+        """Looks up a queue, in a cache unless ``fresh``.
 
-        The cache may be behind other processes' changes; the calls that take a queue notice that themselves.
+        The cache may lag behind changes of other processes; the calls that take a queue detect that themselves.
 
         Raises:
-            QueueNotFound: No such queue.
+            QueueNotFound: The queue does not exist.
         """
 
     @abstractmethod
     def cached_queue(self, application: str, name: str) -> Queue | None:
-        """Returns the result of :meth:`queue` from its cache; None: it would have to ask the backend. Never blocks."""
+        """Returns the result of :meth:`queue` if it is cached, or None. Never blocks."""
 
     @abstractmethod
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
+        """Sets the fields that ``changes`` gives, and resets the fields named in ``clear`` to their defaults.
 
         Raises:
-            InvalidRequest: ``partitions`` is lower than now, or differs in a queue that is not plain or has a limit of
-                claims by key; ``kind`` differs; that limit begins or ends (code ``InvalidUpdate``); a partition has no
-                share of ``max_claimed``.
+            InvalidRequest: With the code ``InvalidUpdate``: ``partitions`` is lower than now, or differs in a queue
+                that is not plain or has ``max_claimed_per_key``; ``kind`` differs; or ``max_claimed_per_key`` is added
+                or removed. With another code: ``max_claimed`` is lower than the number of partitions.
             QueueChanged: ``queue`` is out of date.
         """
 
     @abstractmethod
     async def delete_queue(self, queue: Queue) -> None:
-        """Deletes the queue, its messages and its offsets in O(1); space is reclaimed later.
+        """Deletes a queue, its messages and its offsets in O(1). Space is reclaimed later.
 
-        When it has returned, no read shows a message of it, no write to it succeeds, and the name is free.
+        Afterwards no read shows its messages, no write to it succeeds, and its name is free.
 
         Raises:
             QueueChanged: ``queue`` is out of date.
@@ -59,7 +59,7 @@ class Catalogue(ABC):
 
     @abstractmethod
     async def purge_queue(self, queue: Queue) -> Queue:
-        """Removes all messages in O(1), delayed ones included; returns the queue with its new ``qid``.
+        """Removes all messages in O(1), including delayed ones. Returns the queue with its new ``qid``.
 
         Raises:
             QueueChanged: ``queue`` is out of date.
@@ -67,7 +67,7 @@ class Catalogue(ABC):
 
     @abstractmethod
     async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
-        """Lists queues by name, ``start`` inclusive, in an order that is the same at every call.
+        """Lists queues by name from ``start`` (inclusive) on, in a stable order.
 
         Cost: proportional to ``limit``, not to the number of queues.
         """
@@ -81,19 +81,21 @@ class Applications(ABC):
         """Creates an application.
 
         Raises:
-            ApplicationExists: It exists.
+            ApplicationExists: The application exists.
         """
 
     @abstractmethod
     async def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
-        """Lists applications by name, ``start`` inclusive, in the order of code points; without ``limit`` all of them.
+        """Lists applications by name from ``start`` (inclusive) on, in code point order.
+
+        If ``limit`` is None, all are returned.
 
         Cost: proportional to the result, not to the number of applications.
         """
 
     @abstractmethod
     async def has_application(self, name: str) -> bool:
-        """Returns whether the application exists; may answer from a cache that is at most 5 s old."""
+        """Returns whether an application exists. The answer may come from a cache at most 5 s old."""
 
     @abstractmethod
     async def add_key(
@@ -105,40 +107,41 @@ class Applications(ABC):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
-        """Adds a key by its 32-byte SHA-256; adding one that the application has already gives that one.
+        """Adds a key by its SHA-256. If the application has the key already, that key is returned unchanged.
 
         Args:
-            application: Owner; :data:`~queuey.messages.OPERATORS`, which need not be created, for an operator's key.
-            digest: Its hash.
-            expires: Seconds since 1970 when it ends; None: never.
-            note: Its purpose.
-            scope: Its limits; None: none.
+            application: Owner of the key. For an operator's key it is :data:`~queuey.messages.OPERATORS`, which does
+                not have to be created.
+            digest: SHA-256 of the key (32 bytes).
+            expires: When the key expires (seconds since 1970), or None if it never does.
+            note: Description of the key's purpose.
+            scope: Restrictions of the key, or None for an unrestricted key.
 
         Raises:
-            ApplicationNotFound: No such application.
+            ApplicationNotFound: The application does not exist.
             Conflict: Another application has this key.
         """
 
     @abstractmethod
     async def keys(self, application: str) -> list[Key]:
-        """Lists the application's keys that are not revoked, expired ones included, oldest first."""
+        """Lists an application's keys, oldest first. Expired keys are included, revoked ones are not."""
 
     @abstractmethod
     async def revoke_key(self, application: str, key_id: str) -> None:
-        """Removes a key; reading it finds nothing from then on.
+        """Removes a key. Afterwards :meth:`find_key` does not find it.
 
         Raises:
-            KeyNotFound: The application has no such key.
+            KeyNotFound: The application does not have this key.
         """
 
     @abstractmethod
     async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
-        """Sets when a key ends (seconds since 1970), for rotation.
+        """Sets when a key expires (seconds since 1970), for rotation.
 
         Raises:
-            KeyNotFound: The application has no such key.
+            KeyNotFound: The application does not have this key.
         """
 
     @abstractmethod
     async def find_key(self, digest: bytes) -> Key | None:
-        """Finds a key by its hash, expired ones included. Always asks the backend; callers cache."""
+        """Finds a key by its hash, even if it has expired. Always queries the backend; callers cache."""

@@ -1,4 +1,4 @@
-"""The contract of covers: a part of the state of dedup queues, beside their claim logs."""
+"""The contract of covers: state of dedup queues that is stored outside their claim logs."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ if TYPE_CHECKING:
 
 
 class Covers(ABC):
-    """Numbers by digest, for each partition of a queue. Of several that were written for a digest the highest counts.
+    """Numbers by digest, for each partition of a queue. A digest has the highest number ever written for it.
 
-    They belong to ``(queue.qid, partition)``, as claim logs do, and go with them.
+    Like claim logs, covers belong to ``(queue.qid, partition)`` and are removed with it.
     """
 
     @abstractmethod
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
-        """Writes numbers (ticks, above 0) by digest (16 bytes). Idempotent; the order of several calls does not count.
+        """Writes pairs of digest (16 bytes) and number (ticks, above 0). Idempotent; calls may come in any order.
 
         Raises:
-            InvalidRequest: The partition is beyond the queue's.
+            InvalidRequest: The queue does not have the partition.
             QueueChanged: ``queue`` is out of date.
-            StoreUnavailable: Some may not have been written.
+            StoreUnavailable: Some numbers may not have been written.
         """
 
     @abstractmethod
     async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        """Returns the numbers of digests that have one. All earlier writes are seen.
+        """Returns the numbers of the digests that have one. All earlier writes are seen.
 
         Raises:
-            InvalidRequest: The partition is beyond the queue's.
+            InvalidRequest: The queue does not have the partition.
             QueueChanged: ``queue`` is out of date.
-            StoreUnavailable: They cannot be read.
+            StoreUnavailable: The numbers cannot be read.
         """
 
     @abstractmethod
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        """Removes numbers that are not above ``until``; a few may stay, which does no harm.
+        """Removes numbers up to ``until``, inclusive. A few may stay, which is harmless.
 
         Raises:
-            InvalidRequest: The partition is beyond the queue's.
+            InvalidRequest: The queue does not have the partition.
             QueueChanged: ``queue`` is out of date.
-            StoreUnavailable: Some are left.
+            StoreUnavailable: Some numbers were not removed.
         """

@@ -1,4 +1,4 @@
-"""The contract of consumer groups: their state, their members' sessions, and the owners of partitions.
+"""The contract of consumer groups: their state, and the sessions of their members.
 
 Times are milliseconds since 1970 by the clock of claims
 (:meth:`~queuey.storage.contracts.claim_logs.ClaimLogs.claim_now`).
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def session_ttl(session: int) -> int:
-    """Returns the time (ms) for which a session is kept after it was renewed."""
+    """Returns how long a session is stored after its last renewal (ms)."""
     return 2 * session + 3_600_000
 
 
 SEARCH = 0, 0
-"""Member and uid of the row that says when queues were searched; it is kept for ``SEARCH_TTL`` ms."""
+"""Member and uid of the row with the time of the last search for queues. It is kept for ``SEARCH_TTL`` ms."""
 SEARCH_TTL = 86_400_000
 
 
 def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessions:
-    """Returns sessions by their rows.
+    """Builds sessions from their rows.
 
     Args:
-        clock: Sampled before they were read (ms).
-        rows: The number of a member; the uid of a queue that it is asked about, 0 in the row of its session; and when
-            it was asked or seen (ms).
+        clock: Clock sampled before the rows were read (ms).
+        rows: For each session: member number, 0, and when the member was seen (ms). For each request to give partitions
+            back: member number, uid of the queue, and when it was made (ms).
     """
     times = {(member, uid): when for member, uid, when in rows}
     searched = times.pop(SEARCH, 0)
@@ -47,42 +47,43 @@ def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessio
 class ConsumerGroups(ABC):
     """Consumer groups of applications, by name. Their offsets are in :class:`~queuey.storage.Offsets`.
 
-    State and owners are changed by compare-and-set alone, sessions by plain writes.
+    State is changed only by compare-and-set, sessions by plain writes.
     """
 
     @property
     def centre(self) -> str:
-        """The data centre of this process; blank: the store has none."""
+        """The data centre of this process; blank if the store does not have data centres."""
         return ""
 
     @abstractmethod
     def groups_refusal(self) -> str | None:
-        """Returns why groups cannot have members on this store as it is configured, None if they can.
+        """Returns why groups cannot have members with this store's configuration, or None if they can.
 
-        Times at which members were seen have to be at every process that decides by them, and a group's changes in one
-        order over all data centres. Never blocks.
+        Every process must see when members were last seen, and a group's changes must have one order across all data
+        centres. Never blocks.
 
         Raises:
-            StoreUnavailable: The backend was not reached yet, so its data centres are not known.
+            StoreUnavailable: The backend has not been reached yet, so its data centres are not known.
         """
 
     @abstractmethod
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        """Returns the head of a group, None if the group does not exist.
+        """Returns the head of a group, or None if the group does not exist.
 
-        ``serial``: after every change that was ever acknowledged, in whatever data centre.
+        With ``serial`` the read sees every change acknowledged before, in any data centre.
         """
 
     @abstractmethod
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
-        """Returns head and rows of one moment, None if the group does not exist."""
+        """Returns a consistent snapshot of head and rows, or None if the group does not exist."""
 
     @abstractmethod
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
-        """Writes head and rows if the head has a version; 0: there is no group yet. All or nothing.
+        """Writes head and rows, all or nothing, if the stored head has ``version`` (0: the group does not exist yet).
 
-        Returns the head with its new version, which never comes back, or None if another call was faster, and nothing
-        was written.
+        Returns:
+            The head with its new version, which is never used again; or None if nothing was written, because the stored
+            head has another version.
 
         Raises:
             StoreUnavailable: See its ``outcome``. With ``unknown`` the caller reads the state again.
@@ -90,20 +91,26 @@ class ConsumerGroups(ABC):
 
     @abstractmethod
     async def remove_group(self, application: str, name: str, version: int) -> bool:
-        """Removes head and rows, if the head has a version. Offsets stay."""
+        """Removes head and rows if the stored head has ``version``. Offsets stay. Returns whether it did."""
 
     @abstractmethod
     async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
-        """Lists the groups of an application by name, ``start`` inclusive."""
+        """Lists the groups of an application by name, from ``start`` (inclusive) on."""
 
     @abstractmethod
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        """Records that a member was seen now, for a session (ms); returns that time (ms).
+        """Records that a member was seen now. Returns that time (ms).
 
-        It is at a quorum when this returns. An earlier time never takes the place of a later one.
+        A quorum has the time when this returns. An earlier time never replaces a later one.
+
+        Args:
+            application: Owner of the group.
+            name: Name of the group.
+            member: Number of the member.
+            session: Session timeout (ms); it decides how long the row is kept.
 
         Raises:
-            StoreUnavailable: It may have been recorded; or the clock is not sound, and it was not.
+            StoreUnavailable: The time may have been recorded. If the clock is not sound, it was not.
         """
 
     @abstractmethod
@@ -116,10 +123,10 @@ class ConsumerGroups(ABC):
 
     @abstractmethod
     async def confirm_clock(self, sample: ClockSample) -> None:
-        """Makes sure, by a check that begins now, that the clock was not behind at a moment before, or since.
+        """Checks the clock now, to prove that it has not been behind since a sample was taken.
 
         Raises:
-            StoreUnavailable: It was, or that is not known.
+            StoreUnavailable: The clock was behind, or that could not be checked.
         """
 
     @abstractmethod
@@ -127,12 +134,20 @@ class ConsumerGroups(ABC):
         """Samples the clock, then reads the sessions of a group.
 
         Raises:
-            StoreUnavailable: Also if the clock is not sound.
+            StoreUnavailable: The sessions cannot be read, or the clock is not sound.
         """
 
     @abstractmethod
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        """Notes for a member, for a session (ms), that partitions of a queue are wanted that it did not name."""
+        """Records a request to a member to give back partitions of a queue.
+
+        Args:
+            application: Owner of the group.
+            name: Name of the group.
+            member: Number of the member.
+            uid: Uid of the queue.
+            session: How long the request is kept (ms).
+        """
 
     @abstractmethod
     async def note_search(self, application: str, name: str, when: int) -> None:

@@ -1,4 +1,4 @@
-"""The contract of posts that carry an idempotency key: stored once, however often they are repeated."""
+"""The contract of posts with an idempotency key: they are stored once, however often they are repeated."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ if TYPE_CHECKING:
 
 
 class KeyedPosts(ABC):
-    """New messages under idempotency keys.
+    """Posts messages under idempotency keys.
 
-    A key belongs to ``queue.qid``: a purge or a delete forgets it. It is remembered for ``key.seconds`` after its post
+    A key belongs to ``queue.qid``: a purge or a delete removes it. It is remembered for ``key.seconds`` after its post
     was carried out.
 
-    Of all posts under one key, in all processes, at most one is carried out; every other one that succeeds has its
-    result, whatever happened to the messages since. Where the post of one process broke off at any point, the next one
-    finishes it: the first one's messages are removed before anything is stored anew, so that in the end the messages
-    are there once. On a store whose reads stay behind the clock, a reader may in that case see a message that is
-    removed.
+    At most one of all posts with the same key, in all processes, is carried out. Every other post that succeeds returns
+    the same result, even if the messages have been removed since. If a post was interrupted, the next one with the key
+    removes its messages before it stores any, so that in the end each message is stored once. On a store with a read
+    delay a reader may then see a message that is removed afterwards.
     """
 
     @abstractmethod
     async def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
-        """:meth:`.messages.Messages.append` that finds the messages that were stored under the key before.
+        """Stores messages like :meth:`.messages.Messages.append`, unless a post with the key has stored them before.
 
         Raises:
-            InvalidRequest: As in ``append``.
-            KeyReused: The key is that of a post with another ``content``.
-            KeyInUse: Another caller is about to carry out this post, or was until a moment ago.
-            StoreUnavailable: ``outcome`` is that of this call's writes; an earlier one may have stored
-                the messages. Repeating it with the same key is always safe.
+            InvalidRequest: See ``append``.
+            KeyReused: The key was used for a post with another ``content``.
+            KeyInUse: Another caller is carrying out this post, or was doing so a moment ago.
+            StoreUnavailable: ``outcome`` refers to the writes of this call; an earlier call may have stored the
+                messages. Repeating the call with the same key is always safe.
         """

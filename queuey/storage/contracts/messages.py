@@ -1,4 +1,4 @@
-"""The contract on messages: write, read, wait."""
+"""The contract of messages: writing, reading and waiting."""
 
 from __future__ import annotations
 
@@ -18,116 +18,124 @@ class Messages(ABC):
     async def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
     ) -> list[Position]:
-        """Stores new messages, all or none, makes their ids, and returns their positions in the order of ``items``.
+        """Stores new messages with new ids, all or none. Returns their positions in the order of ``items``.
 
-        Ids of messages without delay are above every id that this store made before for a caller that saw that call's
-        answer on this process, and above ``after``. Within one call they ascend per partition in the order given.
-        A delayed message's id time is its due time; it moves no generator.
+        Ids of messages without delay are above ``after``, and above every id of an append that returned on this process
+        before this call. Within one call they ascend per partition in the order of ``items``. The id of a delayed
+        message has its due time; it does not move the id generator.
 
         Raises:
             GivenUp: The awaiting task was cancelled; see its ``outcome``.
-            InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id made before; a
-                partition is beyond the queue's.
+            InvalidRequest: ``after`` is more than a second ahead of the clock and above every id made before, or the
+                queue does not have a partition.
             StoreUnavailable: See its ``outcome``.
         """
 
     def write_within(self, queue: Queue) -> float:  # noqa: ARG002 - the default
-        """Returns the seconds in which an append is acknowledged or undone (``WriteUndone``); 0: none is undone."""
+        """Returns the seconds within which an append is acknowledged or undone (``WriteUndone``); 0: never undone."""
         return 0.0
 
     @abstractmethod
     async def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
-        """Writes one body at the given ids, creating or overwriting each.
+        """Writes one body at each of the given ids, creating or overwriting messages.
 
-        All or none where a store writes to several ids at once (capability ``whole_puts``). Elsewhere each id is
-        written alone: after an error with outcome ``unknown`` some ids may have the new message and some the old one.
-        Repeating the call is safe.
+        With the capability ``whole_puts`` all ids are written or none. Without it each id is written separately: after
+        an error with outcome ``unknown`` some ids may have the new message and others the old one. Repeating the call
+        is safe.
 
-        The TTL counts from now, or from the id's time if that is later; ``item.partition`` and ``item.delay`` are
-        ignored. Moves no generator.
+        The TTL counts from now, or from the id's time if that is later. ``item.partition`` and ``item.delay`` are
+        ignored. Id generators do not move.
 
         Raises:
-            InvalidRequest: A partition is beyond the queue's.
+            InvalidRequest: The queue does not have a partition.
         """
 
     @abstractmethod
     async def fetch(
         self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False
     ) -> list[Message]:
-        """Returns the live messages at these ids, in the order asked, missing ones left out.
+        """Returns the live messages at these ids, in the order of ``locations``. Missing messages are left out.
 
-        No read delay applies and delayed messages are found. ``kept``: so are messages that have ended and whose rows
-        are there.
+        No read delay applies, and delayed messages are included. With ``kept`` expired messages are included too if
+        their rows still exist.
         """
 
     @abstractmethod
     async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        """Deletes messages by id; returns how many existed (on stores that do not know it: how many ids)."""
+        """Deletes messages by id. Returns how many existed; a store that cannot tell returns the number of ids."""
 
     @abstractmethod
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Reads slices, one page each, all under one horizon sampled before the first of them.
+        """Reads slices, one page each, all below one horizon that is sampled before the first read.
 
-        All pages together have no more bytes than the sum of the slices' ``max_bytes``, not counting the last message.
-        When some have as many, others are put off (:meth:`~queuey.messages.Slice.put_off`); never the first slice.
+        All pages together have at most the sum of the slices' ``max_bytes``, not counting the last message. Once they
+        have that many bytes, the remaining slices are put off (:meth:`~queuey.messages.Slice.put_off`). The first slice
+        never is.
 
-        **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (of a POST, not
-        put) was shown by that page or an earlier one of the chain. The bound is part of the query, never applied
-        after the limit. Partitions beyond the queue's give empty pages.
+        **G1**: every acknowledged message of an append below a cursor from a page with ``delayed=True`` was shown by
+        that page or an earlier page of the chain. (This does not hold for puts.) The horizon is part of the query and
+        is never applied after the limit. Partitions that the queue does not have give empty pages.
         """
 
     exact_horizon = False
-    """True if all messages acknowledged before a read lie below that read's horizon, without a read delay."""
+    """True if, without a read delay, all messages acknowledged before a read lie below that read's horizon."""
 
     @abstractmethod
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         """Returns the horizon (ticks) and the info of each partition, 1 to N. Cost: bounded per partition.
 
-        ``rough``: counts may be estimates from a small part of the messages, where counting takes long.
+        With ``rough``, counts that take long may be estimated from a sample of the messages.
         """
 
     @abstractmethod
     async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        """Estimates the messages above each offset and below the horizon; None means from the beginning."""
+        """Estimates the number of messages above each offset and below the horizon. None stands for the beginning."""
 
     @abstractmethod
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        """Calls ``wake`` whenever a read of a partition may show messages that it did not show before. Never blocks.
+        """Calls ``wake`` whenever a read of a partition may show new messages. Never blocks.
 
-        It is called for messages acknowledged after this call, and for those that come due: at once if this process
-        stores them, or one that shares its news with this one (:meth:`share_news`), else within 0.25 s; later if more
-        partitions are watched than the store can poll so often. So a caller watches, reads, and waits if the read gave
-        nothing. It is also called when the queue's row is out of date, and when the store is closed: the next read
-        shows that. It may be called for nothing, and it need not be for a message that another process puts at an id
-        below the horizon.
+        ``wake`` is called for messages acknowledged after this call and for messages that become due. The call comes at
+        once if this process, or one connected by :meth:`share_news`, stores the message. Otherwise it comes within
+        0.25 s, or later if more partitions are watched than the store can poll that often. So a caller first watches,
+        then reads, and waits if the read returned nothing.
+
+        ``wake`` is also called when the queue's row is out of date and when the store is closed; the next read raises
+        the error. It may be called without new messages. It may not be called for a message that another process puts
+        at an id below the horizon.
 
         Args:
             queue: The queue.
-            partition: One that it has; for others ``wake`` is never called.
-            wake: Called from any thread, any number of times; it must be quick and must not raise.
+            partition: A partition of the queue; for other numbers ``wake`` is never called.
+            wake: Called from any thread, any number of times. It must be quick and must not raise.
             delayed: The reads keep the queue's read delay.
-            early: Some reads keep it, and others do not: it is called twice for a message. Where processes do not
-                notify each other, the first call comes mostly within 0.15 s.
+            early: Some reads keep the read delay and others do not, so ``wake`` is called twice for a message. If
+                processes do not notify each other, the first call usually comes within 0.15 s.
 
         Returns:
-            A function that ends the watch. ``wake`` may be called once more while that runs.
+            A function that ends the watch. ``wake`` may be called once more while it runs.
         """
 
     @abstractmethod
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        """Calls ``stored`` for messages that this process stores, to be given to :meth:`hear_news` in other processes.
+        """Calls ``stored`` for messages that this process stores, so that other processes can call :meth:`hear_news`.
 
         Args:
-            stored: Called from any thread with a moment and the numbers of partitions, which only stores understand.
-                It must be quick and must not raise.
-            wanted: Called, likewise, when a partition is watched after none was.
+            stored: Called from any thread with the arguments for :meth:`hear_news`; only stores interpret them. It must
+                be quick and must not raise.
+            wanted: Called in the same way when the first watch is added.
         """
 
     @abstractmethod
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        """Wakes the watchers of partitions in which another process of this machine has stored messages.
+        """Wakes the watches of partitions in which another process on this machine has stored messages.
 
-        Returns whether any partition is watched.
+        Args:
+            moment: First argument of ``stored`` in the other process.
+            partitions: Second argument of ``stored``.
+
+        Returns:
+            Whether any partition is watched.
         """

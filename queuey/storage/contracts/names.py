@@ -1,4 +1,4 @@
-"""The contract of named messages: a name in a queue stands for one message, the newest that was written under it."""
+"""The contract of named messages: a name in a queue refers to the last message written under it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 class Names(ABC):
     """Names of messages.
 
-    A name belongs to ``queue.qid``: a purge or a delete forgets it. It is remembered for as long as its message may
-    live. Only the claim log knows whether its message is done.
+    A name belongs to ``queue.qid``: a purge or a delete removes it. It is kept for as long as its message may live.
+    Whether its message is done is recorded only in the claim log.
 
-    A new value takes the place of the one before, which is removed. Because the claim log must learn of
-    that, too, the name remembers the replaced value until :meth:`settle_named`. Where a process broke off at any point,
-    the next :meth:`find_named` removes a value that was not confirmed, and shows the replaced one.
+    A new value replaces the previous one, which is removed. The claim log must record that too, so the name keeps the
+    replaced value until :meth:`settle_named`. If a write was interrupted, the next :meth:`find_named` removes a value
+    that was not confirmed and returns the previous one.
     """
 
     @abstractmethod
     async def find_named(self, queue: Queue, name: str) -> Named | None:
-        """Returns the value of a name; None: it was not used, or long ago.
+        """Returns the value of a name, or None if the name is not in use or its value has expired.
 
         Raises:
             StoreBusy: Too many concurrent changes of the name.
@@ -32,24 +32,25 @@ class Names(ABC):
     async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        """Writes a message as the value of a name, if its value is still the one ``seen``; all or nothing.
+        """Writes a message as the value of a name, all or nothing, if the present value is still ``seen``.
 
-        When this returns the new value, reads find it, and not the one before. On a store with a read delay, range
-        reads find neither for that long. If it raises ``StoreUnavailable`` with outcome ``unknown``, the name has the
-        one or the other; the next :meth:`find_named` shows which.
+        Once this has returned, reads find the new message and not the previous one. On a store with a read delay, range
+        reads find neither until the delay is over. After ``StoreUnavailable`` with outcome ``unknown`` the name has
+        either value; the next :meth:`find_named` returns it.
 
         Args:
             queue: The queue.
             name: 1 to :data:`queuey.messages.LONGEST_NAME` characters.
-            item: The message; None: the name gets free.
-            content: A hash of it.
-            seen: From :meth:`find_named`: not busy, nothing replaced. It is ``replaced`` in the new value.
+            item: The message; None frees the name.
+            content: Hash of the message.
+            seen: Result of :meth:`find_named`, neither busy nor with a replaced value. It becomes ``replaced`` of the
+                new value.
 
         Raises:
-            NameChanged: It has another value now, or another caller is changing it. Nothing was stored.
-            InvalidRequest: The partition is beyond the queue's.
+            NameChanged: The name has another value, or another caller is changing it. Nothing was stored.
+            InvalidRequest: The queue does not have the partition.
         """
 
     @abstractmethod
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        """Forgets the replaced value, if the name's value is still the one ``seen``."""
+        """Removes the replaced value if the present value is still ``seen``."""

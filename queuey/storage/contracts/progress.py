@@ -1,4 +1,4 @@
-"""The contracts on progress: offsets of consumer groups, and a ledger of work."""
+"""The contracts of progress: offsets of consumer groups, and a ledger of work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Offsets(ABC):
-    """How far consumer groups have processed a queue."""
+    """Offsets of consumer groups in queues, and the owners of partitions."""
 
     @abstractmethod
     async def set_offsets(
@@ -27,24 +27,24 @@ class Offsets(ABC):
         commit: MemberCommit | None = None,
         disown: int | None = None,
     ) -> list[Offset]:
-        """Records offsets, each partition by its own compare-and-set; returns those now recorded.
+        """Records offsets, each partition by its own compare-and-set. Returns the offsets now recorded.
 
-        A group whose name begins with :data:`~queuey.storage.offset_changes.READERS` is a reader of the queue.
+        A group with a name that begins with :data:`~queuey.storage.offset_changes.READERS` is a reader of the queue.
 
         Args:
             queue: The queue.
             group: The group.
-            changes: At most one for each partition.
-            commit: It is one of a member: a partition that the member does not own under the epoch stays as it is.
-            disown: If the recorded offsets have this version, their partitions have no owner afterwards, as *lost*.
+            changes: At most one change for each partition.
+            commit: Set if a member commits. Partitions that the member does not own under the epoch are not changed.
+            disown: If the recorded offsets have this version, all partitions lose their owners (origin ``lost``).
 
         Raises:
-            NotOwner: The member does not own some partitions; those are unchanged, all other offsets are set.
-            PartitionsOwned: Members own partitions of this queue, and neither ``commit`` was given, nor ``disown`` with
-                the present version. Nothing was recorded.
-            InvalidRequest: A partition is beyond the queue's.
-            Conflict: Nothing is recorded for the group, and the queue has 1,000 others; or 10,000 other readers.
-            OffsetConflict: Some comparisons failed; those partitions are unchanged, all other offsets are set.
+            NotOwner: The member does not own some partitions. These are unchanged, all other offsets are set.
+            PartitionsOwned: Members have owned partitions of this queue, and neither ``commit`` nor ``disown`` with the
+                present version was given. Nothing was recorded.
+            InvalidRequest: The queue does not have a partition.
+            Conflict: The group is new, and the queue has 1,000 groups; or it is a new reader, and the queue has 10,000.
+            OffsetConflict: Some comparisons failed. These partitions are unchanged, all other offsets are set.
         """
 
     @abstractmethod
@@ -59,53 +59,60 @@ class Offsets(ABC):
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         """Returns the offsets of one group in each of several queues, by partition.
 
-        A deleted queue has none; whether the rows are up to date is not checked.
+        A deleted queue has no offsets. The queue rows may be out of date.
         """
 
     @abstractmethod
     async def groups(self, queue: Queue) -> list[str]:
-        """Lists the groups with recorded offsets, sorted; no readers."""
+        """Lists the groups with recorded offsets, sorted, without readers."""
 
     @abstractmethod
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
-        """Forgets a group's offsets.
+        """Deletes the offsets of a group.
 
         Raises:
-            PartitionsOwned: As of :meth:`set_offsets`.
+            PartitionsOwned: See :meth:`set_offsets`.
             GroupNotFound: Nothing is recorded for the group.
         """
 
     @abstractmethod
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        """Returns what a group has recorded for a queue; notes only of the partitions named.
+        """Returns the rows of a group for a queue. Only rows of the partitions ``notes`` include their notes.
 
-        Unlike :meth:`group_offsets` it does not check whether the row is up to date: rows go by uid.
+        Unlike :meth:`group_offsets` it accepts a queue row that is out of date: offsets belong to the queue's uid.
         """
 
     @abstractmethod
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
-        """Records owners, epochs and origins of partitions, nothing else of them, if the version is still there.
+        """Records the owners, epochs and origins of partitions if the stored version is still ``version``.
 
-        A partition without offset shows none afterwards, to nodes of 0.1.0 one before all messages. ``owners`` are rows
-        as they were read with this version, but for their owners.
+        Positions and notes stay. A partition without an offset still has none; Queuey 0.1.0 sees an offset before all
+        messages.
 
-        Returns whether that was done; False: another call was faster.
+        Args:
+            queue: The queue.
+            group: The group.
+            version: ``OwnedOffsets.version`` of the rows.
+            owners: Rows as read with this version, with new owners.
+
+        Returns:
+            False if nothing was recorded, because another call has changed the version.
 
         Raises:
             QueueChanged: The queue is gone.
-            Conflict: The group is a further one of a queue that has 1,000.
-            StoreUnavailable: See its ``outcome``; with ``unknown`` the caller reads again.
+            Conflict: The group is new, and the queue has 1,000 groups.
+            StoreUnavailable: See its ``outcome``. With ``unknown`` the caller reads again.
         """
 
 
 LEDGER_TTL = 30 * 86_400
-"""Max seconds for which an entry of the ledger is kept after its last change."""
+"""Max seconds for which a ledger entry is kept after its last change."""
 
 
 class Ledger(ABC):
-    """Notes about pieces of work that may be done again, each changed by compare-and-set. They are kept for 30 days.
+    """Records the progress of repeatable work: entries kept for 30 days, each changed by compare-and-set.
 
-    A piece is named by ``work`` (any text up to 500 bytes) and ``piece`` (an integer from 0).
+    The key of an entry is ``work`` (any text up to 500 bytes) and ``piece`` (an integer from 0).
     """
 
     @abstractmethod
@@ -113,31 +120,33 @@ class Ledger(ABC):
         """Returns the clock of ids (ticks)."""
 
     async def ids_ahead(self) -> float:
-        """Returns the seconds by which the next id will be ahead of the clock, because the clock was ahead once."""
+        """Returns how far the next id will be ahead of the clock (seconds), because the clock was ahead before."""
         return 0.0
 
     @abstractmethod
     async def entry(self, work: str, piece: int) -> bytes | None:
-        """Returns the newest value of a piece that was ever accepted; None: there is none."""
+        """Returns the last value accepted for a piece, or None if it does not exist."""
 
     @abstractmethod
     async def enter(
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
-        """Sets the value of a piece if the present one is ``expected`` (None: there is none).
+        """Sets the value of a piece if the present value is ``expected``; None if the piece must not exist.
 
-        Returns the value afterwards: ``value``, or that of another caller. Repeating it after an error is safe. The
-        value is kept for at least ``kept`` seconds, of which more than 30 days do not count.
+        Repeating the call after an error is safe. The value is kept for at least ``kept`` seconds, at most 30 days.
+
+        Returns:
+            The value afterwards: ``value``, or the value that another caller has set.
 
         Raises:
-            Conflict: A value was expected and there is none, as after 30 days.
+            Conflict: ``expected`` is not None and the piece does not exist, for example because it has expired.
         """
 
 
 async def exchange(
     ledger: Ledger, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
 ) -> bytes | None:
-    """Sets a value as :meth:`Ledger.enter`, and returns None instead of an error if the expected value has expired."""
+    """Sets a value like :meth:`Ledger.enter`, but returns None if the expected value has expired."""
     try:
         return await ledger.enter(work, piece, value, expected=expected, kept=kept)
     except Conflict:

@@ -1,4 +1,4 @@
-"""The contract of records: small documents of applications, by name, kept until they are removed."""
+"""The contract of records: small named documents of applications, kept until they are removed."""
 
 from __future__ import annotations
 
@@ -13,52 +13,53 @@ MAX_RECORD = 1 << 16
 
 
 class Records(ABC):
-    """Records, each changed by compare-and-set. Unlike entries of the ledger they never expire.
+    """Records, each changed by compare-and-set. Unlike ledger entries they never expire.
 
-    A record is named by its ``kind`` (what uses it), its application and its name. ``due`` is an instant at which its
-    kind has something to do with it: :meth:`due_records` finds those that are due without reading values.
+    The key of a record is its ``kind`` (the feature that uses it), its application and its name. ``due`` is the instant
+    at which that feature has to process it: :meth:`due_records` finds due records without reading their values.
     """
 
     @abstractmethod
     async def record(self, kind: str, application: str, name: str) -> Record | None:
-        """Returns a record, the newest version that was ever accepted; None: there is none."""
+        """Returns the last accepted version of a record, or None if the record does not exist."""
 
     @abstractmethod
     async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
-        """Lists an application's records by name (UTF-8 order), ``start`` inclusive.
+        """Lists an application's records by name (UTF-8 order), from ``start`` (inclusive) on.
 
         Cost: proportional to ``limit``, not to the number of records.
         """
 
     @abstractmethod
     async def set_record(self, record: Record) -> Record:
-        """Replaces the version of a record that ``record.version`` names; 0 creates it.
+        """Replaces a record if its stored version is ``record.version``; 0 creates it.
 
         Returns:
-            The record with its new version. A version never comes back, also if the record is removed and made again.
+            The record with its new version. A version is never used again, even if the record is removed and created
+            again.
 
         Raises:
-            RecordChanged: Another version is there, or none; or the record is there and was to be created.
-            InvalidRequest: The value is longer than ``MAX_RECORD``.
+            RecordChanged: The stored record has another version, or does not exist, or exists and was to be created.
+            InvalidRequest: The value is empty or longer than ``MAX_RECORD``.
         """
 
     @abstractmethod
     async def remove_record(self, record: Record) -> None:
-        """Removes the version of a record that ``record.version`` names.
+        """Removes a record if its stored version is ``record.version``.
 
         Raises:
-            RecordChanged: Another version is there, or none.
+            RecordChanged: The stored record has another version, or does not exist.
         """
 
     @abstractmethod
     async def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
-        """Finds the records that are due at an instant (ticks) or were before, the longest due first.
+        """Finds the records that are due, the longest due first.
 
         Args:
-            kind: What uses them.
-            until: The instant, inclusive.
+            kind: The feature that uses them.
+            until: Latest due time (ticks), inclusive.
             application: The application that owns the records; all applications if None.
-            limit: How many at most.
+            limit: Max records.
         """

@@ -1,6 +1,6 @@
-"""The embedded store: one SQLite file, safe for several processes of one machine.
+"""The embedded store: one SQLite file that several processes on one machine can share.
 
-Every acknowledged message is on disk (``sync="full"``). Ids are made inside the write transaction, so the horizon is
+With ``sync="full"`` every acknowledged message is on disk. Ids are made inside the write transaction, so the horizon is
 exact and no read delay is needed.
 """
 
@@ -79,7 +79,6 @@ class SqliteStore(Store):
         self._applications.forget()
 
     def sweep(self) -> int:
-        """Removes expired messages and those of purged and deleted queues; returns how many."""
         return self._sweep.run()
 
     async def acknowledgement(self) -> Acknowledgement:
@@ -114,17 +113,17 @@ class SqliteStore(Store):
 
 
 def open_store(directory: Path, *, options: SqliteOptions | None = None) -> SqliteStore:
-    """Opens the embedded store in a directory, creating both where needed.
+    """Opens the embedded store in a directory. Creates the directory and the file if they do not exist.
 
     Raises:
         StoreUnavailable: The directory or its file cannot be used.
-        StoreIncompatible: The file is not a store, or one of a newer format.
+        StoreIncompatible: The file is not a store, or has a newer format.
     """
     return SqliteStore(Path(directory), options or SqliteOptions())
 
 
 def check(directory: Path) -> list[str]:
-    """Returns the complaints of SQLite's integrity check of the store in a directory.
+    """Returns the defects that SQLite's integrity check finds in the store in a directory.
 
     Raises:
         StoreUnavailable: The file cannot be read.

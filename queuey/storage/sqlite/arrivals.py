@@ -1,7 +1,7 @@
-"""Polls for messages that other processes have stored, and for delayed ones that have become due.
+"""Polls for messages that other processes have stored, and for delayed messages that have become due.
 
-One read of the clock's row shows whether anything can be new; only then, or where a queue keeps a read delay, are the
-watched partitions asked, all in one statement.
+A read of the ``clock`` row shows whether anything can be new. Only then, or for queues with a read delay, are the
+watched partitions queried, all in one statement.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NEWS = (
     "SELECT asked.key FROM json_each(?) AS asked WHERE EXISTS (SELECT 1 FROM messages WHERE "
     "queue_partition = asked.value ->> 0 AND ticks >= asked.value ->> 1 AND ticks < asked.value ->> 2)"
 )
-"""Selects those of some [qp, lowest tick, tick above the highest] that hold a message."""
+"""Selects the triples [qp, lowest tick, upper bound of ticks] whose ranges have a message."""
 _EARLIER = TICKS_PER_SECOND
-"""Number of ticks before its beginning in which a watch searches for messages that the next read may not show."""
+"""Number of ticks before its start from which a watch searches for messages."""
 _TIMES, _PAUSE = 4, 0.005
-"""Tries, and seconds in between, until a visible commit must have been noted as this process's own."""
+"""Max checks, and seconds between them, until a visible commit of this process has been recorded by the writer."""
 
 
 class CommittedArrivals:
@@ -45,10 +45,11 @@ class CommittedArrivals:
         self._catalogue = 0
         self._mine = 0
         self._seen = 0
-        """All watches were asked up to here, except those that came meanwhile."""
+        """Ticks up to which all watches were polled, except for watches added during that poll."""
         self._others = True
+        """True if another process may have written since the last poll."""
         self._calm: Sequence[Watch] | None = None
-        """Watches of which none needs to be asked before others write."""
+        """The result of ``watches.all()`` if none of its watches needs a poll before other processes write."""
         self.watches = Watches()
         self._added, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,10 +58,10 @@ class CommittedArrivals:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
     ) -> Callable[[], None]:
-        self._db.told = self._committed  # Until somebody waits, a commit costs nothing here.
+        self._db.told = self._committed  # Set by the first watch, so that commits cost nothing before.
         delay, start = _delay(queue), self._db.clock() - _EARLIER
         delays = {delay, 0} if early else {delay if delayed else 0}
-        stop = self.watches.add(*(Watch(queue, partition, wake, start - each, prompt=not each) for each in delays))
+        stop = self.watches.add(*(Watch(queue, partition, wake, start - ticks, prompt=not ticks) for ticks in delays))
         self._added.set()
         with self._starting:
             if self._thread is None and not self._closed.is_set():
@@ -69,13 +70,11 @@ class CommittedArrivals:
         return stop
 
     def close(self) -> None:
-        """Ends the polls and wakes all watchers."""
         self._closed.set()
         self._added.set()
         self.watches.close()
 
     def _run(self) -> None:
-        """Polls again and again as long as there are watches."""
         while not self._closed.wait(watching.EVERY):
             self._added.clear()
             if not (self.watches or self._closed.is_set()):
@@ -85,7 +84,7 @@ class CommittedArrivals:
             except StoreClosed:
                 return
             except QueueyError as error:
-                # A reader gets this error, too.
+                # The reader's next call raises this error too.
                 log.debug("Cannot check for new messages: %s", error)
             except Exception:
                 log.exception("Checking for new messages failed.")
@@ -95,12 +94,11 @@ class CommittedArrivals:
         self._db.told = self._committed
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """The moment is the other process's last id."""
+        """Wakes watches; ``moment`` is the last id of the other process (ticks)."""
         self._wake(partitions, moment)
         return bool(self.watches)
 
     def _committed(self, transaction: Transaction) -> None:
-        """Called after each commit of this process."""
         if transaction.began_at != self._mine or transaction.passed:
             self._others = True
         self._mine = transaction.last
@@ -112,27 +110,27 @@ class CommittedArrivals:
         for key in partitions:
             for watch in self.watches.of(key):
                 if watch.prompt:
-                    watch.position = max(watch.position, last + 1)  # It is woken to read all below.
+                    watch.position = max(watch.position, last + 1)  # The woken reader reads everything below.
                 watch.wake()
 
     def _look(self, watches: Sequence[Watch]) -> None:
         others = False
-        asked: Sequence[Watch]
+        polled: Sequence[Watch]
         try:
             with self._db.readers.reading() as connection:
                 last, catalogue = self._db.read_clock(connection)
-            # In this order: what others committed before this process did last was noted when that was done.
+            # `_others` is read after `_mine`, because this process's last commit sets it if others committed before.
             mine = self._own(last)
             others, self._others = self._others, False
             if others or last > max(mine, self._seen):
-                asked, self._seen = watches, last
+                polled, self._seen = watches, last
             elif watches is self._calm:
-                asked = ()
+                polled = ()
             else:
-                asked = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
-                self._calm = watches if not asked else None
+                polled = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
+                self._calm = watches if not polled else None
             with self._db.readers.reading() as connection:
-                woken = _asked(connection, asked, last + 1, self._db.clock())
+                woken = _asked(connection, polled, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
                     woken += _changed(connection, watches, catalogue)
         except BaseException:
@@ -143,7 +141,7 @@ class CommittedArrivals:
             watch.wake()
 
     def _own(self, last: int) -> int:
-        """Returns the last id of this process, after time to note a commit of its own that shows."""
+        """Returns the last id of this process. Waits a little until a visible commit of its own is recorded."""
         for _ in range(_TIMES):
             if last <= max(self._mine, self._seen):
                 break
@@ -156,20 +154,18 @@ def _delay(queue: Queue) -> int:
 
 
 def _asked(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> list[Watch]:
-    """Returns the watches with news below ``safe``, and moves all of them on."""
-    asked = []
+    ranges = []
     for watch in watches:
-        above = safe if watch.prompt else min(safe, now - _delay(watch.queue))
-        asked.append((watch.key, watch.position, above))
-        watch.position = max(watch.position, above)
-    if not asked:
+        upper = safe if watch.prompt else min(safe, now - _delay(watch.queue))
+        ranges.append((watch.key, watch.position, upper))
+        watch.position = max(watch.position, upper)
+    if not ranges:
         return []
-    rows: list[Any] = connection.execute(_NEWS, (msgspec.json.encode(asked).decode(),)).fetchall()
+    rows: list[Any] = connection.execute(_NEWS, (msgspec.json.encode(ranges).decode(),)).fetchall()
     return [watches[number] for (number,) in rows]
 
 
 def _changed(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
-    """Returns the watches of queues whose rows are out of date."""
     changed = set()
     for queue in {id(watch.queue): watch.queue for watch in watches if watch.queue.version != catalogue}.values():
         try:

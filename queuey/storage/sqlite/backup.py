@@ -1,4 +1,4 @@
-"""Backups of the embedded store: one file with all that the store held at one moment.
+"""Backups of the embedded store: one file with a consistent snapshot of the store.
 
 See ``docs/decisions/0029-backups.md`` for ``VACUUM INTO``, and for how a restore keeps services out.
 """
@@ -25,29 +25,29 @@ from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate
 
 Tell = Callable[[str, int, int | None], None]
-"""Called now and then with a step, the bytes done, and all bytes (None: not known)."""
+"""Reports progress: the name of the step, the bytes done, and the total bytes or None if they are not known."""
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-"""Suffixes of the files that SQLite puts beside a database."""
+"""Suffixes of the files that SQLite creates beside a database."""
 _STEPS = 1000
-"""Interval in steps of SQLite between two reports; a message takes five."""
+"""Interval between two progress reports, in virtual machine steps of SQLite; a message takes five."""
 _PIECE = 1 << 20
 _PARTIAL = ".queuey-partial"
-"""Suffix of a file that is being written. No other program's files end like that."""
+"""Suffix of files that are being written. Other programs do not use it."""
 _CHECKSUM = re.compile(rb"\\?([0-9a-f]{64}) [ *][^\n]+\n?")
-"""A line of sha256sum."""
+"""A line as written by sha256sum."""
 _LONGEST_LINE = 1000
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """Counts of a backup.
+    """Contents of a backup.
 
     Attributes:
-        size: Bytes of its file.
-        messages: Stored ones; some may have expired and not been removed yet.
-        newest: When the newest id was made (seconds since 1970), or a later moment up to which messages were read;
-            None: none was made.
-        sha256: Of the file, from the checksum beside it; None: there is none.
+        size: Size of the file in bytes.
+        messages: Stored messages. Some may have expired and not been removed yet.
+        newest: When the newest id was made (seconds since 1970), or a later moment up to which messages were read; None
+            if no id was ever made.
+        sha256: SHA-256 of the file, or None if the backup does not have a checksum file.
     """
 
     size: int
@@ -60,28 +60,28 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
-    """Writes all that a store holds now into one compact file. The store may be in use.
+    """Writes a snapshot of a store into one compact file. The store may be in use.
 
-    The file appears under its name when it is complete, checked and on the disk, and then its checksum beside it. Both
-    are readable by this user alone. All that was acknowledged before the call is in it.
+    The file appears under its name once it is complete, checked and on disk; then its checksum file appears. Both are
+    readable only by this user. The backup has everything acknowledged before the call.
 
     Args:
-        directory: Of the store.
-        target: The file.
-        options: Of the store.
+        directory: Directory of the store.
+        target: Path of the backup.
+        options: Options of the store.
         tell: Called with the progress.
-        replace: ``target`` may exist.
+        replace: Replace ``target`` if it exists.
 
     Raises:
         StoreUnavailable: The store or the copy cannot be read or written.
-        StoreIncompatible: The store is one of a newer format.
-        FileExistsError: ``target`` exists, or another thing has the name of its checksum.
+        StoreIncompatible: The store has a newer format.
+        FileExistsError: ``target`` exists, or the path of its checksum exists and is not a checksum.
         OSError: The file cannot be written.
     """
     source, checksum = driver.file_of(directory), checksum_file(target)
     _require_owner(source)
     if checksum.exists() and _read_checksum(checksum) is None:
-        text = "File exists and has no checksum. Move it away, or name another backup"
+        text = "File exists and is not a checksum. Move it away, or choose another name for the backup"
         raise FileExistsError(errno.EEXIST, text, str(checksum))
     with _partial(target) as partial:
         connection = driver.connect(source, options)
@@ -97,7 +97,7 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if not replace and target.exists():
             raise FileExistsError(errno.EEXIST, "File exists", str(target))
-        # If this process dies here, there is no checksum, rather than one of another file.
+        # If this process dies here, the checksum is missing, which is better than a wrong one.
         checksum.unlink(missing_ok=True)
         _publish(partial, target, replace=replace)
     with _partial(checksum) as partial:
@@ -107,14 +107,13 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
 
 
 def checksum_file(backup: Path) -> Path:
-    """Returns the path of a backup's checksum, which ``sha256sum -c`` reads as well."""
     return backup.with_name(f"{backup.name}.sha256")
 
 
 def _read_checksum(path: Path) -> str | None:
     with path.open("rb") as file:
-        found = _CHECKSUM.fullmatch(file.read(_LONGEST_LINE))
-    return None if found is None else found[1].decode()
+        match = _CHECKSUM.fullmatch(file.read(_LONGEST_LINE))
+    return None if match is None else match[1].decode()
 
 
 def _line(sha256: str, name: str) -> bytes:
@@ -123,34 +122,35 @@ def _line(sha256: str, name: str) -> bytes:
 
 
 def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
-    """Makes a backup the store of a directory.
+    """Restores a backup as the store of a directory.
 
-    The store appears, or takes the place of the one before, in one step: when it is complete, checked and on the disk.
-    Its next ids lie above those of the store that it replaces.
+    The store appears, or replaces the present one, atomically: once it is complete, checked and on disk. Its next ids
+    are above those of the store that it replaces.
 
     Args:
-        backup: The file.
-        directory: Of the store; it is made if it is missing.
-        options: Of the store.
+        backup: Path of the backup.
+        directory: Directory of the store; it is created if it is missing.
+        options: Options of the store.
         tell: Called with the progress.
-        replace: There may be a store already, which is lost.
+        replace: Replace the present store if there is one; its messages are lost.
 
     Raises:
         StoreBusy: A process has the present store open.
-        StoreUnavailable: The present store cannot be read; it was left as it is.
-        StoreIncompatible: The file is no backup, or damaged, or of a newer format, or has not the checksum beside it.
-        FileExistsError: There is a store already.
+        StoreUnavailable: The present store cannot be read. It was not changed.
+        StoreIncompatible: The file is not a backup, or is damaged, or has a newer format, or does not match its
+            checksum file.
+        FileExistsError: A store exists and ``replace`` is false.
         OSError: A file cannot be read or written.
     """
     path = driver.file_of(directory)
     directory = path.parent
     log = backup.with_name(f"{backup.name}-wal")
     if log.exists() and log.stat().st_size:
-        text = f"{backup} is no backup but a store that was not closed: {log.name} lies beside it. Back that store up"
+        text = f"{backup} is not a backup but a store that was not closed: {log.name} exists. Back up that store"
         raise StoreIncompatible(f"{text}: queuey backup")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and not replace:
-        raise FileExistsError(errno.EEXIST, "there is a store already", str(path))
+        raise FileExistsError(errno.EEXIST, "a store exists already", str(path))
     _require_owner(path if path.exists() else directory)
     with _partial(path) as partial:
         sha256 = _compared(backup, _copy(backup, partial, tell))
@@ -163,17 +163,17 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
 
 
 def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
-    """Checks a backup as a whole, and counts its messages; ``name`` is for errors.
+    """Checks a whole backup and counts its contents. Errors mention ``name`` instead of ``path`` if it is given.
 
     Raises:
-        StoreIncompatible: It is no backup, or damaged, or of a newer format.
+        StoreIncompatible: The file is not a backup, or is damaged, or has a newer format.
     """
     name = name or path
     tell("checking", 0, None)
     try:
         connection = driver.open_copy(path)
         try:
-            # Gives Python the chance to notice Ctrl-C while SQLite works.
+            # Lets Python handle Ctrl-C while SQLite works.
             connection.set_progress_handler(lambda: False, _STEPS)
             schema.require_format(connection, name)
             if complaints := schema.complaints(connection):
@@ -183,7 +183,7 @@ def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
         finally:
             connection.close()
     except DatabaseError as error:
-        raise StoreIncompatible(f"{name} is no backup, or is damaged: {error}. Use another one.") from error
+        raise StoreIncompatible(f"{name} is not a backup, or is damaged: {error}. Use another one.") from error
 
 
 def _count(connection: Connection, path: Path) -> Contents:
@@ -202,30 +202,34 @@ def _vacuum_into(connection: Connection, partial: Path, tell: Tell) -> None:
         "pragma_freelist_count"
     ).fetchone()
 
-    def look() -> bool:
+    def report() -> bool:
         tell("copying", partial.stat().st_size, sizes[0])
         return False
 
-    connection.set_progress_handler(look, _STEPS)
+    connection.set_progress_handler(report, _STEPS)
     connection.execute("VACUUM INTO ?", (str(partial),)).fetchall()
 
 
 def _compared(backup: Path, sha256: str) -> str | None:
-    """Returns the checksum beside a backup, None if there is none, and refuses another one (``StoreIncompatible``)."""
+    """Returns the checksum of a backup, or None if it does not have a checksum file.
+
+    Raises:
+        StoreIncompatible: ``sha256`` is not the recorded checksum.
+    """
     path = checksum_file(backup)
     if not path.exists():
         return None
-    if (found := _read_checksum(path)) is None:
+    if (recorded := _read_checksum(path)) is None:
         text = f"{path} has no line of sha256sum. If you trust {backup.name} without its checksum, move that file away"
         raise StoreIncompatible(f"{text}, then repeat.")
-    if found != sha256:
-        text = f"{backup} is damaged or was changed: its SHA-256 is {sha256}, in {path.name} it is {found}"
+    if recorded != sha256:
+        text = f"{backup} is damaged or was changed: its SHA-256 is {sha256}, in {path.name} it is {recorded}"
         raise StoreIncompatible(f"{text}. Use another backup.")
     return sha256
 
 
 def _copy(backup: Path, partial: Path, tell: Tell) -> str:
-    """Copies the backup, and returns its SHA-256; the copy is checked then."""
+    """Copies the backup and returns its SHA-256. The copy is checked later, so it cannot change in between."""
     digest = hashlib.sha256()
     with backup.open("rb") as source, partial.open("r+b") as file:
         size = os.fstat(source.fileno()).st_size
@@ -237,16 +241,15 @@ def _copy(backup: Path, partial: Path, tell: Tell) -> str:
 
 
 def _of_copying(error: DatabaseError, target: Path) -> Exception:
-    found = translate(error)
-    if isinstance(found, StoreFull):  # nothing is written but the copy
+    translated = translate(error)
+    if isinstance(translated, StoreFull):  # only the copy is written
         return StoreFull(f"no space left for {target}: free some, or choose another disk", outcome="none")
-    return found
+    return translated
 
 
 def _require_owner(path: Path) -> None:
-    """Refuses a store of another user: no file may be left that the service cannot write."""
     if path.stat().st_uid != os.geteuid():
-        raise StoreUnavailable(f"{path} is another user's. Run this as the user that the service runs as.")
+        raise StoreUnavailable(f"{path} belongs to another user. Run this as the user that the service runs as.")
 
 
 # A file that is being written
@@ -254,32 +257,30 @@ def _require_owner(path: Path) -> None:
 
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
-    """Makes an empty file beside ``target``, which is removed at the end unless it was published.
+    """Creates an empty file in the directory of ``target``. At the end it is removed unless it was published.
 
-    Files that killed processes have left there are removed, whatever their targets; living processes hold a lock on
-    theirs.
+    Partial files of killed processes are removed from the directory. Running processes hold locks on their files.
     """
-    for left in target.parent.glob(f".*{_PARTIAL}"):
-        with suppress(OSError), left.open("rb") as file:
+    for leftover in target.parent.glob(f".*{_PARTIAL}"):
+        with suppress(OSError), leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(left)
-    number, partial = _made(target)
+            _remove(leftover)
+    descriptor, partial = _made(target)
     try:
         yield partial
     finally:
         _remove(partial)
-        os.close(number)
+        os.close(descriptor)
 
 
 def _made(target: Path) -> tuple[int, Path]:
-    """Makes a file and locks it; again if another process took it for an abandoned one."""
     while True:
-        number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PARTIAL, dir=target.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PARTIAL, dir=target.parent)
         with suppress(BlockingIOError):
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.lexists(name):
-                return number, Path(name)
-        os.close(number)
+                return descriptor, Path(name)
+        os.close(descriptor)
 
 
 def _remove(partial: Path) -> None:
@@ -288,10 +289,10 @@ def _remove(partial: Path) -> None:
 
 
 def _publish(partial: Path, target: Path, *, replace: bool) -> None:
-    """Gives a file its name, for good.
+    """Gives a file its final name, durably.
 
     Raises:
-        FileExistsError: The name is taken, and must not be replaced.
+        FileExistsError: ``target`` exists and ``replace`` is false.
     """
     _sync(partial)
     if replace:
@@ -309,18 +310,18 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
 
 
 def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 # The store that is replaced
 
 
 class _Clock(NamedTuple):
-    """Progress of the replaced store: the highest tick of an id, and the next number of a queue."""
+    """Counters of the replaced store: the highest tick of an id, and the next queue number."""
 
     last_ticks: int
     next_queue_id: int
@@ -328,19 +329,19 @@ class _Clock(NamedTuple):
 
 @contextmanager
 def _kept_out(path: Path, options: SqliteOptions) -> Iterator[_Clock | None]:
-    """Locks a store so that no process opens it meanwhile; yields its clock, None if there is no store.
+    """Locks a store so that no other process can open it. Yields its clock, or None if there is no store.
 
-    The store's log is copied into its file first, so that the file is all there is. A process that has opened the file
-    and waits for it cannot go on in it after it was replaced: to write a log again, SQLite has to change the file
-    itself, and refuses because the file has lost its name.
+    First the store's log is merged into its file. A process that has opened the file and waits for the lock cannot
+    write to it after it was replaced: to start a log again, SQLite must change the file itself, and refuses because the
+    file has lost its name.
 
     Raises:
-        StoreBusy: A process has it open.
-        StoreUnavailable: It cannot be read.
+        StoreBusy: A process has the store open.
+        StoreUnavailable: The store cannot be read.
     """
     if not path.exists():
         if remains := [path.name + end for end in _SIDE_FILES if path.with_name(path.name + end).exists()]:
-            text = f"{path} is not there, but {', '.join(remains)} is"
+            text = f"{path} is missing, but {', '.join(remains)} exists"
             raise StoreUnavailable(f"{text}: remains of a store. Move them to another place, then repeat.")
         yield None
         return
@@ -365,15 +366,14 @@ def _kept_out(path: Path, options: SqliteOptions) -> Iterator[_Clock | None]:
 
 
 def _of_present(error: Exception, path: Path) -> Exception:
-    found = translate(error) if isinstance(error, DatabaseError) else error
-    if isinstance(found, StoreBusy):
-        return StoreBusy(f"{path} is in use. Stop the service and all that has it open, then repeat.")
-    text = f"The present store cannot be read: {found}. Stop the service"
+    translated = translate(error) if isinstance(error, DatabaseError) else error
+    if isinstance(translated, StoreBusy):
+        return StoreBusy(f"{path} is in use. Stop the service and all other processes that have it open, then repeat.")
+    text = f"The present store cannot be read: {translated}. Stop the service"
     return StoreUnavailable(f"{text}, move {path.name} and the files beside it to another place, then repeat.")
 
 
 def _carry_over(partial: Path, options: SqliteOptions, present: _Clock) -> None:
-    """Makes the ids of a restored store go on above those of the one that it replaces."""
     try:
         connection = driver.connect(partial, options)
         try:

@@ -1,4 +1,4 @@
-"""Whole ranges out of the embedded store and into it, and measures of whole queues."""
+"""Bulk access to the embedded store: scans, loads and measures."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _STEP = 64
 _TAKE = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
-# Bodies as blobs: text would be decoded only to be encoded again.
+# Bodies are read as blobs: text would be decoded and encoded again.
 _ROWS = (
     f"SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta {RANGE} ORDER BY ticks, low LIMIT ?"
 )
 
 
 MEASURED_QUEUES = 500
-"""Max queues that are read in one snapshot."""
+"""Max queues that are measured in one snapshot."""
 MEASURED_MESSAGES = 50_000
-"""Max messages of one partition that are counted in one snapshot, about."""
+"""Max messages of one partition that are counted in one snapshot (approximate)."""
 SPARE_ROWS = 8
-"""Number of rows to read beyond the expected ones of a partition, because the counts of windows may be a little low."""
+"""Number of rows to read beyond the expected count of a partition, because window counts may be slightly low."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
 _HELD = (
@@ -61,7 +61,7 @@ _SOME = (
     f"FROM (SELECT queue_partition, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE "
     "queue_partition = ?"
 )
-"""Selects rows of the partition among the first ones from a position on."""
+"""Selects totals of the partition among the first rows from a position on."""
 _NEXT = f"SELECT queue_partition, ticks, low {FROM} LIMIT 1 OFFSET ?"
 _ALIVE = f"SELECT count(*), sum(octet_length(body)) {RANGE}"
 _OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
@@ -105,20 +105,18 @@ class SqliteBulk(Bulk):
             yield columns.batch_from(*values)
 
     def _columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
-        """Reads the first rows of a slice; returns their columns and whether there may be more."""
         limit = max(0, requested.limit)
         with self._db.readers.reading() as connection:
             where = self._where(connection, queue, requested)
             if bodies:
                 return _gathered(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
-            found: list[list[int]] = [[], [], []]
+            columns: list[list[int]] = [[], [], []]
             for keys in live_keys(connection, *where, limit=limit):
-                for take, column in zip(_TAKE[1:4], found, strict=True):
+                for take, column in zip(_TAKE[1:4], columns, strict=True):
                     column.extend(map(take, keys))
-        return found, len(found[0]) >= limit
+        return columns, len(columns[0]) >= limit
 
     def _where(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
-        """Returns the parameters of ``RANGE`` for a slice: partition, lower and upper position, now."""
         safe = sample(self._db, connection, queue)
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
@@ -138,11 +136,11 @@ class SqliteBulk(Bulk):
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
         written = 0
-        left = iter(messages)
-        while some := list(islice(left, LOADED_AT_ONCE)):
-            _check(queue, some)
+        remaining = iter(messages)
+        while chunk := list(islice(remaining, LOADED_AT_ONCE)):
+            _check(queue, chunk)
 
-            def work(transaction: Transaction, some: list[Message] = some) -> int:
+            def work(transaction: Transaction, some: list[Message] = chunk) -> int:
                 transaction.verify(queue)
                 return _load(transaction, queue, some)
 
@@ -166,27 +164,26 @@ class SqliteBulk(Bulk):
 
 
 def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
-    """Collects rows until one of the two bounds; returns their columns and whether a bound was met.
+    """Collects rows until one of the two bounds is reached. Returns their columns and whether a bound was reached.
 
-    Rows are taken apart a few at a time: thousands of them would set off the garbage collector.
+    Rows are split into columns a few at a time, because thousands of rows would start the garbage collector.
     """
     columns: list[list[Any]] = [[] for _ in _TAKE]
-    left = max(1, max_bytes)
+    remaining = max(1, max_bytes)
     step = 1
-    while left > 0 and (chunk := list(islice(cursor, step))):
+    while remaining > 0 and (chunk := list(islice(cursor, step))):
         size = sum(map(len, map(_TAKE[_BODY], chunk)))
-        if size >= left:
-            chunk = chunk[: _reaching(chunk, left)]
-        left -= size
-        # No more than fits if bodies go on like these: long ones would be read again and again.
-        step = min(_STEP, max(1, left * step // max(1, size)))
+        if size >= remaining:
+            chunk = chunk[: _reaching(chunk, remaining)]
+        remaining -= size
+        # As many rows as fit if their bodies have the same average size; surplus long bodies would be read twice.
+        step = min(_STEP, max(1, remaining * step // max(1, size)))
         for take, column in zip(_TAKE, columns, strict=True):
             column.extend(map(take, chunk))
-    return columns, left <= 0 or len(columns[0]) >= limit
+    return columns, remaining <= 0 or len(columns[0]) >= limit
 
 
 def _reaching(chunk: list[Any], size: int) -> int:
-    """Returns how many rows it takes until their bodies are of a size, all if they are not."""
     ends = accumulate(len(row[_BODY]) for row in chunk)
     return next((number for number, end in enumerate(ends, 1) if end >= size), len(chunk))
 
@@ -198,17 +195,16 @@ def _check(queue: Queue, messages: Sequence[Message]) -> None:
 
 
 def _load(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
-    """Stores messages at their ids; returns how many were alive."""
-    # So that ids up to now are not ahead of the clock.
+    # Otherwise ids up to now would count as ahead of the clock.
     transaction.advance()
     alive = [message for message in messages if message.expires > transaction.now]
     base = queue.qid << 8
-    # By id, so that of several messages for one id the last one stays.
-    found: dict[tuple[int, int, int], Row] = {}
-    for one in alive:
-        key = (base | one.partition, one.ticks, one.low)
-        found[key] = (*key, one.expires, one.body, row_codec.encode_meta(one.meta))
-    transaction.put_all(list(found.values()))
+    # Keyed by id: the last of several messages with the same id is stored.
+    rows: dict[tuple[int, int, int], Row] = {}
+    for message in alive:
+        key = (base | message.partition, message.ticks, message.low)
+        rows[key] = (*key, message.expires, message.body, row_codec.encode_meta(message.meta))
+    transaction.put_all(list(rows.values()))
     return len(alive)
 
 
@@ -217,9 +213,9 @@ def measure(
 ) -> Iterator[list[Measure]]:
     """Measures queues, at most ``messages`` of a partition in one snapshot; see the storage contract.
 
-    Each partition is counted by one statement, prepared once: for queues of a few messages that is as cheap as one
-    statement for many of them, which would have to sort. A snapshot is held for one chunk of queues or of a partition's
-    messages and no longer, because while one is held the write-ahead log cannot start over.
+    Each partition is counted by one execution of a prepared statement. For queues with few messages this is as cheap as
+    one statement for many queues, which would have to sort. Each snapshot covers only one chunk of queues, or one chunk
+    of a partition's messages, because the write-ahead log cannot start over while a snapshot is held.
     """
     for start in range(0, len(queues), MEASURED_QUEUES):
         yield from _measure_some(database, queues[start : start + MEASURED_QUEUES], messages)
@@ -227,34 +223,34 @@ def measure(
 
 def _measure_some(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
     now = database.clock()
-    found: defaultdict[int, list[Measure]] = defaultdict(list)
+    complete: defaultdict[int, list[Measure]] = defaultdict(list)
     large: defaultdict[int, list[tuple[int, Measure | None, Position]]] = defaultdict(list)
     with _snapshot(database) as connection:
         current = [_is_current(database, connection, queue) for queue in queues]
-        asked = json.dumps([queue.qid for queue, good in zip(queues, current, strict=True) if good])
-        held: Any = connection.execute(_HELD, (asked, now)).fetchall()
+        qids = json.dumps([queue.qid for queue, is_current in zip(queues, current, strict=True) if is_current])
+        held: Any = connection.execute(_HELD, (qids, now)).fetchall()
         for qp, count, ticks in held:
-            one, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE_ROWS, messages), now)
+            measured, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE_ROWS, messages), now)
             if border is not None:
-                large[qp >> 8].append((qp, one, border))
-            elif one is not None:
-                found[qp >> 8].append(one)
-    for queue, good in zip(queues, current, strict=True):
-        if not good:
+                large[qp >> 8].append((qp, measured, border))
+            elif measured is not None:
+                complete[qp >> 8].append(measured)
+    for queue, is_current in zip(queues, current, strict=True):
+        if not is_current:
             yield []
         elif queue.qid in large:
-            more = [_count_on(database, qp, one, border, now, messages) for qp, one, border in large[queue.qid]]
+            more = [_count_on(database, qp, first, border, now, messages) for qp, first, border in large[queue.qid]]
             with _snapshot(database) as connection:
                 kept = _is_current(database, connection, queue)
-            every = found[queue.qid] + [one for one in more if one is not None]
-            yield sorted(every, key=lambda one: one.partition) if kept else []
+            measures = complete[queue.qid] + [m for m in more if m is not None]
+            yield sorted(measures, key=lambda m: m.partition) if kept else []
         else:
-            yield found[queue.qid]
+            yield complete[queue.qid]
 
 
 @contextlib.contextmanager
 def _snapshot(database: Database) -> Iterator[Connection]:
-    """Lends a connection in a transaction: to begin one for every statement would cost more than the statements."""
+    """Lends a connection in a read transaction; one transaction for each statement would double the cost."""
     with database.readers.reading() as connection:
         connection.execute("BEGIN")
         try:
@@ -276,7 +272,7 @@ def _count(
     """Measures live messages among ``limit`` rows of a partition.
 
     Returns:
-        The measure, None if there are none; and the next position of the partition, None at its end.
+        The measure, or None without live messages; and the next position of the partition, or None at its end.
     """
     sums: Any = connection.execute(_SOME, (qp, *lower, limit, qp)).fetchone()
     count, size, first, last, low, high, ended = sums
@@ -292,7 +288,7 @@ def _count(
         if not count:
             return None, border
     if low != high or ended <= now:
-        # Ids of several processes, or some that have expired: these four belong to other messages.
+        # Several processes made the ids, or some rows have expired: min and max may come from different messages.
         oldest = connection.execute(_OLDEST, where).fetchone()
         newest = connection.execute(_NEWEST, where).fetchone()
     return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest), border
@@ -301,16 +297,14 @@ def _count(
 def _count_on(
     database: Database, qp: int, total: Measure | None, border: Position | None, now: int, messages: int
 ) -> Measure | None:
-    """Measures the rest of a large partition, a snapshot for each part of it."""
     while border is not None:
         with _snapshot(database) as connection:
-            part, border = _count(connection, qp, border, messages, now)
-        if part is not None:
-            total = part if total is None else _joined(total, part)
+            chunk, border = _count(connection, qp, border, messages, now)
+        if chunk is not None:
+            total = chunk if total is None else _joined(total, chunk)
     return total
 
 
 def _joined(one: Measure, other: Measure) -> Measure:
-    """Returns the measure of two ranges of a partition, the second above the first."""
     count, size = one.count + other.count, one.size + other.size
     return Measure(one.partition, count, size, exact=True, oldest=one.oldest, newest=other.newest)

@@ -73,7 +73,7 @@ class SqliteCatalogue(Catalogue):
     @threaded
     def _find(self, application: str, name: str) -> Queue:
         with self._db.readers.reading() as connection:
-            # The version first: a change between the two reads then makes the row look older than it is, never newer.
+            # The version is read first: a change between the two reads makes the row look older than it is, not newer.
             catalogue = self._db.read_catalogue(connection)
             queue = row_codec.find_queue(connection, application, name, catalogue)
         if queue is None:
@@ -132,15 +132,15 @@ class SqliteCatalogue(Catalogue):
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         with self._db.readers.reading() as connection:
             catalogue = self._db.read_catalogue(connection)
-            found = connection.execute(_LIST_QUEUES, (application, start, limit)).fetchall()
-        return [row_codec.queue_from_row(row, catalogue) for row in found]
+            rows = connection.execute(_LIST_QUEUES, (application, start, limit)).fetchall()
+        return [row_codec.queue_from_row(row, catalogue) for row in rows]
 
 
 class SqliteApplications(Applications):
     def __init__(self, database: Database) -> None:
         self._db = database
         self._known: dict[str, float] = {}
-        """Until when (monotonic time) the existence of an application is taken for granted."""
+        """Monotonic time until which an application counts as existing, by name."""
 
     async def create_application(self, name: str) -> None:
         def work(transaction: Transaction) -> None:
@@ -154,9 +154,9 @@ class SqliteApplications(Applications):
 
     @threaded
     def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
-        most = -1 if limit is None else limit
+        max_rows = -1 if limit is None else limit
         with self._db.readers.reading() as connection:
-            return [name for (name,) in connection.execute(_LIST_APPLICATIONS, (start, most))]
+            return [name for (name,) in connection.execute(_LIST_APPLICATIONS, (start, max_rows))]
 
     async def has_application(self, name: str) -> bool:
         return self._known.get(name, 0.0) > time.monotonic() or await self._exists(name)
@@ -165,13 +165,12 @@ class SqliteApplications(Applications):
     def _exists(self, name: str) -> bool:
         now = time.monotonic()
         with self._db.readers.reading() as connection:
-            found = row_codec.has_application(connection, name)
-        if found:
+            exists = row_codec.has_application(connection, name)
+        if exists:
             self._known[name] = now + _CACHED
-        return found
+        return exists
 
     def forget(self) -> None:
-        """Forgets which applications exist."""
         self._known.clear()
 
     async def add_key(
@@ -220,10 +219,10 @@ class SqliteApplications(Applications):
 
     async def revoke_key(self, application: str, key_id: str) -> None:
         def work(transaction: Transaction) -> None:
-            gone = transaction.connection.execute(
+            removed = transaction.connection.execute(
                 "DELETE FROM keys WHERE application = ? AND id = ? RETURNING id", (application, key_id)
             ).fetchall()
-            if not gone:
+            if not removed:
                 raise KeyNotFound(key_id)
 
         await self._db.write(work)

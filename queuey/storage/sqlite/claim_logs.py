@@ -1,4 +1,4 @@
-"""Claim logs of the embedded store. An append is one statement of the writer's transaction, beside other writes."""
+"""Claim logs of the embedded store. An append is a statement in a group transaction of the writer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRITE_COVER = (
 )
 _READ_COVERS = "SELECT digest, until FROM covers WHERE queue_partition = ? AND digest IN ({})"
 _COVERS_TOGETHER = 500
-"""Max digests of one query, and rows of one transaction's step."""
+"""Max digests of one query, and max rows that one transaction deletes."""
 _FORGET_COVERS = (
     "DELETE FROM covers WHERE queue_partition = ? AND digest IN "
     "(SELECT digest FROM covers WHERE queue_partition = ? AND until <= ? AND digest > ? ORDER BY digest LIMIT ?) "
@@ -110,18 +110,18 @@ class SqliteCovers(Covers):
     @threaded
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
-        wanted = list(digests)
-        found: dict[bytes, int] = {}
+        requested = list(digests)
+        covers: dict[bytes, int] = {}
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            for at in range(0, len(wanted), _COVERS_TOGETHER):
-                some = wanted[at : at + _COVERS_TOGETHER]
-                marks = ", ".join("?" * len(some))
+            for start in range(0, len(requested), _COVERS_TOGETHER):
+                chunk = requested[start : start + _COVERS_TOGETHER]
+                marks = ", ".join("?" * len(chunk))
                 rows: Any = connection.execute(
-                    _READ_COVERS.format(marks), (queue.qid << 8 | partition, *some)
+                    _READ_COVERS.format(marks), (queue.qid << 8 | partition, *chunk)
                 ).fetchall()
-                found.update(rows)
-        return found
+                covers.update(rows)
+        return covers
 
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         items_of.check_partition(queue, partition)
@@ -134,8 +134,8 @@ class SqliteCovers(Covers):
             rows: Any = transaction.connection.execute(_FORGET_COVERS, values).fetchall()
             return [digest for (digest,) in rows]
 
-        while gone := await self._db.write(work):
-            last = max(gone)
+        while removed := await self._db.write(work):
+            last = max(removed)
 
 
 def _append(
@@ -155,7 +155,6 @@ def _append(
 
 
 def _page(connection: Connection, qp: int, first: int) -> LogPage:
-    """Returns a page, read in one snapshot of the database."""
     row: Any = connection.execute(_LAST, (qp,)).fetchone()
     last: int = row[0]
     entries = _entries(connection, qp, first)
@@ -169,5 +168,5 @@ def _page(connection: Connection, qp: int, first: int) -> LogPage:
 
 
 def _entries(connection: Connection, qp: int, first: int) -> list[LogEntry]:
-    found: Any = connection.execute(_ENTRIES, (qp, first, PAGE)).fetchall()
-    return [LogEntry(number, body) for number, body in found]
+    rows: Any = connection.execute(_ENTRIES, (qp, first, PAGE)).fetchall()
+    return [LogEntry(number, body) for number, body in rows]

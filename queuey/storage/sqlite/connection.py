@@ -1,4 +1,4 @@
-"""Opens SQLite (through apsw) and translates its errors; no other module does."""
+"""Opens SQLite connections (apsw) and translates driver errors. No other module uses the driver's errors."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from queuey.storage.calls import Deadline
 T = TypeVar("T")
 Connection = apsw.Connection
 carray: Callable[[tuple[str | bytes, ...]], object] | None = getattr(apsw, "carray", None)
-"""Makes a tuple that a statement reads as a table. None if SQLite was built without that."""
+"""Binds a tuple that a statement can read as a table. None if SQLite was built without it."""
 DatabaseError = apsw.Error
 
 DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
-"""Errors of reading a damaged row beside those of the driver: SQLite does not notice bytes changed inside a value."""
+"""Errors raised by damaged rows, besides those of the driver: SQLite does not detect bytes changed inside a value."""
 
 LOG_LIMIT = 4000
-"""Max pages of 4 KiB (16 MiB) of log until a commit also copies it into the database file, so that the log starts over:
-writing over an old log is cheaper than a file that grows. The sweep's thread has copied most of it by then."""
+"""Max pages of 4 KiB (16 MiB) in the write-ahead log. Then a commit also copies the log into the database file and the
+log starts over, because overwriting it is cheaper than growing it. The sweep's thread has copied most of it before."""
 
 FILE = "queuey.sqlite3"
 _SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
 def file_of(data: Path) -> Path:
-    """Returns the file of the store at a path: of a directory, or the path itself if it is a file or named like one."""
+    """Returns the store's file: ``data`` itself if it is a file or has a database suffix, else the file in it."""
     is_file = data.is_file() or (data.suffix in _SUFFIXES and not data.is_dir())
     return data if is_file else data / FILE
 
@@ -55,16 +55,16 @@ class SqliteOptions:
     """Options of an embedded store.
 
     Attributes:
-        sync: ``full``: a write is on disk (fsync) before it is acknowledged. ``normal``: it survives a crash of the
-            process, not necessarily one of the machine.
+        sync: With ``full`` a write is on disk (fsync) before it is acknowledged. With ``normal`` it survives a crash of
+            the process, but not necessarily of the machine.
         busy_timeout: Seconds to wait for another process's write lock before ``StoreBusy``.
-        deadline: Seconds after which any call gives up.
-        readers: Connections for reading; more calls at once wait for a free one.
-        cached_queues: Rows of the catalogue kept in memory.
-        sweep_interval: Seconds between sweeps of expired messages; None: only ``sweep`` calls sweep.
-        sweep_rows: Rows that a step of the sweep reads, at least; it takes more while a step takes a few ms.
+        deadline: Max duration of a call in seconds.
+        readers: Number of reading connections; further concurrent reads wait for a free one.
+        cached_queues: Max queue rows kept in memory.
+        sweep_interval: Seconds between sweeps of expired messages; None disables them except for calls of ``sweep``.
+        sweep_rows: Min rows of a sweep step. A step has more rows as long as it takes only a few ms.
         clock: Returns the wall clock in ticks (see :mod:`queuey.ids`).
-        pragmas: Further statements run on every new connection.
+        pragmas: Further statements to run on every new connection.
     """
 
     sync: Literal["full", "normal"] = "full"
@@ -79,7 +79,7 @@ class SqliteOptions:
 
 
 def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
-    """Returns the store error for a driver error. ``outcome`` is of the write that failed: ``none`` before a commit."""
+    """Returns the store error for a driver error. ``outcome`` is the outcome of the failed write."""
     text = str(error) or type(error).__name__
     match error:
         case apsw.BusyError() | apsw.LockedError():
@@ -95,20 +95,18 @@ def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
 
 
 def damaged(error: Exception) -> StoreUnavailable:
-    """Returns the store error for a damaged row (one of ``DAMAGE``)."""
     return StoreUnavailable(f"the store's file is damaged: {error}", retry_after=60)
 
 
 def is_certain(error: apsw.Error) -> bool:
-    """Returns whether a COMMIT that failed with ``error`` certainly left nothing behind."""
     return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError | apsw.ReadOnlyError)
 
 
 def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_only: bool = False) -> Connection:
     """Opens a connection to the store's file.
 
-    Only ``create`` makes a new file: a connection opened later must not silently begin an empty store where the file
-    has vanished.
+    A new file is created only with ``create``: a later connection must not silently start an empty store if the file
+    has been removed.
 
     Raises:
         StoreUnavailable: The file cannot be opened.
@@ -119,14 +117,14 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         flags |= apsw.SQLITE_OPEN_CREATE
     try:
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=160)
-        # Plans do not depend on what is bound: else SQLite would compile a statement anew at each change of its LIMIT,
-        # which took longer than to read ten messages.
+        # Plans must not depend on bound values: otherwise SQLite compiles a statement again whenever its LIMIT changes,
+        # which took longer than reading ten messages.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(_patience(options.busy_timeout))
         _use_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else LOG_LIMIT}").fetchall()
-        # A log that one large transaction made long becomes short again when it starts over.
+        # Truncates a log that one large transaction made long when the log starts over.
         connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT * 4096}").fetchall()
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
@@ -140,19 +138,15 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
 
 
 def open_copy(path: Path) -> Connection:
-    """Opens a file that no process writes to, for reading, without files beside it.
-
-    Driver errors are not translated.
-    """
+    """Opens a file that no process writes to, for reading and without side files. Driver errors are not translated."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     return apsw.Connection(f"file:{quote(str(path.absolute()))}?immutable=1", flags=flags)
 
 
 def _use_log(connection: Connection, seconds: float) -> None:
-    """Sets a new file to keep a write-ahead log.
+    """Switches a file to a write-ahead log.
 
-    While another process does the same SQLite refuses at once, without asking the busy handler, so the waiting is done
-    here.
+    If another process is doing the same, SQLite fails at once without calling the busy handler. So this function waits.
     """
     until = time.monotonic() + seconds
     while True:
@@ -167,9 +161,9 @@ def _use_log(connection: Connection, seconds: float) -> None:
 
 
 def _patience(seconds: float) -> Callable[[int], bool]:
-    """Returns a busy handler that retries often at first.
+    """Returns a busy handler that retries every few milliseconds.
 
-    SQLite's own one soon sleeps 100 ms at a time, which starves a process beside another one that commits all the time.
+    SQLite's own handler soon sleeps 100 ms at a time, which starves a process if another one commits all the time.
     """
     began = 0.0
 
@@ -189,11 +183,11 @@ def _patience(seconds: float) -> Callable[[int], bool]:
 
 
 class TooLong(StoreBusy):
-    """A hasty read would take too long."""
+    """A read without waiting would take too long."""
 
 
 class _Haste(threading.local):
-    """State of a hasty read in this thread, and how often SQLite has asked if it may go on."""
+    """Whether this thread runs a read without waiting, and how often SQLite has called the progress handler."""
 
     on = False
     requested = 0
@@ -201,9 +195,9 @@ class _Haste(threading.local):
 
 _haste = _Haste()
 _HASTY_STEPS, _HASTY_ASKED = 5_000, 4
-"""Steps, some 15 for a message, after which SQLite asks whether to go on; and how often it may: a millisecond in all.
+"""Steps of SQLite (about 15 per message) between calls of the progress handler, and max calls: a millisecond in all.
 
-It goes by the steps of a statement since that was prepared, so a short one may happen to ask once."""
+SQLite counts the steps of a statement since it was prepared, so even a short read may call the handler once."""
 
 
 def _stop() -> bool:
@@ -212,7 +206,7 @@ def _stop() -> bool:
 
 
 class Readers:
-    """A fixed number of reading connections, opened when first needed and opened anew after a failure."""
+    """A pool of reading connections, opened on first use and reopened after a failure."""
 
     def __init__(self, path: Path, options: SqliteOptions, deadline: Deadline) -> None:
         self._path = path
@@ -224,12 +218,12 @@ class Readers:
             self._free.put(None)
 
     def take(self, *, hasty: bool = False) -> Connection:
-        """Returns a free connection; give it back with :meth:`give`, or call :meth:`drop` after an error.
+        """Returns a free connection. Return it with :meth:`give`, or call :meth:`drop` after an error.
 
-        It waits up to the deadline until one is free, and until it is open; if ``hasty``, for neither.
+        Waits for a free connection up to the deadline, and opens it if necessary. With ``hasty`` it does neither.
 
         Raises:
-            StoreBusy: None is free.
+            StoreBusy: All connections are in use, or with ``hasty`` all open ones are.
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
@@ -255,10 +249,10 @@ class Readers:
         return connection
 
     def _opened(self) -> Connection:
-        """Returns a free connection that is open already.
+        """Returns a free connection that is already open.
 
         Raises:
-            Empty: There is none.
+            Empty: No open connection is free.
         """
         for _ in range(self._options.readers):
             connection = self._free.get_nowait()
@@ -271,17 +265,16 @@ class Readers:
         self._free.put(connection)
 
     def drop(self, connection: Connection) -> None:
-        """Closes a connection that failed; its place is filled again at the next need."""
         with contextlib.suppress(apsw.Error):
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         self._free.put(None)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Lends a connection; translates driver errors.
+        """Lends a connection and translates driver errors.
 
         Raises:
-            StoreBusy: None is free (see :meth:`take`).
+            StoreBusy: All connections are in use (see :meth:`take`).
             StoreUnavailable: The read failed.
         """
         connection = self.take()
@@ -294,10 +287,10 @@ class Readers:
             self.give(connection)
 
     def read_hastily(self, read: Callable[[Connection], T]) -> T:
-        """Reads without waiting for a connection or another process, and without going through very many rows.
+        """Reads without waiting for a connection or another process, and stops after too many rows.
 
         Raises:
-            StoreBusy: None is free (see :meth:`take`).
+            StoreBusy: No open connection is free (see :meth:`take`).
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
@@ -310,7 +303,7 @@ class Readers:
                 _haste.on = False
         except (apsw.InterruptError, apsw.BusyError) as error:
             self.give(connection)
-            message = "this takes longer than it may"
+            message = "this read takes too long"
             raise TooLong(message) from error
         except BaseException as error:
             self._end_failed(connection, error)
@@ -319,11 +312,10 @@ class Readers:
         return result
 
     def _end_failed(self, connection: Connection, error: BaseException) -> None:
-        """Takes a connection back after an error; raises that of the store if it is one of the driver."""
         if isinstance(error, QueueyError):
             self.give(connection)
             return
-        # The error may keep a statement open, in whose snapshot the next caller would read.
+        # The error may keep a statement open, so that the next caller would read in its old snapshot.
         self.drop(connection)
         if isinstance(error, apsw.Error):
             raise translate(error) from error
@@ -331,7 +323,6 @@ class Readers:
             raise damaged(error) from error
 
     def close(self, timeout: float) -> None:
-        """Closes all connections, waiting for those in use."""
         self._closed = True
         until = time.monotonic() + timeout
         closed = 0
@@ -349,7 +340,7 @@ class Readers:
 
 
 def checkpoint(connection: Connection, *, truncate: bool = False) -> int:
-    """Copies the write-ahead log into the database file without waiting for others; returns the log's pages."""
+    """Copies the write-ahead log into the database file without waiting for others. Returns the log's pages."""
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
     with contextlib.suppress(apsw.BusyError, apsw.LockedError):
         pages, _ = connection.wal_checkpoint(mode=mode)

@@ -1,4 +1,4 @@
-"""The shared parts of the embedded store: the connections, the writer, the cached catalogue."""
+"""The shared parts of the embedded store: connections, writer, and cached queue rows."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 TIMEOUT_MESSAGE = "the store did not finish the write in time"
 LEAST_ROOM = 2 << 20
-"""Min bytes that must be free on the disk for the store to call itself well."""
+"""Min free bytes on the disk for the store to be healthy."""
 SMALLEST_FILE = 512
 """Min bytes of a SQLite file that is not empty: one page."""
 LOG_BYTES = 2 << 20
-"""Min bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
+"""Min bytes of bodies written before the sweep copies the log: an eighth of the size at which a commit copies it."""
 
 
 _LAST_TICKS = "SELECT last_ticks FROM clock"
@@ -42,7 +42,7 @@ _COMES_DUE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND
 def threaded(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes a call of a contract of a method that blocks: it runs in a thread that may wait."""
+    """Turns a blocking method of a contract into a coroutine that runs it in a thread, under the deadline."""
 
     def bounded(contract: Any, *arguments: P.args, **named: P.kwargs) -> T:  # noqa: ANN401 - of any contract
         with contract._db.deadline.running():  # noqa: SLF001 - as above
@@ -55,9 +55,9 @@ def threaded(
 
 
 class SqliteQueueCache:
-    """The rows of recently used queues; bounded, the oldest entry leaves first.
+    """A bounded cache of queue rows; the oldest entry is evicted first.
 
-    Entries may be behind other processes' changes: each use verifies its entry (see :func:`row_codec.verify`).
+    Entries may lag behind changes of other processes: each use verifies its entry (see :func:`row_codec.verify`).
     """
 
     def __init__(self, size: int) -> None:
@@ -86,9 +86,8 @@ class Database:
     """One open store file.
 
     Attributes:
-        catalogue: The version of the catalogue that this process saw last; rows read at another version are looked up
-            again.
-        appended: Messages appended by this process.
+        catalogue: The last version of the catalogue seen by this process. Cached rows of other versions are read again.
+        appended: Number of messages appended by this process.
     """
 
     def __init__(self, data: Path, options: SqliteOptions, deadline: Deadline) -> None:
@@ -96,7 +95,7 @@ class Database:
 
         Raises:
             StoreUnavailable: The directory or the file cannot be used.
-            StoreIncompatible: The file is not a store, or a newer one.
+            StoreIncompatible: The file is not a store, or has a newer format.
         """
         self.path = driver.file_of(data)
         directory = self.path.parent
@@ -108,15 +107,15 @@ class Database:
         """Called after each commit, in the writer's thread."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Never opens a file that is there: closing it again would give up the locks of this process's other stores.
+            # An existing file must not be opened: closing it would release the locks of this process's other stores.
             with contextlib.suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
             is_other = self.path.is_file() and 0 < self.path.stat().st_size < SMALLEST_FILE
         except OSError as error:
             message = f"the data directory {directory} cannot be used: {error.strerror or error}"
             raise StoreUnavailable(message) from error
-        if is_other:  # SQLite would take it for an empty one, and overwrite it.
-            raise StoreIncompatible(f"{self.path} is not a database. Name another file")
+        if is_other:  # SQLite would treat it as empty and overwrite it.
+            raise StoreIncompatible(f"{self.path} is not a database. Choose another file")
         connection = driver.connect(self.path, options, create=True)
         try:
             schema.prepare(connection, self.path)
@@ -127,18 +126,17 @@ class Database:
         self.appended = 0
         self.catalogue = 0
         self.log_grows = threading.Event()
-        """Set whenever the writer has written another ``LOG_BYTES``."""
+        """Set each time the writer has written another ``LOG_BYTES``."""
         self._announced = 0
         self.readers = Readers(self.path, options, deadline)
         self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
     def append(self, work: Append) -> Coroutine[Any, Any, Any]:
-        """Stores messages; awaited, it gives what :meth:`SqliteWriter.begin_append` gives."""
         begin = partial(self.writer.begin_append, work, items_of.check_items(work.queue, work.items))
         return ended(begin, self.deadline, TIMEOUT_MESSAGE, tells=True)
 
     async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
-        """Runs work inside a transaction; returns its result once that is committed. See :meth:`SqliteWriter.begin`."""
+        """Runs work inside a transaction. Returns its result after the commit. See :meth:`SqliteWriter.begin`."""
         begin = partial(self.writer.begin, work, weight=weight)
         result: T = await ended(begin, self.deadline, TIMEOUT_MESSAGE)
         return result
@@ -149,21 +147,19 @@ class Database:
         return self.catalogue
 
     def last_ticks(self) -> int:
-        """Returns the time (ticks) of the highest id that was made."""
         with self.readers.reading() as connection:
             row: Any = connection.execute(_LAST_TICKS).fetchone()
         last: int = row[0]
         return last
 
     def ids_ahead(self) -> float:
-        """Returns the seconds by which the highest id is ahead of the clock."""
         return max(0, self.last_ticks() - self.clock()) / TICKS_PER_SECOND
 
     def verify(self, connection: Connection, queue: Queue) -> None:
         """Checks that a queue's row is current.
 
         Raises:
-            QueueChanged: It is not.
+            QueueChanged: The row is out of date.
         """
         if queue.version != self.read_catalogue(connection):
             row_codec.verify(connection, queue)
@@ -171,25 +167,26 @@ class Database:
     def read_clock(
         self, connection: Connection, partitions: Iterable[int] | None = None, *, wait: bool = True
     ) -> tuple[int, int]:
-        """Returns the highest tick that is certainly readable, and the version of the catalogue.
+        """Returns the highest tick up to which reads are complete, and the version of the catalogue.
 
-        Sampled before the rows that it bounds are read. If a delayed message has come due, the clock is moved on in a
-        write transaction first, so that no id is made below it afterwards; where that fails, the clock as it stands
-        is exact all the same, and the message shows later.
+        Call it before reading the rows that it bounds. If a delayed message has become due, the clock is advanced in a
+        write transaction first, so that no id is made below that message afterwards. If this fails, the present clock
+        is returned, which is still exact; the message is shown later.
 
         Args:
-            connection: Reads.
-            partitions: Those that are read (``qp``): messages that come due elsewhere move nothing. None: all.
-            wait: Move the clock on if that is necessary.
+            connection: A reading connection.
+            partitions: The partitions to be read (``qp``), or None for all. Due messages of others do not advance the
+                clock.
+            wait: Advance the clock if necessary.
 
         Raises:
-            StoreBusy: The clock has to be moved on, and ``wait`` is false.
+            StoreBusy: The clock must be advanced, and ``wait`` is false.
         """
         row: Any = connection.execute(row_codec.CLOCK).fetchone()
         last, catalogue, due, _ = row
         if due is not None and last < due <= (now := self.clock()) and _comes_due(connection, partitions, last, now):
             if not wait:
-                message = "a delayed message has come due"
+                message = "a delayed message has become due"
                 raise StoreBusy(message)
             with contextlib.suppress(StoreUnavailable):
                 last = self.writer.perform(Transaction.advance)
@@ -197,21 +194,21 @@ class Database:
         return last, catalogue
 
     def verify_place(self) -> None:
-        """Checks that the file is still the one that was opened: writes to another's remains would be lost.
+        """Checks that the path still refers to the file that was opened; otherwise writes would be lost.
 
         Raises:
-            StoreUnavailable: It was moved, removed or replaced.
+            StoreUnavailable: The file was moved, removed or replaced.
         """
         if self._inode() != self._identity:
             message = f"{self.path} was moved, removed or replaced while in use"
             raise StoreUnavailable(message, retry_after=30)
 
     def verify_room(self) -> None:
-        """Checks that the file can grow: while next to nothing is free the smallest writes would still succeed.
+        """Checks that the file can grow. A test write would not show it: small writes succeed on a nearly full disk.
 
         Raises:
-            StoreFull: It cannot.
-            StoreUnavailable: Its directory is gone.
+            StoreFull: Fewer than ``LEAST_ROOM`` bytes are free.
+            StoreUnavailable: The directory cannot be used.
         """
         try:
             disk = os.statvfs(self.path.parent)
@@ -240,12 +237,10 @@ class Database:
         self.told(transaction)
 
     def close(self, timeout: float) -> None:
-        """Finishes accepted writes and closes everything."""
         self.writer.close(timeout)
         self.queues.clear()
         self.readers.close(min(timeout, 2.0))
 
 
 def _comes_due(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
-    """Returns whether any of the partitions has a message above ``last`` that is due."""
     return partitions is None or any(connection.execute(_COMES_DUE, (qp, last, now)).fetchall() for qp in partitions)

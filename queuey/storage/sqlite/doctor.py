@@ -13,24 +13,26 @@ from queuey.storage.sqlite.connection import SqliteOptions
 from queuey.storage.sqlite.database import LEAST_ROOM
 
 LITTLE_ROOM = 256 << 20
-"""Min bytes that should be free: several times the write-ahead log."""
+"""Min free bytes on the disk without a warning: several times the size of the write-ahead log."""
 _MOUNTS = Path("/proc/self/mounts")
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
 
 
 def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> list[Finding]:
-    """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises."""
+    """Checks the directory, the file and the disk, without changing anything."""
     path = connection.file_of(directory)
     directory = path.parent
     try:
         owner = path.stat().st_uid
     except OSError as error:
-        advice = "Name the directory by --data; queuey serve makes a store there."
+        advice = "Pass the directory with --data. queuey serve creates a store there."
         return [Finding("directory", "fail", f"there is no store at {directory}: {error.strerror}", advice)]
     if owner != os.geteuid():
-        # Opening it would leave files beside it that the service may not write.
+        # Opening it would create files beside it that the service cannot write.
         return [
-            Finding("directory", "fail", f"{path} is another user's", "Run this as the user that the service runs as.")
+            Finding(
+                "directory", "fail", f"{path} belongs to another user", "Run this as the user that the service runs as."
+            )
         ]
     integrity = [_integrity(path)] if whole else []
     return [_directory(directory), _mount(directory), _room(directory), *integrity, _sync(options)]
@@ -39,26 +41,25 @@ def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> l
 def judge_room(free: int) -> Finding:
     text = f"{free / (1 << 20):,.0f} MiB are free"
     if free < LEAST_ROOM:
-        return Finding("disk", "fail", text, "Free space: posts are refused until there is some.")
+        return Finding("disk", "fail", text, "Free disk space. Until then posts are refused.")
     if free < LITTLE_ROOM:
         return Finding(
-            "disk", "warn", text, "Free space: the write-ahead log alone needs about 16 MiB, more during backups."
+            "disk", "warn", text, "Free disk space: the write-ahead log alone needs about 16 MiB, more during backups."
         )
     return Finding("disk", "ok", text)
 
 
 def judge_mount(directory: Path, mounts: str) -> Finding:
-    """Judges the file system of an absolute path by the text of ``/proc/self/mounts``."""
-    best, kind = "", ""
+    mount, kind = "", ""
     for line in mounts.splitlines():
-        _, where, found, *_ = line.split(" ")
-        where = where.replace("\\040", " ")
-        if directory.is_relative_to(where) and len(where) >= len(best):
-            best, kind = where, found
+        _, path, type_, *_ = line.split(" ")
+        path = path.replace("\\040", " ")
+        if directory.is_relative_to(path) and len(path) >= len(mount):
+            mount, kind = path, type_
     if kind in _REMOTE:
-        advice = "Put the directory on a disk of this machine: the processes share memory beside the file."
-        return Finding("file system", "fail", f"{kind} at {best}", advice)
-    return Finding("file system", "ok", f"{kind} at {best}" if kind else "not known")
+        advice = "Move the directory to a local disk: the processes share memory through a file beside the store."
+        return Finding("file system", "fail", f"{kind} at {mount}", advice)
+    return Finding("file system", "ok", f"{kind} at {mount}" if kind else "not known")
 
 
 def _directory(directory: Path) -> Finding:
@@ -90,11 +91,11 @@ def _integrity(path: Path) -> Finding:
         return Finding("integrity", "fail", str(error), advice)
     if complaints:
         return Finding("integrity", "fail", f"{len(complaints)} defects, the first: {complaints[0]}", advice)
-    return Finding("integrity", "ok", "SQLite's check found nothing")
+    return Finding("integrity", "ok", "SQLite's integrity check found no defects")
 
 
 def _sync(options: SqliteOptions) -> Finding:
     if options.sync == "full":
         return Finding("acknowledged", "ok", "on this machine's disk (fsync) before the answer")
-    advice = "Set sync to full if a power cut must lose nothing."
+    advice = "Set sync to full if a power failure must not lose messages."
     return Finding("acknowledged", "warn", "handed to the operating system before the answer", advice)

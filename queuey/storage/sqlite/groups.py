@@ -92,7 +92,7 @@ class SqliteGroups(ConsumerGroups):
         return ClockSample(self._claim_now())
 
     async def confirm_clock(self, sample: ClockSample) -> None:
-        """Does nothing: all processes of a file have the clock of one machine."""
+        """Does nothing, because all processes that use the file have the clock of one machine."""
 
     def groups_refusal(self) -> str | None:
         return None

@@ -36,13 +36,13 @@ from queuey.storage.sqlite.write.transaction import Append, Transaction
 SHORT = 1000
 """Max messages of a read that is tried in the loop's thread."""
 COUNTED = 10_000
-"""Max messages that are counted; more are estimated from the expiry windows."""
+"""Max messages that are counted exactly; larger counts are estimated from the expiry windows."""
 SLOW = 0.05
-"""Min seconds of a short read that had to wait for the disk."""
+"""Min seconds of a read in the loop's thread that counts as slow, because it had to wait for the disk."""
 AVOIDED = 1.0
-"""Number of seconds for which no read is begun in the caller's thread after one that could not be, or was slow."""
+"""Interval in seconds without reads in the loop's thread, after one was slow or took too many steps."""
 _LONG = 1000
-"""Max slow partitions that are remembered."""
+"""Max partitions remembered because their reads take too long."""
 
 _FETCH = (
     "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
@@ -72,9 +72,9 @@ class SqliteMessages(Messages):
         self._db = database
         self._arrivals = arrivals
         self._begins_again = 0.0
-        """Until when (monotonic time) no read is tried in the loop's thread."""
+        """Monotonic time until which no read is tried in the loop's thread."""
         self._long: dict[int, float] = {}
-        """Until when no read of a partition (``qp``) is tried there."""
+        """Monotonic time until which no read of a partition (``qp``) is tried in the loop's thread."""
 
     def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
@@ -91,7 +91,7 @@ class SqliteMessages(Messages):
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            # So that ids up to now are not ahead of the clock.
+            # Otherwise ids up to now would count as ahead of the clock.
             transaction.advance()
             for partition, position in locations:
                 transaction.put(base | partition, position, lifetime, item.body, meta)
@@ -100,7 +100,7 @@ class SqliteMessages(Messages):
 
     @threaded
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
-        found: list[Message] = []
+        messages: list[Message] = []
         query = _FETCH_KEPT if kept else _FETCH
         now = self._db.clock()
         with self._db.readers.reading() as connection:
@@ -108,18 +108,16 @@ class SqliteMessages(Messages):
             for partition, position in locations:
                 if 0 < partition <= queue.partitions:
                     row = connection.execute(query, (queue.qid << 8 | partition, *position, now)).fetchall()
-                    found += to_messages(row, partition)
-        return found
+                    messages += to_messages(row, partition)
+        return messages
 
     async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         base = queue.qid << 8
-        wanted = [
-            (base | partition, position) for partition, position in locations if 0 < partition <= queue.partitions
-        ]
+        keys = [(base | partition, position) for partition, position in locations if 0 < partition <= queue.partitions]
 
         def work(transaction: Transaction) -> int:
             transaction.verify(queue)
-            return transaction.remove(wanted)
+            return transaction.remove(keys)
 
         return await self._db.write(work)
 
@@ -139,18 +137,18 @@ class SqliteMessages(Messages):
     def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
         now = self._db.clock()
         pages: list[Page] = []
-        left = sum([wanted.max_bytes for wanted in slices])
-        for wanted in slices:
-            if left <= 0:
-                pages.append(wanted.put_off(_horizon(queue, wanted, safe, now)))
+        remaining_bytes = sum([piece.max_bytes for piece in slices])
+        for piece in slices:
+            if remaining_bytes <= 0:
+                pages.append(piece.put_off(_horizon(queue, piece, safe, now)))
                 continue
-            pages.append(page := _page(connection, queue, wanted, safe, now))
-            if wanted.bodies and len(slices) > 1:
-                left -= bytes_of(page.messages)
+            pages.append(page := _page(connection, queue, piece, safe, now))
+            if piece.bodies and len(slices) > 1:
+                remaining_bytes -= bytes_of(page.messages)
         return pages
 
     def _read_at_once(self, queue: Queue, part: Slice) -> Page | None:
-        """Reads a slice if that takes no time worth mentioning; returns None if it may."""
+        """Reads a slice in the loop's thread. Returns None if the read would wait or take too long."""
         began = monotonic()
         key = queue.qid << 8 | part.partition
         if began < max(self._begins_again, self._long.get(key, 0.0)):
@@ -200,7 +198,7 @@ class SqliteMessages(Messages):
 
     @threaded
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        found: list[Lag] = []
+        lags: list[Lag] = []
         with self._db.readers.reading() as connection:
             safe = sample(self._db, connection, queue)
             now = self._db.clock()
@@ -209,14 +207,14 @@ class SqliteMessages(Messages):
                 qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
                 alive = lowest_live(connection, qp, now)
                 if alive is None:
-                    found.append(Lag(0, exact=True, seconds=0.0))
+                    lags.append(Lag(0, exact=True, seconds=0.0))
                     continue
                 above = max(offset or ids.FIRST, (alive - 1, ids.LOW_MAX))
                 count, exact = _count(connection, qp, above, horizon, now)
                 first: Any = connection.execute(_FIRST_ABOVE, (qp, *above, horizon, now)).fetchone()
                 seconds = 0.0 if first is None else max(0, now - first[0]) / TICKS_PER_SECOND
-                found.append(Lag(count, exact=exact, seconds=seconds))
-        return found
+                lags.append(Lag(count, exact=exact, seconds=seconds))
+        return lags
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
@@ -233,11 +231,11 @@ class SqliteMessages(Messages):
 def sample(
     database: Database, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
 ) -> int:
-    """Returns the horizon without the read delay, of a queue whose row is current.
+    """Checks that a queue's row is current. Returns the horizon without the read delay.
 
     Raises:
-        QueueChanged: It is not.
-        StoreBusy: It would have to wait, and may not.
+        QueueChanged: The row is out of date.
+        StoreBusy: The clock must be advanced, and ``wait`` is false.
     """
     partitions = (queue.qid << 8 | n for n in numbers or range(1, queue.partitions + 1))
     last, catalogue = database.read_clock(connection, partitions, wait=wait)
@@ -257,7 +255,6 @@ class SqliteKeyedPosts(KeyedPosts):
 
 
 def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:
-    """Counts live messages above a position and below the horizon; estimates where there are many."""
     row: Any = connection.execute(_COUNT, (qp, *above, horizon, now, COUNTED + 1)).fetchone()
     count: int = row[0]
     if count <= COUNTED:
@@ -266,7 +263,6 @@ def _count(connection: Connection, qp: int, above: Position, horizon: int, now: 
 
 
 def behind(queue: Queue, horizon: int, now: int) -> int:
-    """Returns the horizon of reads that keep the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 

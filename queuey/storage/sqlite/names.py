@@ -37,8 +37,8 @@ class SqliteNames(Names):
     def find_named(self, queue: Queue, name: str) -> Named | None:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            found = _find(connection, queue, name, self._db.clock())
-        return None if found is None else found[0]
+            row = _find(connection, queue, name, self._db.clock())
+        return None if row is None else row[0]
 
     async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
@@ -51,7 +51,6 @@ class SqliteNames(Names):
 
 
 def _find(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
-    """Returns the value of a name, and the end of its row."""
     row: Any = connection.execute(_FIND, (queue.qid, name, now)).fetchone()
     if row is None:
         return None
@@ -63,8 +62,8 @@ def _write(
     queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None, transaction: Transaction
 ) -> Named:
     transaction.verify(queue)
-    found = _find(transaction.connection, queue, name, transaction.now)
-    named, expires = found or (None, 0)
+    present = _find(transaction.connection, queue, name, transaction.now)
+    named, expires = present or (None, 0)
     if (named and named.state) != (seen and seen.state):
         raise NameChanged(name)
     replaced = None if named is None else named.location

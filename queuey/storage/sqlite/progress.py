@@ -1,6 +1,6 @@
-"""Progress that the embedded store keeps beside messages: offsets of groups, the ledger, and records.
+"""Offsets of groups, the ledger, and records in the embedded store.
 
-An entry and a record are a row each, compared and set in one write transaction.
+A ledger entry is one row, and so is a record. Both are compared and set in one write transaction.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _SET_OFFSET = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 LEDGER_TICKS = LEDGER_TTL * TICKS_PER_SECOND
-"""Number of ticks after its last change at which the sweep removes an entry; one that is kept for a shorter time has a
-change that lies back."""
+"""Number of ticks after its last change at which the sweep removes a ledger entry. An entry to be kept for a shorter
+time is stored with an earlier change."""
 
 _ENTRY = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
 _SET_ENTRY = (
@@ -91,7 +91,7 @@ class SqliteOffsets(Offsets):
             _write_rows(connection, queue, group, decision.changed())
             return decision
 
-        # Comparisons that fail are no error inside the transaction: the call's other offsets are to be kept.
+        # Failed comparisons must not raise inside the transaction, because the other offsets are kept.
         return (await self._db.write(work)).result(changes)
 
     @threaded
@@ -121,7 +121,7 @@ class SqliteOffsets(Offsets):
             rows = _rows(transaction.connection, queue, group, _FORGET)
             if not rows:
                 raise GroupNotFound(group)
-            _disowned(rows, disown)  # Refused, they are there again.
+            _disowned(rows, disown)  # An error restores the rows.
 
         await self._db.write(work)
 
@@ -165,27 +165,27 @@ class SqliteLedger(Ledger):
             return _entry(connection, work, piece)
 
     async def identity(self) -> str:
-        found = await self.entry(IDENTITY, 0)
-        if found is None:
-            found = await self._enter(IDENTITY, 0, uuid4().hex.encode(), None, lambda _now: TICKS_MAX)
-        return found.decode()
+        stored = await self.entry(IDENTITY, 0)
+        if stored is None:
+            stored = await self._enter(IDENTITY, 0, uuid4().hex.encode(), None, lambda _now: TICKS_MAX)
+        return stored.decode()
 
     async def enter(
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
-        left_out = max(0, LEDGER_TICKS - round(kept * TICKS_PER_SECOND))
-        return await self._enter(work, piece, value, expected, lambda now: now - left_out)
+        shortened = max(0, LEDGER_TICKS - round(kept * TICKS_PER_SECOND))
+        return await self._enter(work, piece, value, expected, lambda now: now - shortened)
 
     async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
-        """Sets a value; ``changed`` returns the time that counts for the sweep."""
+        """Sets a value. ``changed`` returns the change time to store for the sweep, given the clock (ticks)."""
 
         def change(transaction: Transaction) -> bytes:
             present = _entry(transaction.connection, work, piece)
             if present != expected:
                 if present is None:
-                    message = f"piece {piece} of {work!r} is not in the ledger any more"
+                    message = f"Piece {piece} of {work!r} is no longer in the ledger"
                     raise Conflict(message)
                 return present
             transaction.connection.execute(_SET_ENTRY, (work, piece, value, changed(transaction.now)))
@@ -240,17 +240,18 @@ def _rows(connection: Connection, queue: Queue, group: str, statement: str = _OF
 
 
 def _versioned(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
-    """Returns rows with their version, a digest of them.
+    """Returns rows with their version, which is a digest of the rows.
 
-    What was decided by rows is right for equal rows. Rows that had an owner never become equal to former ones, because
-    epochs only rise, unless all are forgotten: then the group has no members, whom a late hand-over could favour.
+    A decision made for rows is valid for equal rows. Rows that had an owner never become equal to earlier rows, because
+    epochs only rise. The exception is a deletion of all rows: then the group has no members, so a late hand-over has no
+    effect.
     """
     digest = blake2b(encode([row for _, row in sorted(rows.items())]), digest_size=8).digest()
     return OwnedOffsets(int.from_bytes(digest, signed=True) if rows else None, rows)
 
 
 def _disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
-    """Returns the partitions that lose their owners; see :func:`queuey.storage.offset_changes.disowned`."""
+    """Calls :func:`queuey.storage.offset_changes.disowned`; computes the version only if it is needed."""
     return offset_changes.disowned(_versioned(rows), disown) if was_owned(rows) else set()
 
 

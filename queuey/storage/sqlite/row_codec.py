@@ -1,4 +1,4 @@
-"""Rows of the store's tables, decoded and encoded."""
+"""Encoding and decoding of rows of the store's tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
-    """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
     return Queue(**catalogue_rows.fields(dict(zip(_QUEUE_FIELDS, row, strict=True))), version=version)
 
 
@@ -42,7 +41,7 @@ def verify(connection: Connection, queue: Queue) -> None:
     """Checks that a queue's row, read at an older version of the catalogue, has not changed.
 
     Raises:
-        QueueChanged: It has, or is gone.
+        QueueChanged: The row has changed or is gone.
     """
     present = find_queue(connection, queue.application, queue.name, queue.version)
     if present != queue:
@@ -55,11 +54,9 @@ def has_application(connection: Connection, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def encode_meta(meta: Meta | None) -> bytes | None:
-    """Returns the value of a ``meta`` column: NULL for none."""
     return None if meta is None or meta == Meta() else _encode_meta(stored_meta(meta))
 
 
 @lru_cache(maxsize=1024)
 def decode_meta(data: bytes) -> Meta:
-    """Reads a ``meta`` column. Cached, because the messages of a queue mostly share theirs."""
     return _decode_meta(data)

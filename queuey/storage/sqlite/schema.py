@@ -1,12 +1,12 @@
 """Tables of the embedded store.
 
-``messages`` is clustered by (queue and partition, id), so a slice is one seek and a walk. ``qp`` is ``qid << 8 |
-partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
+``messages`` is clustered by (queue and partition, id), so reading a slice is one seek and a scan. ``qp`` is
+``qid << 8 | partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of
+:mod:`queuey.ids`.
 
-``expiry_windows`` groups the messages of a partition by the time their rows go (see
-:class:`queuey.storage.sqlite.slices.ExpiryWindow`): it shows what has expired (for the sweep), where a read begins, and
-how many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
-message.
+``expiry_windows`` groups the messages of a partition by the time at which their rows are removed (see
+:class:`queuey.storage.sqlite.slices.ExpiryWindow`). It tells the sweep what has expired, tells reads where to start,
+and provides counts. It costs one small upsert per partition and commit instead of an index entry per message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queuey.errors import StoreIncompatible
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, connect, translate
 
 APPLICATION_ID = 0x51554559
-"""Code of our files among SQLite databases: ``QUEY``."""
+"""Code of Queuey's files in the header of SQLite databases: ``QUEY``."""
 FORMAT = 2
 _GROUPS = """
 CREATE TABLE group_heads (
@@ -47,7 +47,7 @@ CREATE TABLE group_sessions (
 ) WITHOUT ROWID;
 CREATE INDEX group_sessions_by_end ON group_sessions (expires);
 """
-"""Consumer groups whose partitions the service divides. Times are milliseconds since 1970."""
+"""Tables of consumer groups with members managed by the service. Times are milliseconds since 1970."""
 UPGRADES = {
     1: """
         ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';
@@ -61,7 +61,7 @@ UPGRADES = {
     """
     + _GROUPS
 }
-"""What makes each earlier format the next one."""
+"""Statements that upgrade each earlier format to the next one."""
 
 TABLES = (
     """
@@ -226,9 +226,7 @@ CREATE TABLE covers (
 
 
 def prepare(connection: Connection, path: Path) -> None:
-    """Creates the tables in an empty file, and brings one of an earlier release up to date.
-
-    Two processes may do so at once.
+    """Creates the tables in an empty file, or upgrades an older file. Several processes may do so at once.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -250,7 +248,7 @@ def prepare(connection: Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA user_version = {version}")
             connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:  # SQLite has ended it where the disk is full.
+            if connection.in_transaction:  # If the disk is full, SQLite has rolled back already.
                 connection.execute("ROLLBACK")
             raise
     except DatabaseError as error:
@@ -259,7 +257,7 @@ def prepare(connection: Connection, path: Path) -> None:
 
 
 def require_format(connection: Connection, path: Path) -> None:
-    """Checks that the file can be opened, after an upgrade if it is of an earlier release; changes nothing.
+    """Checks, without changing the file, that it has the present format or one that can be upgraded.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -283,7 +281,7 @@ def _marks(connection: Connection) -> tuple[int, int]:
 
 
 def check(path: Path) -> list[str]:
-    """Returns the complaints of SQLite's integrity check.
+    """Returns the defects that SQLite's integrity check finds.
 
     Raises:
         StoreUnavailable: The file cannot be read.
@@ -298,6 +296,5 @@ def check(path: Path) -> list[str]:
 
 
 def complaints(connection: Connection) -> list[str]:
-    """Returns the complaints of SQLite's integrity check. Driver errors are not translated."""
     rows = connection.execute("PRAGMA integrity_check").fetchall()
     return [str(row[0]) for row in rows if row[0] != "ok"]

@@ -1,4 +1,4 @@
-"""Slices of a partition: their rows, their positions alone, and how much of them is alive."""
+"""Reads slices of a partition: rows, ids only, and counts of live messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
 
 RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
-"""Rows of a partition, from and up to a position, that have not expired."""
+"""Live rows of a partition, from a position (inclusive) up to a position (exclusive)."""
 KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
 def with_kept(query: str) -> str:
-    """Returns a query of live messages as one that also finds kept ones."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
 
@@ -32,22 +31,22 @@ _ROWS = {
 }
 _KEPT_ROWS = {order: with_kept(query) for order, query in _ROWS.items()}
 _BESIDE = 64
-"""Number of bytes that JSON takes beside the texts of metadata, more than the column has beside them."""
+"""Number of bytes by which the overhead of metadata as JSON may exceed its overhead in the column."""
 
 _RECENT = 2 * TICKS_PER_SECOND
-"""Max ticks between now and the beginning of a read that does not ask where live messages begin."""
+"""Max ticks between now and the start of a read that does not look up the lowest live message."""
 FROM = "FROM messages WHERE (queue_partition, ticks, low) >= (?, ?, ?) ORDER BY queue_partition, ticks, low"
-"""Rows of a partition, from a position on, and of the partitions behind it."""
+"""Rows of a partition from a position on, followed by the rows of the next partitions."""
 _KEYS = f"SELECT queue_partition, ticks, low, expires {FROM}"
 KEYS_TOGETHER = 256
-"""Number of rows that are read together; some of the last ones may be of the next partition."""
+"""Number of rows read at a time. The last rows may belong to the next partition."""
 _LOWEST = (
     "SELECT min(max(first_ticks, ? - longest_ttl)) FROM expiry_windows WHERE queue_partition = ? AND expired_by > ?"
 )
 
 
 def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> Page:
-    """Reads one page, below a horizon that was sampled before this call."""
+    """Reads one page below a horizon that was sampled before this call."""
     lower, upper = bounds(connection, qp, wanted, horizon, now)
     rows: list[Any] = []
     more = False
@@ -60,7 +59,6 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
 
 
 def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
-    """Returns the positions between which a slice may have messages; see :func:`read_slice`. There may be none."""
     lower, upper = wanted.lower, wanted.upper
     if wanted.due:
         upper = min(upper, (horizon, ids.LOW_MIN))
@@ -71,7 +69,6 @@ def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: in
 
 
 def to_messages(rows: list[Any], partition: int) -> list[Message]:
-    """Returns the messages of rows (ticks, low, expires, body, meta)."""
     return [
         Message(ticks, low, partition, expires, body, None if meta is None else decode_meta(meta))
         for ticks, low, expires, body, meta in rows
@@ -79,18 +76,17 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
 
 
 def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
-    """Collects rows (body and metadata last) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
-    most = exact = measured = 0
+    upper = exact = measured = 0
     for row in cursor:
         rows.append(row)
-        most += FRAME + MOST_ESCAPED * len(row[3])
+        upper += FRAME + MOST_ESCAPED * len(row[3])
         if row[4] is not None:
-            most += _BESIDE + MOST_ESCAPED * len(row[4])
-        if most >= max_bytes:
-            # Each row is measured once, and only if what it takes at most could be too much.
+            upper += _BESIDE + MOST_ESCAPED * len(row[4])
+        if upper >= max_bytes:
+            # Each row is measured exactly only once, and only if the upper bound exceeds the limit.
             exact += sum([_rendered_bytes(row) for row in rows[measured:]])
-            most, measured = exact, len(rows)
+            upper, measured = exact, len(rows)
             if exact >= max_bytes:
                 return rows, True
     return rows, len(rows) >= limit
@@ -112,13 +108,13 @@ def _next(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: 
 def live_keys(
     connection: Connection, qp: int, ticks: int, low: int, end: int, end_low: int, now: int, *, limit: int
 ) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Yields live messages of a range, at most ``limit`` in all, some hundred at a time.
+    """Yields the keys of live messages of a range, at most ``limit`` in all, in chunks of ``KEYS_TOGETHER``.
 
-    Each is the partition, the ticks and low of the id, and its expiry.
+    A key is a tuple of ``qp``, ticks, low and expiry (ticks).
 
-    A search that ends at an upper bound has SQLite compare every row's key with it, and for that it reads the whole
-    row, the further pages of a long body included. So the statement only has a lower bound, and its results are cut
-    off here. (A row has ``expires`` before ``body``: the columns up to there are always on its first page.)
+    With an upper bound SQLite would compare it with every row's key, and to do so would read the whole row including
+    the overflow pages of a long body. So the statement has only a lower bound, and the result is cut off here. (The
+    column ``expires`` precedes ``body``, so it is always on the first page of a row.)
     """
     upper = (qp, end, end_low)
     with contextlib.closing(connection.execute(_KEYS, (qp, ticks, low))) as cursor:
@@ -135,13 +131,19 @@ def live_keys(
 
 
 class ExpiryWindow(NamedTuple):
-    """A part of a partition's messages: those whose rows go in one span of time.
+    """The messages of a partition with rows to be removed in one interval of time.
 
-    A row goes when its message expires, that of a kept one ``KEPT_SECONDS`` later. The width is a power of two between
-    1/16 and 1/8 of a row's lifetime, so a partition has few live windows (8 to 16 per TTL in use) whatever the TTL, and
-    everything in a window is to go soon after its first row. A lifetime begins at the message's id, or when it was
-    stored if that was later: an id given by a client may be as old as it likes. ``span`` is the longest time from an id
-    to the message's end.
+    A row is removed when its message expires, or ``KEPT_SECONDS`` later if the message is kept. The width of a window
+    is a power of two between 1/16 and 1/8 of a row's lifetime. So a partition has few live windows (8 to 16 per TTL in
+    use) whatever the TTL, and all rows of a window can be removed soon after its first row. A lifetime begins at the
+    id's time or when the message was stored, whichever is later, because an id given by a client may be arbitrarily
+    old.
+
+    Attributes:
+        until: When all rows of the window can be removed (ticks).
+        n: Number of messages (approximate).
+        first, last: Lowest and highest ticks of the ids.
+        span: The longest time from an id to the expiry of its message (ticks).
     """
 
     until: int
@@ -152,7 +154,6 @@ class ExpiryWindow(NamedTuple):
 
 
 def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow]:
-    """Returns the expiry windows of a partition that may hold live messages, the soonest to go first."""
     rows = connection.execute(
         "SELECT expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows WHERE "
         "queue_partition = ? AND expired_by > ? ORDER BY expired_by",
@@ -162,10 +163,11 @@ def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow
 
 
 def lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = False) -> int | None:
-    """Returns a tick below which no message of a partition is alive, or with ``kept`` stored; None if none is at all.
+    """Returns a tick below which a partition has no live messages, or with ``kept`` no stored ones.
 
-    A read that begins there skips expired messages that are not swept yet. With one TTL per partition it is exact. The
-    minimum is taken inside the database, because delayed messages may make a partition have many windows.
+    Returns None if the partition has none at all. A read that starts at this tick skips expired messages that have not
+    been swept. With one TTL per partition the tick is exact. The minimum is computed in the database, because with
+    delayed messages a partition may have many windows.
     """
     row: Any = connection.execute(_LOWEST, (now - KEPT_TICKS if kept else now, qp, now)).fetchone()
     lowest: int | None = row[0]
@@ -173,7 +175,7 @@ def lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = False
 
 
 def estimate(windows: Iterable[ExpiryWindow], now: int, above: int) -> int:
-    """Estimates the live messages with ticks above ``above``, assuming that each window is evenly filled."""
+    """Estimates the number of live messages above a tick, assuming that ids are spread evenly over each window."""
     total = 0.0
     for window in windows:
         lower = max(window.first, now - window.span, above)

@@ -1,1 +1,1 @@
-"""Writes of messages: the writer's thread, its transactions, the removal of expired messages."""
+"""Writes: the writer's thread, its transactions, and the sweep of expired messages."""

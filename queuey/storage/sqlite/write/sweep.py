@@ -1,8 +1,8 @@
-"""Removes expired rows, and those of purged and deleted queues.
+"""Removes expired rows, and rows of purged and deleted queues.
 
-A sweep never blocks: it finds rows with a reading connection and deletes them by the writer in
-steps of a few milliseconds, resting between them as long as each took. It also copies the write-ahead log into
-the database file, so that the writer hardly ever has to.
+A sweep does not delay other calls: it finds rows with a reading connection and deletes them through the writer in steps
+of a few milliseconds. After each step it pauses for as long as the step took. It also copies the write-ahead log into
+the database file, so that the writer rarely has to.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _REMOVE_OF_QUEUE = (
     "(SELECT queue_partition, {1} FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT {2})"
 )
 _OF_CLAIMS = (("claims", "number", 100), ("claim_snapshots", "number", 100), ("covers", "digest", 500))
-"""Tables of claim logs: the column that distinguishes the rows of a partition, and max rows of a step."""
+"""Tables of claim logs, each with the column that identifies a row within its partition, and the max rows of a step."""
 _KEYED = (("idempotency_keys", "key"), ("names", "name"))
-"""Tables whose rows expire, and the column that distinguishes those of a queue."""
+"""Tables with expiring rows, each with the column that identifies a row within its queue."""
 _OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
 _KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
 _FORGET_KEYS = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
@@ -56,7 +56,7 @@ _FORGET_WINDOW = (
     "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
     "longest_ttl) = (?, ?, ?, ?, ?, ?)"
 )
-"""Removes a window unless it has changed since it was read: its new messages may still be there."""
+"""Removes a window unless it has changed since it was read, because its new messages may still exist."""
 _FORGET_ENTRIES = "DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)"
 _OLD_SESSIONS = (
     "SELECT application, name, member, uid, expires FROM group_sessions WHERE expires <= ? ORDER BY expires LIMIT 500"
@@ -66,16 +66,16 @@ _SHORT, _LONG = 0.004, 0.012
 """Min and max seconds of a step."""
 _MOST_ROWS = 20_000
 _MOST_BYTES = 4 << 20
-"""Max bytes of bodies deleted in one step: SQLite reads all pages of a long one to free them."""
+"""Max bytes of bodies deleted in one step, because SQLite reads all pages of a long body to free them."""
 _COMMITS = 200
-"""Max commits of this process, beside ``LOG_BYTES``, until the sweep's thread copies the log into the database file."""
+"""Max commits of this process before the sweep's thread copies the log, if ``LOG_BYTES`` are not reached earlier."""
 
 
 def next_size(rows: int, took: float, least: int) -> int:
-    """Returns the rows of the next step, after one of ``rows`` rows took ``took`` seconds.
+    """Returns the number of rows for the next step, after a step of ``rows`` rows took ``took`` seconds.
 
-    A step is to hold the writer for 4 to 12 ms: short beside what a writer notices, long beside a commit, so that the
-    sweep keeps up with any disk.
+    A step should occupy the writer for 4 to 12 ms: too short for callers to notice, but long compared with a commit, so
+    that the sweep keeps up with any disk.
     """
     if took < _SHORT:
         return min(rows * 2, _MOST_ROWS)
@@ -83,7 +83,7 @@ def next_size(rows: int, took: float, least: int) -> int:
 
 
 class Sweep:
-    """The background sweep of one store in one process. Several processes may sweep one file."""
+    """The background sweep of one store in one process. Several processes may sweep the same file."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -100,7 +100,6 @@ class Sweep:
             self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Ends the thread; a transaction under way is finished."""
         self._stop.set()
         self._db.log_grows.set()
         if self._thread is not None:
@@ -109,7 +108,7 @@ class Sweep:
     def _loop(self, interval: float) -> None:
         due = time.monotonic() + interval
         while not self._stop.is_set():
-            # Long bodies fill the log sooner than once an interval. A commit would copy it then, and all wait for that.
+            # Long bodies may fill the log within an interval. Then a commit would copy it, and all writes would wait.
             self._db.log_grows.wait(max(0.0, due - time.monotonic()))
             self._db.log_grows.clear()
             try:
@@ -127,7 +126,6 @@ class Sweep:
                 due = time.monotonic() + interval
 
     def checkpoint(self) -> None:
-        """Copies the log into the database file once it is worth it."""
         writer, (commits, written) = self._db.writer, self._checkpointed
         if writer.commits - commits > _COMMITS or writer.written - written >= LOG_BYTES:
             self._checkpointed = writer.commits, writer.written
@@ -135,10 +133,10 @@ class Sweep:
                 self.log_pages = driver.checkpoint(connection)
 
     def run(self, *, rest: bool = False) -> int:
-        """Removes everything that can be removed now; returns the number of messages.
+        """Removes everything that can be removed now. Returns the number of messages removed.
 
         Raises:
-            StoreUnavailable: The store failed; removed messages stay removed.
+            StoreUnavailable: The store failed. Messages removed before stay removed.
         """
         before = self.removed
         for worked in self._transactions():
@@ -147,7 +145,7 @@ class Sweep:
         return self.removed - before
 
     def _transactions(self) -> Iterator[float]:
-        """Runs one transaction after the other, yielding the seconds that each took of the writer's time."""
+        """Runs one transaction after the other. Yields how long each has occupied the writer (seconds)."""
         while ended := self._rows(_ENDED, self._db.clock()):
             for window in ended:
                 qp, until, _, first, last, _ = window
@@ -170,13 +168,11 @@ class Sweep:
             yield self._change(_FORGET_SESSIONS, over)
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
-        """Removes idempotency keys or names that a query finds, until it finds none."""
         for table in _KEYED:
-            while found := self._rows(query.format(*table), value):
-                yield self._change(_FORGET_KEYS.format(*table), found)
+            while rows := self._rows(query.format(*table), value):
+                yield self._change(_FORGET_KEYS.format(*table), rows)
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
-        """Deletes rows of a partition that go by ``until``, ids from ``lower`` to the tick ``last``."""
         position: Position | None = lower
         while position is not None:
             step = self._rows(_STEP, qp, *position, last, self._size, _MOST_BYTES)
@@ -187,7 +183,7 @@ class Sweep:
             yield took
 
     def _perform(self, work: Callable[[Transaction], int]) -> float:
-        """Runs a step in the writer; returns the seconds of the writer's time that it took, without waiting."""
+        """Runs a step in the writer. Returns its duration in seconds, without the wait for the writer."""
         took = 0.0
 
         def timed(transaction: Transaction) -> int:
@@ -201,8 +197,6 @@ class Sweep:
         return took
 
     def _change(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
-        """Runs a step that removes rows other than messages, unless they have changed since they were read."""
-
         def work(transaction: Transaction) -> int:
             transaction.connection.executemany(statement, rows)
             return 0

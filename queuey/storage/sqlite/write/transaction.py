@@ -1,8 +1,9 @@
-"""One write transaction: the changes of the store, and the making of ids.
+"""One write transaction: changes of the store, and generation of ids.
 
-Ids are made only here: above the clock, above every id that any process made before (``clock.last``,
-read under the write lock) and, in one group, upwards from message to message. So the order of ids is the order of
-commits, and a reader that bounds itself by ``clock.last`` of its own snapshot misses nothing (guarantee G1).
+All ids are generated here. An id is at least the clock and above every id that any process generated before
+(``last_ticks`` of the table ``clock``, read under the write lock); within a group ids ascend from message to message.
+So the order of ids is the order of commits, and a reader that reads up to ``last_ticks`` of its own snapshot misses
+nothing (guarantee G1).
 """
 
 from __future__ import annotations
@@ -28,17 +29,16 @@ _KEEP_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locatio
 _encode_locations = msgspec.msgpack.Encoder().encode
 _decode_locations = msgspec.msgpack.Decoder(list[Location]).decode
 _NARROWEST = 24
-"""Min width of windows: 2**24 ticks (1.7 s)."""
+"""Min width of windows as a power of two: 2**24 ticks (1.7 s)."""
 
 
 def window_end(lifetime: int, goes: int) -> int:
-    """Returns the end of the expiry window of a row that is to go at ``goes``, above that."""
     width = max(_NARROWEST, lifetime.bit_length() - 4)
     return ((goes >> width) + 1) << width
 
 
 class WindowCounts:
-    """Changes to expiry windows, gathered over a transaction and written at its end."""
+    """Changes of expiry windows, collected during a transaction and written at its end."""
 
     __slots__ = ("_added", "_removed")
 
@@ -47,7 +47,6 @@ class WindowCounts:
         self._removed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
-        """Counts new messages into a window: ids from ``first`` to ``last``, all expiring ``span`` after their ids."""
         key = qp, until
         entry = self._added.get(key)
         if entry is None:
@@ -59,7 +58,7 @@ class WindowCounts:
         entry[3] = max(entry[3], span)
 
     def remove(self, qp: int, ticks: int, goes: int) -> None:
-        """Subtracts a removed message from its window, as if it was stored at its id's time."""
+        """Subtracts a removed message from its window, assuming that it was stored at its id's time."""
         entry = self._removed.setdefault((qp, window_end(goes - ticks, goes)), [0, goes])
         entry[0] += 1
         entry[1] = min(entry[1], goes)
@@ -82,7 +81,7 @@ class WindowCounts:
                 [(qp, until, *entry) for (qp, until), entry in self._added.items()],
             )
         if self._removed:
-            # A message stored long after its id's time is in another window, mostly in the next one that ends.
+            # A message stored long after its id's time is in another window, usually the next one to end.
             connection.executemany(
                 "UPDATE expiry_windows SET message_count = message_count - ?1 WHERE queue_partition = ?2 AND "
                 "expired_by = coalesce("
@@ -96,26 +95,26 @@ T = TypeVar("T")
 
 _COLUMNS = 6
 _CHUNK = 100
-"""Max rows per INSERT statement. One statement of many rows costs two thirds of as many statements, and gives the
-interpreter lock back once instead of once a row."""
+"""Max rows of an INSERT statement. One statement for many rows costs two thirds of single statements, and releases the
+interpreter lock once instead of once per row."""
 _INSERT = {
     n: "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta) VALUES "  # noqa: S608 - constants only
     + ",".join(["(?,?,?,?,?,?)"] * n)
     for n in range(1, _CHUNK + 1)
 }
 _MIN_RUN = 8
-"""Min messages of equal partition and TTL that have a statement of their own."""
+"""Min average number of messages of a run, which is inserted by one statement."""
 _INSERT_RUN = (
     "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta) "
     "SELECT ?1, ?2 + rowid, ?3, ?2 + rowid + ?4, value, NULL FROM carray(?5)"
 )
-"""Inserts messages with nothing beside their bodies; rows of ``carray`` are numbered from 1. A row costs half."""
+"""Inserts messages without metadata at half the cost per row. Rows of ``carray`` are numbered from 1."""
 _INSERT_KEPT = (
     "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta, stored_until) VALUES (?,?,?,?,?,?,?)"
 )
 MAX_AHEAD = TICKS_PER_SECOND
-"""Max ticks by which ``after`` may be ahead of the clock, unless that id was made here: else each answer, with a second
-added, would allow the next one, and one client could move the ids of all callers into the future."""
+"""Max ticks by which ``after`` may be ahead of the clock. (An id made here may be further ahead.) Without this limit
+one client could move the ids of all callers further and further into the future."""
 
 _DELETE = (
     "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
@@ -129,11 +128,11 @@ Row = tuple[int, int, int, int, str | bytes, bytes | None]
 """A row of ``messages``: qp, ticks, low, expires, body, meta."""
 
 Clock = tuple[int, int, int | None, int]
-"""A row of the query ``row_codec.CLOCK``: last, catalogue, the next due time of a delayed message, next_id."""
+"""A row of the query ``row_codec.CLOCK``: last ticks, catalogue, next due time of a delayed message, next id."""
 
 
 class Append(msgspec.Struct, gc=False):
-    """New messages for one queue, stored all or none; with a key: once."""
+    """New messages for one queue, stored all or none. With a key they are stored only once."""
 
     queue: Queue
     items: Sequence[NewMessage]
@@ -142,11 +141,10 @@ class Append(msgspec.Struct, gc=False):
 
 
 Run = tuple[int, int, int, Any]
-"""Messages one behind the other, with nothing beside their bodies: their partition, TTL, number, and bodies."""
+"""Consecutive messages without metadata and with equal partition and TTL: partition, TTL, number, and bodies."""
 
 
 def _runs_of(items: Sequence[NewMessage]) -> list[Run] | None:
-    """Returns the runs that messages consist of, or None if these would be short, or some messages have more."""
     if len(items) < _MIN_RUN or driver.carray is None:
         return None
     starts: list[int] = []
@@ -164,7 +162,7 @@ def _runs_of(items: Sequence[NewMessage]) -> list[Run] | None:
         for start, end in pairwise((*starts, len(items))):
             bodies = driver.carray(tuple([item.body for item in items[start:end]]))
             runs.append((items[start].partition, items[start].ttl, end - start, bodies))
-    except (TypeError, ValueError):  # Text and bytes together, or text with a NUL.
+    except (TypeError, ValueError):  # Text and bytes mixed, or text with a NUL.
         return None
     return runs
 
@@ -173,16 +171,16 @@ class Transaction:
     """A transaction between BEGIN IMMEDIATE and COMMIT.
 
     Args:
-        connection: In the write transaction.
+        connection: A connection in a write transaction.
         now: The clock, read under the write lock (ticks).
         low: The ``low`` of ids made here.
-        clock: The row of the table ``clock``, if it is known not to have changed.
+        clock: The row of the table ``clock`` if it is known not to have changed.
 
     Attributes:
-        last: The highest id made so far, by any process (ticks).
-        touched: The ``qp`` of all partitions that got messages.
-        messages: How many messages were appended.
-        passed: At the end: ids that were ahead of ``last`` are so no more.
+        last: The highest id made so far by any process (ticks).
+        touched: The ``qp`` of all partitions with new messages.
+        messages: Number of appended messages.
+        passed: Set at the end: True if ``last`` has passed ids that were ahead of it.
     """
 
     __slots__ = (
@@ -213,9 +211,9 @@ class Transaction:
         self.last, self._catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
         self._kept: list[tuple[Any, ...]] = []
-        """Gathered rows of kept messages."""
+        """Collected rows of kept messages."""
         self._counts: dict[tuple[int, int], list[int]] = {}
-        """Of the other rows without a delay, by partition and lifetime: how many, lowest and highest tick."""
+        """Count, lowest and highest tick of collected rows, neither delayed nor kept, by ``qp`` and lifetime."""
         self._delayed: list[int] = []
         self._delayed_low = 0
         self.tally = WindowCounts()
@@ -226,11 +224,11 @@ class Transaction:
     # Messages
 
     def append(self, append: Append) -> list[Position]:
-        """Makes ids for new messages and stores them; see the storage contract.
+        """Stores new messages with new ids; see the storage contract.
 
         Raises:
-            QueueChanged: The queue's row is out of date; nothing was done.
-            InvalidRequest: ``after`` lies too far ahead; nothing was done.
+            QueueChanged: The queue's row is out of date. Nothing was stored.
+            InvalidRequest: ``after`` is too far ahead. Nothing was stored.
         """
         queue = append.queue
         self.verify(queue)
@@ -278,7 +276,6 @@ class Transaction:
         return positions
 
     def _append_runs(self, queue: Queue, runs: Sequence[Run], ticks: range) -> list[Position]:
-        """Stores messages by a statement for each run."""
         first = ticks.start
         for partition, ttl, count, bodies in runs:
             qp, span, last = queue.qid << 8 | partition, ttl * TICKS_PER_SECOND, first + count - 1
@@ -291,7 +288,6 @@ class Transaction:
         return list(zip(ticks, repeat(self._low)))
 
     def _keep(self, row: Row, span: int) -> None:
-        """Gathers the row of a message that lives for ``span``, and stays in the file for ``KEPT_TICKS`` more."""
         qp, ticks, _, expires, _, _ = row
         stored_until = expires + KEPT_TICKS
         self._kept.append((*row, stored_until))
@@ -299,17 +295,17 @@ class Transaction:
         self.touched.add(qp)
 
     def append_once(self, append: Append, key: PostKey) -> PostResult:
-        """Stores messages and their key, unless that shows that they were stored before.
+        """Stores messages and their key, unless the key shows that they were stored before.
 
         Raises:
-            KeyReused: The key is that of another post; nothing was done.
-            QueueChanged, InvalidRequest: As :meth:`append`; nothing was done.
+            KeyReused: The key was used for another post. Nothing was stored.
+            QueueChanged, InvalidRequest: See :meth:`append`. Nothing was stored.
         """
         self.verify(append.queue)
         connection, qid = self.connection, append.queue.qid
-        found: Any = connection.execute(_FIND_KEY, (qid, key.text, self.now)).fetchone()
-        if found is not None:
-            content, locations = found
+        row: Any = connection.execute(_FIND_KEY, (qid, key.text, self.now)).fetchone()
+        if row is not None:
+            content, locations = row
             if content != key.content:
                 raise KeyReused(key.text)
             return PostResult(_decode_locations(locations), replayed=True)
@@ -320,10 +316,10 @@ class Transaction:
         return PostResult(stored, replayed=False)
 
     def _free_ticks(self, first: int, count: int) -> Iterable[int]:
-        """Returns at least ``count`` ascending ticks from ``first`` on, none of which a client's own id has.
+        """Returns at least ``count`` ascending ticks from ``first`` on that no id given by a client uses.
 
-        A client that knows an id of this process could otherwise PUT one that is about to be made. Ids ahead of the
-        clock are all in ``delayed`` or were put by this transaction.
+        A client that knows an id of this process could otherwise PUT an id that is about to be made. All ids ahead of
+        ``last`` are in the table ``delayed`` or were put by this transaction.
         """
         size = count
         if not self._delayed and self._due is None:
@@ -332,20 +328,20 @@ class Transaction:
             taken = {due for due in self._delayed if first <= due < first + size}
             if self._due is not None and self._due < first + size:
                 bounds = (first, first + size - 1)
-                found: Any = self.connection.execute("SELECT ticks FROM delayed WHERE ticks BETWEEN ? AND ?", bounds)
-                taken.update(ticks for (ticks,) in found)
+                rows: Any = self.connection.execute("SELECT ticks FROM delayed WHERE ticks BETWEEN ? AND ?", bounds)
+                taken.update(ticks for (ticks,) in rows)
             if not taken:
                 return range(first, first + size)
             if size - len(taken) >= count:
                 return (tick for tick in range(first, first + size) if tick not in taken)
-            # Doubled, so that a long row of them is passed in a few steps.
+            # Doubled, so that a long sequence of used ticks is passed in a few steps.
             size = 2 * size + len(taken)
 
     def _delay(self, due: int) -> Position:
-        """Returns a position at a due time that lies above everything any reader has passed.
+        """Returns a position for a delayed message. ``due`` must be above ``last``.
 
-        Ids of other transactions may fall on the same ticks, so its ``low`` begins at random in each transaction, and
-        counts up from message to message, which keeps those of one due time in order.
+        Ids of other transactions may have the same ticks. So ``low`` starts at a random number in each transaction; it
+        is incremented for each message, so that messages with the same due time keep their order.
         """
         if not self._delayed_low:
             self._delayed_low = ids.random_low() & ~0xFFFF
@@ -354,7 +350,10 @@ class Transaction:
         return due, self._delayed_low
 
     def put(self, qp: int, position: Position, lifetime: int, body: str | bytes, meta: bytes | None) -> None:
-        """Stores one message at a given id, replacing another one; ``lifetime`` (ticks) counts from now or the id."""
+        """Stores a message at a given id, replacing a message there.
+
+        ``lifetime`` (ticks) counts from now or from the id's time, whichever is later.
+        """
         self.flush()
         expires = max(self.now, position[0]) + lifetime
         self.remove([(qp, position)])
@@ -365,7 +364,7 @@ class Transaction:
             self._delayed.append(position[0])
 
     def put_all(self, rows: Sequence[Row]) -> None:
-        """Stores many messages at given ids, replacing others; cheaper than :meth:`put` where there are none."""
+        """Stores many messages at given ids, replacing messages there. Cheaper than :meth:`put` if no id is in use."""
         keys: dict[int, list[Position]] = {}
         counts: dict[tuple[int, int], list[int]] = {}
         for qp, ticks, low, expires, _, _ in rows:
@@ -389,20 +388,19 @@ class Transaction:
         self.flush()
 
     def remove(self, keys: Iterable[tuple[int, Position]]) -> int:
-        """Deletes messages by partition (``qp``) and id; returns how many of them were alive."""
+        """Deletes messages by partition (``qp``) and id. Returns how many of them had not expired."""
         self.flush()
         alive = 0
         for qp, position in keys:
-            gone: Any = self.connection.execute(_DELETE, (qp, *position)).fetchall()
-            for expires, goes in gone:
+            removed: Any = self.connection.execute(_DELETE, (qp, *position)).fetchall()
+            for expires, goes in removed:
                 alive += expires > self.now
                 self.tally.remove(qp, position[0], goes)
         return alive
 
     def flush(self, *, whole_chunks: bool = False) -> None:
-        """Sends gathered rows to the database, so that later statements of this transaction see them."""
         for (qp, span), (count, lowest, highest) in self._counts.items():
-            # At the border between two windows the count of the earlier one stays a little low.
+            # Rows across two windows are all counted in the later one, so the count of the earlier one is slightly low.
             self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
             self.touched.add(qp)
         self._counts.clear()
@@ -426,17 +424,16 @@ class Transaction:
     # The catalogue
 
     def verify(self, queue: Queue) -> None:
-        """Checks that a queue's row is current, at no cost while no queue has been changed since it was read.
+        """Checks that a queue's row is current. Costs nothing if no queue has changed since the row was read.
 
         Raises:
-            QueueChanged: It is not.
+            QueueChanged: The row is out of date.
         """
         if queue.version != self._catalogue:
             row_codec.verify(self.connection, queue)
 
     @property
     def began_at(self) -> int:
-        """The highest id made when it began, by any process (ticks)."""
         return self._begun[0]
 
     @property
@@ -444,21 +441,20 @@ class Transaction:
         return self._catalogue
 
     def change_catalogue(self) -> int:
-        """Marks all rows read before as possibly out of date; returns the new version."""
+        """Marks all queue rows read before as possibly out of date. Returns the new version of the catalogue."""
         self._catalogue += 1
         return self._catalogue
 
     def new_id(self) -> int:
-        """Returns an unused number for a ``uid`` or ``qid``."""
         self._next_id += 1
         return self._next_id - 1
 
     # The transaction itself
 
     def isolated(self, work: Callable[[Transaction], T]) -> T:
-        """Runs ``work``; if it raises, its effects are undone while those of the rest of the group stay."""
+        """Runs ``work``. If it raises, its effects are undone, and those of the other operations of the group stay."""
         self.flush()
-        kept = (
+        before = (
             self.last,
             self._catalogue,
             self._next_id,
@@ -474,20 +470,21 @@ class Transaction:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK TO one")
                 self.connection.execute("RELEASE one")
-            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.tally = kept
+            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.tally = before
             raise
         self.connection.execute("RELEASE one")
         return result
 
     def advance(self) -> int:
-        """Moves ``last`` to the clock, because a reader is about to show ids up to there; returns it."""
+        """Advances ``last`` to the clock, because a reader is about to read ids up to there. Returns ``last``."""
         self.last = max(self.last, self.now)
         return self.last
 
     def finish(self) -> Clock | None:
-        """Writes gathered changes; the next statement is COMMIT.
+        """Writes collected changes. The next statement must be COMMIT.
 
-        Returns the row of ``clock``, None if it would have to be read.
+        Returns:
+            The row of ``clock``, or None if it is not known without reading it.
         """
         self.flush()
         self.tally.write(self.connection)

@@ -1,18 +1,18 @@
 """One writer thread with group commit.
 
-Every write of the process goes through it. It takes all waiting operations, runs them in one transaction, and
-answers all callers after one fsync; while it commits, the next group gathers. No wait is added.
+Every write of the process goes through this thread. It runs all waiting operations in one transaction and answers all
+callers after one fsync. While it commits, the next group collects; no wait is added.
 
-States of an operation and what moves it::
+States of an operation and their transitions::
 
     waiting ──(writer claims it)──► running ──(COMMIT returned)──► done: result
        │                              └──────(error)────────────► done: error
        └──(caller's deadline claims it)──► withdrawn: outcome "none", never run
 
-A caller whose deadline passes while its operation runs gives up with outcome ``unknown``.
+If a caller's deadline passes while its operation is running, the outcome is ``unknown``.
 
-A group that fails as a whole (disk full, lock) fails for all its callers with the same error. If one operation fails
-by its own fault, the group is rolled back and the operations run again one by one, so that only that one fails.
+If a group fails as a whole (disk full, lock), all its callers receive the same error. If one operation fails with an
+unexpected error, the group is rolled back and the operations are run again one by one, so that only that one fails.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ log = logging.getLogger(__name__)
 
 _GROUP_MESSAGES = 4000
 _GROUP_BYTES = 4 << 20
-"""Max bytes of bodies of a group, to bound its latency."""
+"""Max bytes of bodies in a group, which bounds its latency."""
 
 
 class _Operation(msgspec.Struct):
     """A pending write: an :class:`Append`, or any function of the transaction.
 
-    The thread that acquires ``claim`` decides: the writer runs the operation, its caller withdraws it.
+    The first thread to acquire ``claim`` decides: the writer runs the operation, or the caller withdraws it.
     """
 
     work: Append | Callable[[Transaction], Any]
@@ -60,18 +60,18 @@ class _Operation(msgspec.Struct):
     error: Exception | None = None
 
     def withdraw(self) -> Outcome:
-        """Gives up; afterwards no callback is called. Returns the possible outcomes of the write."""
+        """Gives the operation up. Its callback is not called afterwards. Returns the outcome of the write."""
         self.done = lambda _result, _error: None
         return "none" if self.claim.acquire(blocking=False) else "unknown"
 
 
 class SqliteWriter:
-    """The writing side of one store in one process, with its thread.
+    """The writer of one store in one process, with its thread.
 
     Args:
         path: The store's file.
         options: Timeouts and the clock.
-        deadline: Of the calls that write.
+        deadline: Deadline of the calls that write.
         low: The ``low`` of all ids made here.
         verify: Called before each transaction; raises if the file cannot be used.
         committed: Called in the writer's thread after each commit.
@@ -97,32 +97,38 @@ class SqliteWriter:
         """Operations that the writer has taken out of its inbox."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn: list[_Operation] = []
-        """Operations that have come in this turn of the loop."""
+        """Operations begun in this iteration of the loop."""
         self._connection: Connection | None = None
         self._closed = False
         self._ends = False
-        """It has been told to end, when it has done what waits."""
+        """True once the writer is to end after the waiting operations."""
         self._ended = False
         self._clock: Clock | None = None
         self._version = -1
         self.commits = 0
         self.operations = 0
         self.written = 0
-        """Bytes of bodies."""
+        """Bytes of bodies written so far."""
         self.longest = 0.0
         self.trouble = Trouble(log, "Writing to the store")
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
     def begin_append(self, append: Append, weight: int, done: Done) -> Callable[[], Outcome]:
-        """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error.
+        """Starts to store messages.
 
-        ``weight`` is the bytes of their bodies.
+        Args:
+            append: The messages.
+            weight: Bytes of their bodies.
+            done: Called with the positions, or with the result of a post with a key, or with the error.
+
+        Returns:
+            A function that gives the operation up and returns the outcome.
         """
         operation = _Operation(append, done, weight)
         loop = self._loop
         is_here = loop is not None and loop is asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
-        if loop is None or not is_here or thread.runs:  # Who blocks the loop waits for no turn of it.
+        if loop is None or not is_here or thread.runs:  # A blocked loop has no next iteration.
             self._submit(operation)
         else:
             if self._closed:
@@ -133,37 +139,38 @@ class SqliteWriter:
         return operation.withdraw
 
     def begin(self, work: Callable[[Transaction], T], done: Done, *, weight: int) -> Callable[[], Outcome]:
-        """Starts :meth:`perform`; ``done`` is called once with the result, in the writer's thread.
+        """Starts the work of :meth:`perform`. ``done`` is called once with the result, in the writer's thread.
 
-        Returns what gives it up.
+        Returns:
+            A function that gives the operation up and returns the outcome.
 
         Raises:
-            StoreClosed: The store is closed; ``done`` is not called.
+            StoreClosed: The store is closed. ``done`` is not called.
         """
         operation = _Operation(work, done, weight)
         self._submit(operation)
         return operation.withdraw
 
     def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
-        """Runs ``work`` inside a transaction and returns its result once that is committed.
+        """Runs ``work`` inside a transaction and returns its result after the commit.
 
-        ``work`` may be run again after a rollback, so it must keep its effects inside the transaction. ``weight`` is
-        the bytes of bodies that it writes.
+        ``work`` may be run again after a rollback, so it must not have effects outside the transaction. ``weight`` is
+        the number of bytes of bodies that it writes.
 
         Raises:
-            QueueyError: Raised by ``work``; its effects are undone.
+            QueueyError: The error raised by ``work``. Its effects are undone.
             StoreUnavailable: The write failed; see its ``outcome``.
         """
         result: T = self._wait(work, weight)
         return result
 
     def _wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
-        left = self._deadline.left(self._options.deadline)
+        timeout = self._deadline.left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
         operation = _Operation(work, lambda _result, _error: answered.release(), weight)
         self._submit(operation)
-        if not answered.acquire(timeout=left):
+        if not answered.acquire(timeout=timeout):
             outcome = operation.withdraw()
             message = "the store did not finish the write in time"
             raise StoreUnavailable(message, outcome=outcome)
@@ -172,7 +179,7 @@ class SqliteWriter:
                 raise operation.error
             return operation.result
         finally:
-            del operation  # It has the error, which has this frame: a cycle would keep what the caller has.
+            del operation  # Its error's traceback has this frame: the cycle would keep the caller's objects alive.
 
     def _submit(self, operation: _Operation) -> None:
         if self._closed:
@@ -182,12 +189,11 @@ class SqliteWriter:
             self._refuse_rest()
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Hands over together, from now on, what is begun in one turn of this loop; called in its thread."""
+        """From now on submits all operations begun in one iteration of this loop together. Call it in its thread."""
         self._hand_over()
         self._loop = loop
 
     def _hand_over(self) -> None:
-        """Gives the writer what has come in a turn, which wakes it once, and makes one group of it."""
         operations, self._turn = self._turn, []
         if operations:
             self._inbox.put(operations)
@@ -195,7 +201,7 @@ class SqliteWriter:
                 self._refuse_rest()
 
     def close(self, timeout: float) -> None:
-        """Finishes accepted operations, then ends the thread; those left after ``timeout`` are refused."""
+        """Finishes accepted operations, then ends the thread. Refuses operations still waiting after ``timeout``."""
         if not self._closed:
             self._closed = True
             self._hand_over()
@@ -203,7 +209,7 @@ class SqliteWriter:
         self._thread.join(timeout)
         self._refuse_rest()
         if self._thread.is_alive():
-            self._inbox.put(None)  # The one before may just have been taken out.
+            self._inbox.put(None)  # `_refuse_rest` may have removed the previous None.
 
     def _refuse_rest(self) -> None:
         with contextlib.suppress(Empty):
@@ -222,7 +228,6 @@ class SqliteWriter:
         self._disconnect(checkpoint=True)
 
     def _gather_and_handle(self) -> None:
-        """Waits for operations, and runs all that have come as one group."""
         inbox, waiting = self._inbox, self._waiting
         for _ in range(inbox.qsize() or not waiting):
             operations = inbox.get()
@@ -247,11 +252,11 @@ class SqliteWriter:
             self._attempt(group)
         except QueueyError as error:
             self._refuse(group, error)
-        except Exception:  # noqa: BLE001 - its caller gets it below; the thread must go on
+        except Exception:  # noqa: BLE001 - raised for its caller below; the thread must go on
             for operation in group:
                 try:
                     self._attempt([operation])
-                except Exception as error:  # noqa: BLE001 - it belongs to the caller that waits
+                except Exception as error:  # noqa: BLE001 - raised for the caller that waits
                     operation.error = error
         else:
             if self.trouble.reason is not None:
@@ -264,7 +269,6 @@ class SqliteWriter:
                 log.exception("The result of a write could not be delivered.")
 
     def _refuse(self, group: list[_Operation], error: QueueyError) -> None:
-        """Fails a whole group by an error of the store."""
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
             self.trouble.met(error.code, error)
         for operation in group:
@@ -275,7 +279,7 @@ class SqliteWriter:
 
         Raises:
             QueueyError: The store failed.
-            Exception: An operation failed by its own fault; nothing was stored.
+            Exception: An operation failed with an unexpected error. Nothing was stored.
         """
         self._verify()
         connection = self._connection or self._open()
@@ -283,10 +287,10 @@ class SqliteWriter:
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                # The version is that of our last commit as long as no other process has written since.
-                known = self._clock if connection.data_version() == self._version else None
+                # The version is still that of this writer's last commit if no other process has written since.
+                cached_clock = self._clock if connection.data_version() == self._version else None
                 self._clock = None
-                transaction = Transaction(connection, self._options.clock(), self._low, known)
+                transaction = Transaction(connection, self._options.clock(), self._low, cached_clock)
                 results = [_apply(operation, transaction) for operation in group]
                 clock = transaction.finish()
                 outcome = "unknown"
@@ -333,13 +337,12 @@ def _closed() -> StoreClosed:
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
-    """Runs one operation; returns its result, or the error with which it declined without having changed anything."""
     work = operation.work
     try:
         if isinstance(work, Append):
             return (transaction.append(work) if work.key is None else transaction.append_once(work, work.key)), None
         return transaction.isolated(work), None
     except QueueyError as error:
-        return None, error.with_traceback(None)  # Its frames have the operation, which has the error.
+        return None, error.with_traceback(None)  # Its frames refer to the operation, which refers to the error.
     except driver.DAMAGE as error:
         return None, driver.damaged(error)
